@@ -35,7 +35,6 @@ class Request:
     object: Mapping[str, Any]
     old: msgspec.Raw
     """The oldObject of an update, not decoded. Few responses need it, and decoding takes 30 times the memory."""
-    dry_run: bool
 
     @property
     def old_object(self) -> Mapping[str, Any]:
@@ -88,7 +87,6 @@ def _request(review: Mapping[str, msgspec.Raw]) -> Request:
         name=_text(request, "name"),
         object=_object(request.get("object", _NULL)),
         old=request.get("oldObject", _NULL),
-        dry_run=decode(request.get("dryRun", _NULL)) is True,
     )
 
 

@@ -43,12 +43,9 @@ class App:
             )
             state = State(
                 client,
-                ignore_keys=options.ignore_keys,
+                options.surroundings,
                 freeze_namespace=options.freeze_namespace,
                 freeze_period=options.freeze_period,
-                scheduler_name=options.scheduler_name,
-                require_virtual_node=options.require_virtual_node,
-                move_resource_claims=options.move_resource_claims,
             )
             group = await stack.enter_async_context(asyncio.TaskGroup())
             group.create_task(state.run(), name="caches")

@@ -23,6 +23,7 @@ from controller_runtime import log, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, Forbidden
+from controller_runtime.objects import Object
 from controller_runtime.tls.key_pairs import covers, share_left
 from controller_runtime.tls.reloader import KeyPair, expiry, make_ca, sign
 
@@ -80,52 +81,36 @@ def renewed(current: Certificates | None, hosts: Sequence[str], *, now: datetime
         hosts: host names and addresses at which the API server may call the webhook.
         now: wall clock, timezone-aware.
     """
-    if current is None:
+    if current is None or share_left(current.ca.certificate, now) < _RENEW_SHARE:
         ca = make_ca("virtual-node-webhook-ca", validity=CA_VALIDITY, now=now)
-        return Certificates(ca, ca.certificate, _serving(ca, hosts, now))
-    if share_left(current.ca.certificate, now) < _RENEW_SHARE:
-        ca = make_ca("virtual-node-webhook-ca", validity=CA_VALIDITY, now=now)
-        return Certificates(ca, ca.certificate + current.ca.certificate, _serving(ca, hosts, now))
+        bundle = ca.certificate + (current.ca.certificate if current is not None else b"")
+        return Certificates(ca, bundle, _serving(ca, hosts, now))
     serving = current.serving.certificate
     if share_left(serving, now) < _RENEW_SHARE or not covers(serving, hosts):
         return Certificates(current.ca, current.bundle, _serving(current.ca, hosts, now))
     return None
 
 
+@dataclass(eq=False)
 class CertificateKeeper:
     """Serves the Secret's certificates and, as leader, creates and renews them."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        namespace: str,
-        name: str,
-        hosts: Sequence[str],
-        announce: Callable[[bytes], Awaitable[None]],
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """Create the keeper.
+    client: Client
+    namespace: str
+    name: str
+    """Name of the Secret."""
+    hosts: Sequence[str]
+    """Host names and addresses at which the API server may call the webhook."""
+    announce: Callable[[bytes], Awaitable[None]]
+    """Writes a CA bundle to the webhook configurations."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-        Args:
-            client: client of the upper cluster.
-            namespace: namespace of the Secret.
-            name: name of the Secret.
-            hosts: host names and addresses at which the API server may call the webhook.
-            announce: writes a CA bundle to the webhook configurations.
-            now: wall clock, for tests.
-        """
-        self._client = client
-        self._namespace = namespace
-        self._name = name
-        self._hosts = list(hosts)
-        self._announce = announce
-        self._now = now
+    def __post_init__(self) -> None:
         self._secret = Informer(
-            client,
+            self.client,
             resources.SECRETS,
-            namespace=namespace,
-            field_selector=f"metadata.name={name}",
+            namespace=self.namespace,
+            field_selector=f"metadata.name={self.name}",
             name="serving-certificate",
         )
         self._seen: Certificates | None = None
@@ -172,7 +157,7 @@ class CertificateKeeper:
             except ApiError as error:
                 hint = {}
                 if isinstance(error, Forbidden) and not self._version():
-                    hint["next"] = f"run helm upgrade, which creates Secret {self._namespace}/{self._name}"
+                    hint["next"] = f"run helm upgrade, which creates Secret {self.namespace}/{self.name}"
                 self._log.warning("certificates not renewed yet", error=str(error), **hint)
                 wait = _RETRY
             with contextlib.suppress(TimeoutError):
@@ -188,24 +173,24 @@ class CertificateKeeper:
         if self._is_behind():
             return
         current = self._held()
-        fresh = renewed(current, self._hosts, now=self._now())
+        fresh = renewed(current, self.hosts, now=self.now())
         if fresh is None:
             assert current is not None
             self._seen = current
-            await self._announce(current.bundle)
+            await self.announce(current.bundle)
             return
         before = current or self._seen
         if current is None and before is not None:
             # The Secret was deleted. The certificate from it is still served and must stay trusted.
             fresh = replace(fresh, bundle=fresh.bundle + before.ca.certificate)
         if before is not None and fresh.bundle != before.bundle:
-            await self._announce(fresh.bundle)
+            await self.announce(fresh.bundle)
             await asyncio.sleep(_ANNOUNCE_WAIT)
         await self._write(fresh)
-        await self._announce(fresh.bundle)
+        await self.announce(fresh.bundle)
         self._log.info(
             "serving certificate created",
-            secret=f"{self._namespace}/{self._name}",
+            secret=f"{self.namespace}/{self.name}",
             expires=expiry(fresh.serving.certificate).isoformat(),
         )
 
@@ -219,27 +204,26 @@ class CertificateKeeper:
         return self._written is not None
 
     def _version(self) -> str:
-        secret = self._secret.store.get(f"{self._namespace}/{self._name}")
-        return secret.resource_version if secret is not None else ""
+        cached = self._cached
+        return cached.resource_version if cached is not None else ""
 
     async def _write(self, fresh: Certificates) -> None:
-        existing = self._secret.store.get(f"{self._namespace}/{self._name}")
-        body: dict[str, Any] = {
-            "metadata": {"name": self._name, "namespace": self._namespace},
-            "type": "Opaque",
-            "data": fresh.data(),
-        }
-        if existing is None:
-            await self._client.create(resources.SECRETS, body, namespace=self._namespace)
+        cached, version = self._cached, self._version()
+        if cached is None:
+            metadata = {"name": self.name, "namespace": self.namespace}
+            body = {"metadata": metadata, "type": "Opaque", "data": fresh.data()}
+            await self.client.create(resources.SECRETS, body, namespace=self.namespace)
         else:
-            body = {**existing.to_dict(), "data": fresh.data()}
-            await self._client.update(resources.SECRETS, body)
-        version = existing.resource_version if existing is not None else ""
+            await self.client.update(resources.SECRETS, {**cached.to_dict(), "data": fresh.data()})
         self._written = (version, asyncio.get_running_loop().time())
 
     def _held(self) -> Certificates | None:
-        secret = self._secret.store.get(f"{self._namespace}/{self._name}")
-        return read(secret.field("data")) if secret is not None else None
+        cached = self._cached
+        return read(cached.field("data")) if cached is not None else None
+
+    @property
+    def _cached(self) -> Object | None:
+        return self._secret.store.get(f"{self.namespace}/{self.name}")
 
 
 def _serving(ca: KeyPair, hosts: Sequence[str], now: datetime) -> KeyPair:

@@ -23,6 +23,7 @@ from controller_runtime.process.flags import (
     take_klog,
 )
 from webhook import manifests
+from webhook.mutation.mutate import Surroundings
 
 PROGRAM = "virtual-node-webhook"
 
@@ -36,7 +37,8 @@ class Options:
     kubeconfig: str
     master: str
     incluster: bool
-    ignore_keys: tuple[str, ...]
+    surroundings: Surroundings
+    """Settings for the mutation of pods; its fields about a pod are empty."""
     tlscert: str
     """Serving certificate; empty: the webhook creates its certificates and stores them in a Secret."""
     tlskey: str
@@ -52,9 +54,6 @@ class Options:
     """Service of the webhook; empty: there is none."""
     freeze_namespace: str
     freeze_period: float
-    scheduler_name: str
-    require_virtual_node: bool
-    move_resource_claims: bool
     shutdown_delay_duration: float
     """Seconds for which the server keeps listening after the signal to stop."""
     leader_elect: bool
@@ -86,7 +85,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     return options(
         Options,
         flags,
-        ignore_keys=tuple(comma_list(flags.ignore_selector_keys)),
+        surroundings=options(Surroundings, flags, ignore_keys=tuple(comma_list(flags.ignore_selector_keys))),
         client_ca=flags.CA,
         hosts=tuple(dict.fromkeys(hosts)) or ("localhost",),
         klog=klog,

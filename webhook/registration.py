@@ -10,9 +10,14 @@ from controller_runtime import log, resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from controller_runtime.errors import NotFound
+from controller_runtime.client.reads import find
 from controller_runtime.objects import Object
 from webhook import manifests
+
+_CONFIGURATIONS = (
+    (resources.MUTATING_WEBHOOK_CONFIGURATIONS, manifests.MUTATE_PATH, manifests.mutating),
+    (resources.VALIDATING_WEBHOOK_CONFIGURATIONS, manifests.VALIDATE_PATH, manifests.validating),
+)
 
 ClientConfig = Callable[[str, bytes], Mapping[str, Any]]
 """Function of a path and a CA bundle; returns a clientConfig."""
@@ -36,10 +41,7 @@ class Registrar:
         self._log = log.get_logger(component="registration")
         self.informers = [
             Informer(client, resource, field_selector=f"metadata.name={name}")
-            for resource in (
-                resources.MUTATING_WEBHOOK_CONFIGURATIONS,
-                resources.VALIDATING_WEBHOOK_CONFIGURATIONS,
-            )
+            for resource, _, _ in _CONFIGURATIONS
         ]
         """Informers of the configurations; the caller runs them."""
 
@@ -77,35 +79,23 @@ class Registrar:
         Raises:
             ApiError: a request failed.
         """
-        for resource, path, make in (
-            (resources.MUTATING_WEBHOOK_CONFIGURATIONS, manifests.MUTATE_PATH, manifests.mutating),
-            (resources.VALIDATING_WEBHOOK_CONFIGURATIONS, manifests.VALIDATE_PATH, manifests.validating),
-        ):
+        for resource, path, make in _CONFIGURATIONS:
+            logger = self._log.bind(kind=resource.kind, name=self._name)
             wanted = (self._client_config or _ca_only)(path, ca_bundle)
-            try:
-                current = await self._client.get(resource, self._name)
-            except NotFound:
+            current = await find(self._client, resource, self._name)
+            if current is None:
                 if self._client_config is None:
-                    self._log.warning(
-                        "webhook configuration not found; the chart or --register creates it",
-                        kind=resource.kind,
-                        name=self._name,
-                    )
-                    continue
-                await self._client.create(resource, make(wanted, name=self._name))
-                self._log.info("webhook configuration created", kind=resource.kind, name=self._name)
-                continue
-            if self._client_config is None and not _requests_ca(current["metadata"].get("annotations") or {}):
-                self._log.info(
-                    "CA bundle is not written: the configuration does not request it",
-                    kind=resource.kind,
-                    name=self._name,
-                )
-                continue
-            fresh = self._with_ca(current, make, wanted)
-            if fresh != current:
+                    logger.warning("webhook configuration not found; the chart or --register creates it")
+                else:
+                    await self._client.create(resource, make(wanted, name=self._name))
+                    logger.info("webhook configuration created")
+            elif self._client_config is None and not _requests_ca(
+                current["metadata"].get("annotations") or {}
+            ):
+                logger.info("CA bundle is not written: the configuration does not request it")
+            elif (fresh := self._with_ca(current, make, wanted)) != current:
                 await self._client.update(resource, fresh)
-                self._log.info("webhook configuration updated", kind=resource.kind, name=self._name)
+                logger.info("webhook configuration updated")
 
     def _with_ca(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,32 +30,23 @@ class State:
     def __init__(
         self,
         client: Client,
+        settings: Surroundings,
         *,
-        ignore_keys: Collection[str],
         freeze_namespace: str,
         freeze_period: float,
-        scheduler_name: str = "",
-        require_virtual_node: bool = False,
-        move_resource_claims: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Create the caches; ``run`` fills them.
 
         Args:
             client: client of the upper cluster.
-            ignore_keys: label keys that stay in the upper spec.
+            settings: the fields that are the same for all pods.
             freeze_namespace: namespace of the ConfigMap with frozen nodes.
             freeze_period: seconds for which a frozen node is avoided.
-            scheduler_name: scheduler for pods that name none; empty: unchanged.
-            require_virtual_node: whether pods with moved selectors may run on virtual nodes only.
-            move_resource_claims: whether ResourceClaims move to an annotation.
             now: wall clock, for tests.
         """
-        self._ignore_keys = frozenset(ignore_keys)
+        self._settings = settings
         self._freeze_period = freeze_period
-        self._scheduler_name = scheduler_name
-        self._require_virtual_node = require_virtual_node
-        self._move_resource_claims = move_resource_claims
         self._now = now
         self._nodes = Informer(
             client,
@@ -74,8 +66,8 @@ class State:
         )
         self._memory_key = f"{freeze_namespace}/{node_avoidance.CONFIG_MAP}"
         self._frozen: tuple[str, dict[str, node_avoidance.Frozen]] = ("", {})
-        self._names: tuple[int, frozenset[str]] = (-1, frozenset())
-        self._generation = 0
+        self._names: frozenset[str] | None = None
+        """Names of the virtual nodes; None: they have changed."""
         for change in ("on_add", "on_update", "on_delete"):
             self._nodes.add_handler(**{change: self._nodes_changed})
 
@@ -102,14 +94,11 @@ class State:
     def surroundings(self, pod: Mapping[str, Any], namespace: str) -> Surroundings:
         """Return the state that the mutation of a pod depends on."""
         virtual = self._virtual_nodes()
-        return Surroundings(
-            ignore_keys=self._ignore_keys,
+        return replace(
+            self._settings,
             virtual_nodes=virtual,
             pinned_to=self._pins(pod, namespace, virtual),
             avoid=self._avoid(pod, namespace),
-            scheduler_name=self._scheduler_name,
-            require_virtual_node=self._require_virtual_node,
-            move_resource_claims=self._move_resource_claims,
         )
 
     def _pins(self, pod: Mapping[str, Any], namespace: str, virtual: Collection[str]) -> list[list[str]]:
@@ -147,13 +136,12 @@ class State:
         return self._frozen[1]
 
     def _virtual_nodes(self) -> frozenset[str]:
-        if self._names[0] != self._generation:
-            names_now = frozenset(node.name for node in self._nodes.store.list())
-            self._names = (self._generation, names_now)
-        return self._names[1]
+        if self._names is None:
+            self._names = frozenset(node.name for node in self._nodes.store.list())
+        return self._names
 
     def _nodes_changed(self, *_: object) -> None:
-        self._generation += 1
+        self._names = None
 
     def _informers(self) -> tuple[Informer, ...]:
         return (self._nodes, self._claims, self._volumes, self._memory)

@@ -22,7 +22,10 @@ from webhook.mutation.validation import RefusedError
 
 _NEVER = "kube-system"
 _DEFAULT_SCHEDULER = "default-scheduler"
-_LOST_NODE_KEYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_LOST_NODES = {
+    key: {"key": key, "operator": "Exists", "effect": "NoExecute"}
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+}
 _PROVIDER = {"key": names.TAINT_PROVIDER, "operator": "Exists"}
 
 
@@ -75,27 +78,19 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     if surroundings.scheduler_name and spec.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
         # Only for pods with the default scheduler: a scheduler that the pod names is kept.
         upper["schedulerName"] = surroundings.scheduler_name
-    if (
-        surroundings.require_virtual_node
-        and _requires_nodes(selector)
-        and not daemon_set
-        and not spec.get("nodeName")
-    ):
+    avoid = () if spec.get("nodeName") else surroundings.avoid
+    is_free = not daemon_set and not spec.get("nodeName")
+    if surroundings.require_virtual_node and is_free and _requires_nodes(selector):
         upper = node_avoidance.require_virtual(upper)
     claims = ""
     if why := resource_claims.invalid(pod):
         raise RefusedError(why)
-    if (
-        surroundings.move_resource_claims
-        and spec.get("resourceClaims")
-        and not daemon_set
-        and not spec.get("nodeName")
-    ):
+    if surroundings.move_resource_claims and is_free and spec.get("resourceClaims"):
         upper, claims = _move_claims(upper)
     for nodes in surroundings.pinned_to:
         upper = node_avoidance.require(upper, nodes)
-    if surroundings.avoid and not spec.get("nodeName"):
-        upper = node_avoidance.avoid(upper, surroundings.avoid)
+    if avoid:
+        upper = node_avoidance.avoid(upper, avoid)
     result = dict(pod)
     if upper != spec:
         result["spec"] = upper
@@ -104,10 +99,10 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
         annotations[names.ANNOTATION_CLUSTER_SELECTOR] = _render(selector)
     if claims:
         annotations[names.ANNOTATION_RESOURCE_CLAIMS] = claims
-    if surroundings.avoid and not spec.get("nodeName"):
+    if avoid:
         # The descheduler reads this annotation and replaces the pod when the nodes are usable again, because
         # a pod's affinity cannot be changed.
-        annotations[names.ANNOTATION_UNSCHEDULABLE_NODE] = ",".join(sorted(surroundings.avoid))
+        annotations[names.ANNOTATION_UNSCHEDULABLE_NODE] = ",".join(sorted(avoid))
     if annotations != (metadata.get("annotations") or {}):
         result["metadata"] = {**metadata, "annotations": annotations}
     return result
@@ -149,7 +144,7 @@ def _merge(
     if any(_covers_provider(toleration) for toleration in tolerations):
         # Not copied: an earlier mutation added these tolerations, or a toleration of all taints includes
         # them.
-        ours += [_lost_node(key) for key in _LOST_NODE_KEYS]
+        ours += _LOST_NODES.values()
     kept = list(present.get("tolerations") or ())
     kept += [entry for entry in tolerations if entry not in kept and entry not in ours]
     if kept:
@@ -195,11 +190,11 @@ def _tolerations(given: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     result: list[Mapping[str, Any]] = []
     for toleration in given:
         key = toleration.get("key") or ""
-        is_limited = key in _LOST_NODE_KEYS and toleration.get("effect") == "NoExecute"
-        wanted = _lost_node(key) if is_limited else toleration
+        is_limited = key in _LOST_NODES and toleration.get("effect") == "NoExecute"
+        wanted = _LOST_NODES[key] if is_limited else toleration
         if wanted not in result:
             result.append(wanted)
-    result += [_lost_node(key) for key in _LOST_NODE_KEYS if _lost_node(key) not in result]
+    result += [toleration for toleration in _LOST_NODES.values() if toleration not in result]
     if not any(_covers_provider(toleration) for toleration in result):
         result.append(_PROVIDER)
     return result
@@ -210,10 +205,6 @@ def _covers_provider(toleration: Mapping[str, Any]) -> bool:
     return toleration.get("operator") == "Exists" and not toleration.get("effect") and key in {
         None, "", names.TAINT_PROVIDER,
     }  # fmt: skip
-
-
-def _lost_node(key: str) -> dict[str, str]:
-    return {"key": key, "operator": "Exists", "effect": "NoExecute"}
 
 
 def _render(selector: Mapping[str, Any]) -> str:

@@ -6,28 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 _FIELDS = (
-    ("spec", "nodeSelector"),
-    ("spec", "affinity"),
-    ("spec", "tolerations"),
-    ("spec", "schedulerName"),
-    ("spec", "resourceClaims"),
-    ("spec", "containers"),
-    ("spec", "initContainers"),
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "schedulerName",
+    "resourceClaims",
+    "containers",
+    "initContainers",
 )
+"""Fields of the spec that the mutation may change."""
 
 
 def pod_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the operations that change pod ``before`` into ``after``; empty if they are equal."""
     operations: list[dict[str, Any]] = []
-    for parent, name in _FIELDS:
-        old = (before.get(parent) or {}).get(name)
-        new = (after.get(parent) or {}).get(name)
-        if old == new:
-            continue
-        path = f"/{parent}/{name}"
-        if new is None:
+    for name in _FIELDS:
+        old, new = (before.get("spec") or {}).get(name), (after.get("spec") or {}).get(name)
+        path = f"/spec/{name}"
+        if old is not None and new is None:
             operations.append({"op": "remove", "path": path})
-        else:
+        elif old != new:
             operations.append({"op": "add" if old is None else "replace", "path": path, "value": new})
     return operations + _annotations(before.get("metadata") or {}, after.get("metadata") or {})
 

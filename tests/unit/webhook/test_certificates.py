@@ -121,7 +121,7 @@ def test_accepts_flags_of_tensile_kube():
         {},
     )  # fmt: skip
     assert (options.address, options.port, options.client_ca) == ("127.0.0.1", 9443, "ca")
-    assert options.ignore_keys == ("clusterID", "zone")
+    assert options.surroundings.ignore_keys == ("clusterID", "zone")
     assert options.tlscert
     assert options.klog.verbosity == 4
 
