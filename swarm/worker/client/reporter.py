@@ -7,14 +7,14 @@ import contextlib
 import copy
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from swarm.worker import fence
 from swarm.worker.client.api import FAILURES, Api, Object, Pause, RequestError
 from swarm.worker.identity import Settings
-from swarm.worker.protocol.acknowledgement import compact
-from swarm.worker.protocol.membership import Membership
+from swarm.worker.protocol.membership import Membership, compact
 
 _log = logging.getLogger(__name__)
 
@@ -31,34 +31,21 @@ class _NotReadyError(Exception):
     """The Lease cannot be written yet."""
 
 
+@dataclass(eq=False)
 class Reporter:
     """Keeps the acknowledgement in the Lease current."""
 
-    def __init__(
-        self,
-        api: Api,
-        settings: Settings,
-        membership: Membership,
-        *,
-        content: Callable[[], dict[str, Any]],
-        taken: Callable[[float], None],
-    ) -> None:
-        """Start without a Lease.
+    api: Api
+    settings: Settings
+    membership: Membership
+    content: Callable[[], dict[str, Any]]
+    """Returns the acknowledgement to write."""
+    taken: Callable[[float], None]
+    """Called after each successful write with the time (``fence.now``) at which it was sent."""
 
-        Args:
-            api: client for the Lease.
-            settings: settings of the worker.
-            membership: sessions and deadlines.
-            content: returns the acknowledgement to write.
-            taken: called after each successful write with the time (``fence.now``) at which it was sent.
-        """
-        self._api = api
-        self._membership = membership
-        self._content = content
-        self._on_taken = taken
-        self._pod_uid = settings.pod_uid
-        self.collection = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
-        self.name = f"{settings.swarm}.{settings.worker}"
+    def __post_init__(self) -> None:
+        self.collection = f"/apis/coordination.k8s.io/v1/namespaces/{self.settings.namespace}/leases"
+        self.name = f"{self.settings.swarm}.{self.settings.worker}"
         self._lease: Object | None = None
         """The Lease as read or written last; None: the Lease must be read."""
         self._written: dict[str, Any] | None = None
@@ -79,7 +66,11 @@ class Reporter:
 
     def seen(self, lease: Object | None) -> None:
         """Handle a change of the Lease, or its absence (None)."""
-        if lease is None or _holder(lease) not in self._membership.sessions or _uid(lease) != self._pod_uid:
+        if (
+            lease is None
+            or _holder(lease) not in self.membership.sessions
+            or _uid(lease) != self.settings.pod_uid
+        ):
             # The watch may be behind, so ``run`` reads the Lease.
             self._lease = None
             self._again.set()
@@ -107,14 +98,14 @@ class Reporter:
 
     async def flush(self) -> None:
         """Wait until the current state has been acknowledged."""
-        while self._written != self._content():
+        while self._written != self.content():
             self._taken.clear()
             await self._taken.wait()
 
     async def _due(self) -> None:
         """Wait until a write is due."""
-        while self._lease is not None and self._written == self._content():
-            times = self._membership.times
+        while self._lease is not None and self._written == self.content():
+            times = self.membership.times
             wait = times.renew_at - fence.now() if times else None
             if wait is not None and wait <= 0:
                 return
@@ -129,14 +120,14 @@ class Reporter:
         path = f"{self.collection}/{self.name}"
         if self._lease is None:
             self._lease = await self._read(path)
-        session = self._membership.session
+        session = self.membership.session
         if session not in {self._registered, _holder(self._lease)}:
-            self._membership.succeed(_annotation(self._lease, "acknowledged"))
-        content = self._content()
-        times = self._membership.times
-        if self._membership.fenced or (times is not None and fence.now() >= times.stop_at):
+            self.membership.succeed(_annotation(self._lease, "acknowledged"))
+        content = self.content()
+        times = self.membership.times
+        if self.membership.fenced or (times is not None and fence.now() >= times.stop_at):
             # The controller may be about to end this session, so it must not be renewed.
-            self._membership.fenced = True
+            self.membership.fenced = True
             raise _NotReadyError("is written by the next session")
         lease = copy.deepcopy(self._lease)
         lease["spec"] = {
@@ -147,33 +138,33 @@ class Reporter:
         annotations = lease["metadata"].setdefault("annotations", {})
         annotations[_PREFIX + "acknowledged"] = compact(content)
         sent_at = fence.now()
-        self._lease = await self._api.put(path, lease, within=_WRITE)
+        self._lease = await self.api.put(path, lease, within=_WRITE)
         self._written = content
         self._registered = session
-        if session == self._membership.session:
-            self._on_taken(sent_at)
+        if session == self.membership.session:
+            self.taken(sent_at)
         self._taken.set()
 
     async def _read(self, path: str) -> Object:
         """Read the Lease, and check that this process may write it."""
         try:
-            lease = await self._api.get(path)
+            lease = await self.api.get(path)
         except RequestError as error:
             if error.status == 404:
                 raise _NotReadyError("does not exist yet") from None
             raise
-        if _uid(lease) != self._pod_uid:
+        if _uid(lease) != self.settings.pod_uid:
             if self._registered:
-                raise ReplacedError(f"the Lease is for pod {_uid(lease)}, this is {self._pod_uid}")
+                raise ReplacedError(f"the Lease is for pod {_uid(lease)}, this is {self.settings.pod_uid}")
             # The controller has not noticed yet that a pod of the same name was created again.
-            raise _NotReadyError(f"is for pod {_uid(lease) or '(none)'}, this is {self._pod_uid}")
+            raise _NotReadyError(f"is for pod {_uid(lease) or '(none)'}, this is {self.settings.pod_uid}")
         holder = _holder(lease)
-        if self._registered == self._membership.session and not holder:
+        if self._registered == self.membership.session and not holder:
             # The controller ended this session, or the Lease was created again.
-            self._membership.fenced = True
+            self.membership.fenced = True
             raise _NotReadyError("has no session")
-        if holder and self._registered and holder not in self._membership.sessions:
-            raise ReplacedError(f"session {holder} replaced session {self._membership.session}")
+        if holder and self._registered and holder not in self.membership.sessions:
+            raise ReplacedError(f"session {holder} replaced session {self.membership.session}")
         return lease
 
 

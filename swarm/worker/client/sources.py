@@ -20,25 +20,17 @@ _CHECKSUM = "swarm.virtual-node.io/checksum"
 _POLL = 1.0
 
 
-class Source:
-    """Calls ``found`` with each complete, valid share, and ``problem`` with the reason why a share cannot be used."""
+class ConfigMaps:
+    """A share in one or several ConfigMaps.
 
-    def __init__(self, found: Callable[[Share], None], problem: Callable[[str], None]) -> None:
-        self._found = found
-        self._problem = problem
-
-    async def run(self) -> None:
-        """Follow the worker's jobs until cancelled."""
-        raise NotImplementedError
-
-
-class ConfigMaps(Source):
-    """A share in one or several ConfigMaps."""
+    ``found`` is called with each complete, valid share, and ``problem`` with the reason why a share cannot be used.
+    """
 
     def __init__(
         self, api: Api, settings: Settings, found: Callable[[Share], None], problem: Callable[[str], None]
     ) -> None:
-        super().__init__(found, problem)
+        self._found = found
+        self._problem = problem
         self._api = api
         self._collection = f"/api/v1/namespaces/{settings.namespace}/configmaps"
         self._name = f"{settings.swarm}.{settings.worker}"
@@ -79,13 +71,14 @@ class ConfigMaps(Source):
         return parse_part(*_text(await self._api.get(f"{self._collection}/{self._name}.{number}")))
 
 
-class File(Source):
-    """A share in a file, such as a mounted ConfigMap."""
+class File:
+    """A share in a file, such as a mounted ConfigMap. The arguments are as for ``ConfigMaps``."""
 
     def __init__(
         self, settings: Settings, found: Callable[[Share], None], problem: Callable[[str], None]
     ) -> None:
-        super().__init__(found, problem)
+        self._found = found
+        self._problem = problem
         self._path = Path(settings.file)
         self._names = (f"{settings.worker}.json", _KEY)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from swarm.worker.jobs.state import Action, Held, Job, Outcome, Phase, decide, ended
+from swarm.worker.jobs.state import Action, Held, Job, Phase, decide, ended
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Runner:
         """Handle a job that ended by itself: stop it, and start it again after a pause."""
         one = self.held.get(job.name)
         if one is not None and one.phase in {Phase.STARTING, Phase.RUNNING}:
-            self._ended(job, Outcome.FAILED, error)
+            self._ended(job, error)
 
     async def idle(self) -> None:
         """Wait until no job runs."""
@@ -94,17 +94,17 @@ class Runner:
             _log.exception("job %s: %s failed", job.name, action.value)
             self._report(action, job, str(error) or type(error).__name__)
         else:
-            self._report(action, job, "")
+            self._report(action, job, None)
 
-    def _report(self, action: Action, job: Job, error: str) -> None:
+    def _report(self, action: Action, job: Job, error: str | None) -> None:
         phase = {Action.START: Phase.STARTING, Action.STOP: Phase.STOPPING}[action]
         if self._tasks.get(job.name) is asyncio.current_task() and self.held[job.name].phase is phase:
             del self._tasks[job.name]
-            self._ended(job, Outcome.FAILED if error else Outcome.DONE, error)
+            self._ended(job, error)
 
-    def _ended(self, job: Job, outcome: Outcome, error: str) -> None:
-        if outcome is Outcome.FAILED:
+    def _ended(self, job: Job, error: str | None) -> None:
+        if error is not None:
             self.failures += 1
             _log.warning("job %s failed: %s", job.name, error)
-        self.held = ended(self.held, job.name, outcome, error, asyncio.get_running_loop().time())
+        self.held = ended(self.held, job.name, error, asyncio.get_running_loop().time())
         self._decide()

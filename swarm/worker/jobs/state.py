@@ -41,13 +41,6 @@ class Phase(enum.Enum):
     """Stopped after a failure; will be started again."""
 
 
-class Outcome(enum.Enum):
-    """How a handler call, or a running job, ended."""
-
-    DONE = "done"
-    FAILED = "failed"
-
-
 class Action(enum.Enum):
     """A handler to call."""
 
@@ -104,14 +97,14 @@ def decide(held: Mapping[str, Held], wanted: Mapping[str, Job], now: float) -> D
     return Decision(after, actions, min(filter(None, map(_due_at, after.values())), default=None))
 
 
-def ended(held: Mapping[str, Held], name: str, outcome: Outcome, error: str, now: float) -> dict[str, Held]:
+def ended(held: Mapping[str, Held], name: str, error: str | None, now: float) -> dict[str, Held]:
     """Return the held jobs after a handler returned or a running job failed; call ``decide`` next.
 
-    A failed start is stopped before the next attempt, because parts of it may run.
+    ``error`` is None if the handler did not fail. A failed start is stopped before the next attempt, because parts of it may run.
     """
     after = dict(held)
     one = held[name]
-    if outcome is Outcome.FAILED:
+    if error is not None:
         failures = one.failures + 1
         # With ``now``, ``decide`` calls on_stop immediately.
         retry_at = now + _wait(failures) if one.phase is Phase.STOPPING else now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Mapping
@@ -11,8 +12,11 @@ from typing import Any
 from swarm.worker import fence, identity
 from swarm.worker.identity import Settings
 from swarm.worker.jobs.state import Held, Job
-from swarm.worker.protocol import acknowledgement
 from swarm.worker.protocol.share import Applied, Share, ShareError, accept
+
+_ROOM = 200 * 1024
+"""Bytes of JSON for lists of jobs in an acknowledgement; an object may have 256 KiB of annotations."""
+_MOST_ERRORS, _LONGEST_ERROR = 20, 200
 
 
 class Membership:
@@ -20,7 +24,8 @@ class Membership:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._stopped: frozenset[str] = frozenset()
+        self.stopped: frozenset[str] = frozenset()
+        """Jobs with state ``stop`` in the last share."""
         self._pending: Share | None = None
         """A share that enables fencing; applied after the next renewal."""
         self.session = identity.new_session()
@@ -79,7 +84,7 @@ class Membership:
             self.fenced = True
             return False
         self.applied = applied
-        self._stopped = frozenset(one.name for one in share.jobs if one.state == "stop")
+        self.stopped = frozenset(one.name for one in share.jobs if one.state == "stop")
         return False
 
     def renewed(self, sent_at: float, now: float) -> None:
@@ -101,19 +106,31 @@ class Membership:
         self.sessions.add(self.session)
         self.life = max(self.life + 1, _clock())
         self.applied, self.renewed_at, self.fenced = Applied(), None, False
-        self._stopped = frozenset()
+        self.stopped = frozenset()
 
     def acknowledgement(self, held: Mapping[str, Held]) -> dict[str, Any]:
-        """Return the acknowledgement to write."""
-        return acknowledgement.acknowledgement(
-            self.applied,
-            held,
-            pod_uid=self._settings.pod_uid,
-            session=self.session,
-            life=self.life,
-            draining=self.draining,
-            stopped=self._stopped,
-        )
+        """Return the acknowledgement to write. It guarantees that only jobs in ``running`` run.
+
+        Args:
+            held: jobs that run or may run.
+        """
+        failing = {name: one.error[:_LONGEST_ERROR] for name, one in sorted(held.items()) if one.error}
+        running: dict[str, Any] = {"running": sorted(held)}
+        room = _ROOM - len(compact(running))
+        if room < 0:
+            running = {"running": None, "runningCount": len(held)}
+            room = _ROOM
+        return {
+            "podUID": self._settings.pod_uid,
+            "session": self.session,
+            "life": self.life,
+            "version": self.applied.version,
+            **running,
+            "failing": dict(list(failing.items())[:_MOST_ERRORS]),
+            "draining": self.draining,
+            "fenceSeconds": self.applied.fence_seconds,
+            "stopped": _that_fit(sorted(self.stopped - held.keys()), room),
+        }
 
     def _is_late(self, applied: Applied, now: float) -> bool:
         if not applied.fence_seconds:
@@ -124,3 +141,14 @@ class Membership:
 def _clock() -> int:
     """Return Unix milliseconds: higher than for earlier processes of the pod, even if the Lease was deleted."""
     return int(time.time() * 1000)
+
+
+def compact(content: Any) -> str:
+    """Return JSON without spaces, in ASCII."""
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _that_fit(names: list[str], room: int) -> list[str]:
+    """Return the first names that fit into ``room`` bytes of JSON. Later acknowledgements contain the other names."""
+    sizes = itertools.accumulate(len(compact(name)) + 1 for name in names)
+    return [name for name, size in zip(names, sizes, strict=True) if size <= room]

@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
+from collections.abc import Sequence
 
 from swarm.worker.identity import Settings, SetupError
 from swarm.worker.jobs.state import Job
@@ -14,12 +15,12 @@ from swarm.worker.sidecar.process import Processes, arguments
 from swarm.worker.sidecar.reaper import Reaper
 from swarm.worker.worker import Worker
 
-_PROGRAM = "virtual-node-swarm worker"
+PROGRAM = "virtual-node-swarm worker"
 _LEVELS = ("debug", "info", "warning", "error")
 _GRACE = 10.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the sidecar's flags. Missing ones are read from the environment: ``docs/swarm-worker.md``."""
     parser.add_argument(
         "--exec",
@@ -43,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--http-port",
         type=int,
-        default=None,
         metavar="N",
         help="status and metrics (HTTP_PORT, 9090; 0: none)",
     )
@@ -64,28 +64,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-level", default="info", choices=_LEVELS, help="(info)")
 
 
-def run(flags: argparse.Namespace) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = "python -m swarm.worker") -> int:
     """Run the sidecar until SIGTERM; return the exit code."""
+    parser = argparse.ArgumentParser(
+        program, description="Runs one worker of a Swarm, with a process per job."
+    )
+    _add_arguments(parser)
+    flags = parser.parse_args(arguments)
     logging.basicConfig(
         level=flags.log_level.upper(),
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     try:
-        code = asyncio.run(_run(flags))
+        return asyncio.run(_run(flags))
     except SetupError as error:
-        print(f"{_PROGRAM}: {error}", file=sys.stderr)  # noqa: T201 - for the user
+        print(f"{PROGRAM}: {error}", file=sys.stderr)  # noqa: T201 - for the user
         return 1
-    return code
-
-
-def main() -> int:
-    """Run ``python -m swarm.worker``, the same as ``virtual-node-swarm worker``; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m swarm.worker", description="Runs one process per job of a Swarm."
-    )
-    add_arguments(parser)
-    return run(parser.parse_args())
 
 
 async def _run(flags: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from swarm.worker import fence
@@ -60,32 +61,21 @@ def arguments(template: str, job: Job) -> list[str]:
     return [word.replace("{token}", str(job.token)).replace("{job}", job.name) for word in words]
 
 
+@dataclass(eq=False)
 class Processes:
     """Starts and stops the process of each job."""
 
-    def __init__(
-        self,
-        template: str,
-        *,
-        reaper: Reaper,
-        grace: float,
-        ended: Callable[[Job, str], None],
-        stop_by: Callable[[], float | None],
-    ) -> None:
-        """Parse the command template.
+    template: str
+    """The command; see ``arguments``."""
+    reaper: Reaper
+    grace: float
+    """Seconds between SIGTERM and SIGKILL."""
+    ended: Callable[[Job, str], None]
+    """Called with job and exit code text when a process exits by itself."""
+    stop_by: Callable[[], float | None]
+    """Returns the time (``fence.now``) at which SIGKILL is sent even within the grace period, or None."""
 
-        Args:
-            template: the command; see ``arguments``.
-            reaper: collects exit codes.
-            grace: seconds between SIGTERM and SIGKILL.
-            ended: called with job and exit code text when a process exits by itself.
-            stop_by: returns the time (``fence.now``) at which SIGKILL is sent even within the grace period, or None.
-        """
-        self._template = template
-        self._reaper = reaper
-        self._grace = grace
-        self._on_ended = ended
-        self._stop_by = stop_by
+    def __post_init__(self) -> None:
         self._outputs = Output(sys.stdout.buffer), Output(sys.stderr.buffer)
         self._leaders: dict[str, _Leader] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,11 +108,11 @@ class Processes:
         if leader is None:
             return
         mark = marks.mark(self.worker, job.name)
-        kill_at = fence.now() + self._grace
+        kill_at = fence.now() + self.grace
         marks.send_group(signal.SIGTERM, leader.pid)
         marks.send(signal.SIGTERM, marks.marked(mark, outside=leader.pid))
         while self._lives(leader, mark):
-            if fence.now() >= min(kill_at, self._stop_by() or kill_at):
+            if fence.now() >= min(kill_at, self.stop_by() or kill_at):
                 marks.send_group(signal.SIGKILL, leader.pid)
                 marks.send(signal.SIGKILL, marks.marked(mark))
             await asyncio.sleep(_POLL)
@@ -142,7 +132,7 @@ class Processes:
         self.exits[shown] += 1
         _log.info("job %s: process %d has ended with exit code %d", job.name, leader.pid, shown)
         if self._leaders.get(job.name) is leader:
-            self._on_ended(job, f"exit code {shown}")
+            self.ended(job, f"exit code {shown}")
 
     def _spawn(self, job: Job) -> _Leader:
         launch = [
@@ -152,7 +142,7 @@ class Processes:
             "-c",
             _LAUNCH,
             str(os.getpid()),
-            *arguments(self._template, job),
+            *arguments(self.template, job),
         ]
         environment = {
             **os.environ,
@@ -180,7 +170,7 @@ class Processes:
         started.returncode = 0  # the reaper waits for the process, so Popen must not
         for output, (read, _) in zip(self._outputs, pipes, strict=True):
             self._watch(output.copy(read, f"[{job.name}]"))
-        return _Leader(started.pid, self._reaper.expect(started.pid))
+        return _Leader(started.pid, self.reaper.expect(started.pid))
 
     def _watch(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -9,22 +9,18 @@ from swarm.assignment.model import Assignment
 from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot
 from swarm.status import Findings, render
+from swarm.worker.identity import Settings
 from swarm.worker.jobs.state import Held, Job, Phase
-from swarm.worker.protocol.acknowledgement import acknowledgement, compact
+from swarm.worker.protocol.membership import Membership, compact
 from swarm.worker.protocol.share import Applied, Entry, join, parse, parse_part
 
 
 def test_controller_reads_every_field_of_an_acknowledgement():
     """A field with another name would get its default."""
-    written = acknowledgement(
-        Applied(7, wanted={}, fence_seconds=30),
-        {"a": Held(Job("a"), Phase.WAITING, error="exit code 1")},
-        pod_uid="u",
-        session="s",
-        life=4,
-        draining=True,
-        stopped=frozenset("b"),
-    )
+    worker = Membership(Settings(pod_uid="u"))
+    worker.session, worker.life, worker.draining = "s", 4, True
+    worker.applied, worker.stopped = Applied(7, wanted={}, fence_seconds=30), frozenset("b")
+    written = worker.acknowledgement({"a": Held(Job("a"), Phase.WAITING, error="exit code 1")})
     assert ledgers.acknowledgement(compact(written)) == Acknowledgement(
         pod_uid="u",
         session="s",
@@ -42,15 +38,10 @@ def test_controller_reads_every_field_of_an_acknowledgement():
 def test_status_counts_running_jobs_of_a_list_that_was_too_long(count: int | None):
     """At most the granted ones, whatever the worker writes."""
     jobs = [f"{number:04}-{'x' * 250}" for number in range(1000)]
-    written = acknowledgement(
-        Applied(1, wanted={}),
-        {job: Held(Job(job), Phase.RUNNING) for job in jobs},
-        pod_uid="u",
-        session="s",
-        life=1,
-        draining=False,
-        stopped=frozenset(),
-    )
+    worker = Membership(Settings(pod_uid="u"))
+    worker.session, worker.life, worker.draining = "s", 1, False
+    worker.applied, worker.stopped = Applied(1, wanted={}), frozenset()
+    written = worker.acknowledgement({job: Held(Job(job), Phase.RUNNING) for job in jobs})
     assert written["running"] is None
     report = ledgers.acknowledgement(compact(written | ({"runningCount": count} if count else {})))
     assert report is not None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.worker.jobs.state import Action, Held, Job, Outcome, Phase, decide, ended
+from swarm.worker.jobs.state import Action, Held, Job, Phase, decide, ended
 
 NAMES = "abc"
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("want"), st.dictionaries(st.sampled_from(NAMES), st.integers(1, 2))),
-        st.tuples(st.just("end"), st.sampled_from(NAMES), st.sampled_from(Outcome)),
+        st.tuples(st.just("end"), st.sampled_from(NAMES), st.sampled_from([None, "broken"])),
         st.tuples(st.just("pass"), st.floats(0, 100)),
     ),
     max_size=40,
@@ -49,15 +49,15 @@ class World:
         assert decision.wake_at is None or decision.wake_at > self.now
         return decision.wake_at
 
-    def end(self, name: str, outcome: Outcome) -> None:
+    def end(self, name: str, error: str | None) -> None:
         """Let a handler return or fail, or a running job fail."""
         call = self.calls.pop(name, None)
         running = name in self.held and self.held[name].phase is Phase.RUNNING
-        if call is None and not (running and outcome is Outcome.FAILED):
+        if call is None and not (running and error is not None):
             return
-        if call is Action.STOP and outcome is Outcome.DONE:
+        if call is Action.STOP and error is None:
             del self.alive[name]
-        self.held = ended(self.held, name, outcome, "broken" if outcome is Outcome.FAILED else "", self.now)
+        self.held = ended(self.held, name, error, self.now)
         self.decide()
 
 
@@ -78,7 +78,7 @@ def test_never_runs_a_job_twice_and_converges(steps):
     wake_at = world.decide()
     for _ in range(100):
         for name in list(world.calls):
-            world.end(name, Outcome.DONE)
+            world.end(name, None)
         wake_at = world.decide()
         if not world.calls and wake_at is None:
             break
@@ -95,13 +95,13 @@ def test_backs_off_until_the_job_has_run_for_a_while():
     waits = []
     world.decide()
     for _ in range(8):
-        world.end("a", Outcome.FAILED)  # the start
-        world.end("a", Outcome.DONE)  # the stop after it
+        world.end("a", "broken")  # the start
+        world.end("a", None)  # the stop after it
         waits.append(world.held["a"].retry_at - world.now)
         world.now = world.held["a"].retry_at
         world.decide()
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
-    world.end("a", Outcome.DONE)
+    world.end("a", None)
     world.now += 10
     world.decide()
     assert world.held["a"].error == ""

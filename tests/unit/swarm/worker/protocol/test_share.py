@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.worker.identity import Settings
 from swarm.worker.jobs.state import Held, Job, Phase
-from swarm.worker.protocol.acknowledgement import acknowledgement, compact
+from swarm.worker.protocol.membership import Membership, compact
 from swarm.worker.protocol.share import Applied, Entry, Share, ShareError, accept, join, parse, parse_part
 
 RAW = {
@@ -151,9 +152,9 @@ def test_long_acknowledgement_fits_into_an_annotation():
     """A list that is too long is replaced by its length and the jobs that may be reassigned."""
     names = [f"{'x' * 240}-{number:05}" for number in range(2000)]
     held = {name: Held(Job(name), Phase.RUNNING, error="e" * 1000) for name in names[:1000]}
-    content = acknowledgement(
-        Applied(3), held, pod_uid="u", session="s", life=1, draining=False, stopped=frozenset(names[500:])
-    )
+    membership = Membership(Settings(pod_uid="u"))
+    membership.applied, membership.stopped = Applied(3), frozenset(names[500:])
+    content = membership.acknowledgement(held)
     assert content["running"] is None
     assert content["runningCount"] == 1000
     assert 0 < len(content["stopped"]) < 1000
