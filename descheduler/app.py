@@ -17,14 +17,13 @@ from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
 from descheduler.config.options import Options
-from descheduler.config.policy import convert
 from descheduler.flags import PROGRAM
 from descheduler.memory.store import Memory
 from descheduler.moving.deletion_costs import DeletionCosts
 from descheduler.moving.mover import Mover
 from descheduler.moving.unfreeze import Releaser
 from descheduler.strategies import registry
-from descheduler.strategies.base import Context, Strategy
+from descheduler.strategies.base import Context
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
 
@@ -100,7 +99,8 @@ class App:
             client, view, recorder, options.eviction, options.freeze_namespace, options.freeze_period
         )
         context = Context(mover, Releaser(mover), options.interval)
-        strategies = self._strategies(context)
+        known = registry.strategies()
+        strategies = [known[one.name](context, one.params, where=one.where) for one in options.strategies]
         for informer in self._informers:
             await informer.wait_synced()
         lifecycle.tune_gc()
@@ -121,15 +121,6 @@ class App:
                 group.create_task(mover.memory.run(), name="memory")
             for strategy in strategies:
                 group.create_task(strategy.run(), name=strategy.name)
-
-    def _strategies(self, context: Context) -> list[Strategy]:
-        known = registry.strategies()
-        created = []
-        for config in self._options.strategies:
-            kind = known[config.name]
-            params = convert(config.params, kind.params_type, where=config.where)
-            created.append(kind(context, params, where=config.where))
-        return created
 
 
 async def _load(memory: Memory) -> None:

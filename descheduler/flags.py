@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 from controller_runtime.api import matching
 from controller_runtime.errors import ConfigError
@@ -56,8 +57,10 @@ def parse(arguments: Sequence[str]) -> Options:
     strategies = policy.strategies if given.policy_config_file else _by_flags(given)
     if all(strategy.name != Drain.name for strategy in strategies):  # administrators need it with any policy
         strategies = (*strategies, StrategyConfig(Drain.name, {}, Drain.name))
-    for strategy in strategies:
-        policies.convert(strategy.params, found[strategy.name].params_type, where=strategy.where)
+    strategies = tuple(
+        replace(one, params=policies.convert(one.params, found[one.name].params_type, where=one.where))
+        for one in strategies
+    )
     node_selector = given.node_selector or policy.node_selector or ""
     try:
         matching.parse_selector(node_selector)

@@ -8,13 +8,13 @@ from controller_runtime.api.readable import guess
 from controller_runtime.errors import ConfigError
 
 
-def count(document: dict[str, Any], key: str, where: str) -> int | None:
+def count(document: dict[str, Any], key: str) -> int | None:
     """Return a number of pods; None if the document does not have the field."""
     value = document.get(key)
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigError(f"{join(where, key)}: {value!r}: write a number of pods, 0 for no limit")
+        raise ConfigError(f"{key}: {value!r}: write a number of pods, 0 for no limit")
     return value
 
 

@@ -20,35 +20,20 @@ from controller_runtime.process.flags import read_text
 from descheduler.config import fields
 
 _GROUP = "descheduler/"
-_V1ALPHA1_TOP = {
-    "apiVersion",
-    "kind",
-    "strategies",
-    "nodeSelector",
-    "evictLocalStoragePods",
-    "evictSystemCriticalPods",
-    "ignorePvcPods",
-    "maxNoOfPodsToEvictPerNode",
-    "maxNoOfPodsToEvictPerNamespace",
-}
-_V1ALPHA2_TOP = {
-    "apiVersion",
-    "kind",
-    "profiles",
-    "nodeSelector",
-    "maxNoOfPodsToEvictPerNode",
-    "maxNoOfPodsToEvictPerNamespace",
-    "maxNoOfPodsToEvictTotal",
-}
 EVICTOR = "DefaultEvictor"
-_EVICTOR_ARGS = {
-    "evictLocalStoragePods",
-    "evictSystemCriticalPods",
-    "ignorePvcPods",
-    "nodeSelector",
-    "evictFailedBarePods",
-    "nodeFit",
+_EVICTOR_FIELDS = {
+    "evictLocalStoragePods": "local_storage",
+    "evictSystemCriticalPods": "system_critical",
+    "ignorePvcPods": "ignore_pvc",
 }
+_COUNTS = {
+    "maxNoOfPodsToEvictPerNode": "max_per_node",
+    "maxNoOfPodsToEvictPerNamespace": "max_per_namespace",
+    "maxNoOfPodsToEvictTotal": "max_total",
+}
+_V1ALPHA2_TOP = {"apiVersion", "kind", "nodeSelector", "profiles", *_COUNTS}
+_V1ALPHA1_TOP = _V1ALPHA2_TOP - {"profiles", "maxNoOfPodsToEvictTotal"} | {"strategies", *_EVICTOR_FIELDS}
+_EVICTOR_ARGS = {"nodeSelector", "evictFailedBarePods", "nodeFit", *_EVICTOR_FIELDS}
 NESTED_PARAMS = ("podLifeTime", "removeDuplicates", "nodeResourceUtilizationThresholds")
 _PRIORITY_PARAMS = {"thresholdPriority": "value", "thresholdPriorityClassName": "name"}
 _ONLY_UPSTREAM = frozenset(
@@ -68,10 +53,10 @@ Params = TypeVar("Params", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class StrategyConfig:
-    """A strategy to run, and its parameters."""
+    """A strategy to run, and its parameters: as in the file, or as its parameter type (``convert``)."""
 
     name: str
-    params: Mapping[str, Any]
+    params: Any
     where: str
     """Path of the field or flag that holds the parameters, for errors."""
 
@@ -154,7 +139,7 @@ def _v1alpha1(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
         registered = _registered(name, where, known)
         params = _flat(fields.mapping(entry.get("params"), f"{where}.params"))
         strategies.append(StrategyConfig(registered, params, f"{where}.params"))
-    return Policy(strategies=tuple(strategies), **_limits(document, ""), **_evictor(document, ""))
+    return Policy(strategies=tuple(strategies), **_limits(document), **_evictor(document, ""))
 
 
 def _flat(params: dict[str, Any]) -> dict[str, Any]:
@@ -190,10 +175,7 @@ def _v1alpha2(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
             registered = _registered(name, at, known)
             params, params_at = configs.get(name, ({}, f"{where}.pluginConfig[{name}].args"))
             strategies.append(StrategyConfig(registered, params, params_at))
-    limits = _limits(document, "")
-    if "node_selector" in evictor:
-        limits["node_selector"] = evictor.pop("node_selector")
-    return Policy(strategies=tuple(strategies), **limits, **evictor)
+    return Policy(strategies=tuple(strategies), **{**_limits(document), **evictor})
 
 
 def _plugin_configs(profile: dict[str, Any], where: str) -> dict[str, tuple[dict[str, Any], str]]:
@@ -211,9 +193,8 @@ def _plugin_configs(profile: dict[str, Any], where: str) -> dict[str, tuple[dict
         args = {
             key: value
             for key, value in fields.mapping(config.get("args"), f"{at}.args").items()
-            if key != "kind"
+            if key not in {"apiVersion", "kind"}
         }
-        args.pop("apiVersion", None)
         found[name] = (args, f"{at}.args")
     return found
 
@@ -251,28 +232,17 @@ def _registered(name: str, where: str, known: Mapping[str, str]) -> str:
     raise ConfigError(f"{where}: there is no strategy {name!r}; known are {names}")
 
 
-def _limits(document: dict[str, Any], where: str) -> dict[str, Any]:
+def _limits(document: dict[str, Any]) -> dict[str, Any]:
     selector = document.get("nodeSelector")
     if selector is not None and not isinstance(selector, str):
-        raise ConfigError(
-            f"{fields.join(where, 'nodeSelector')}: write a label selector as text, such as type=virtual-kubelet"
-        )
-    return {
-        "node_selector": selector,
-        "max_per_node": fields.count(document, "maxNoOfPodsToEvictPerNode", where),
-        "max_per_namespace": fields.count(document, "maxNoOfPodsToEvictPerNamespace", where),
-        "max_total": fields.count(document, "maxNoOfPodsToEvictTotal", where),
-    }
+        raise ConfigError("nodeSelector: write a label selector as text, such as type=virtual-kubelet")
+    counts = {name: fields.count(document, key) for key, name in _COUNTS.items()}
+    return {"node_selector": selector, **counts}
 
 
 def _evictor(document: dict[str, Any], where: str) -> dict[str, Any]:
-    wanted = (
-        ("evictLocalStoragePods", "local_storage"),
-        ("evictSystemCriticalPods", "system_critical"),
-        ("ignorePvcPods", "ignore_pvc"),
-    )
     return {
         name: fields.boolean(document[key], fields.join(where, key))
-        for key, name in wanted
+        for key, name in _EVICTOR_FIELDS.items()
         if document.get(key) is not None
     }

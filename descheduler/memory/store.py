@@ -14,7 +14,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from controller_runtime import log, resources
@@ -91,8 +91,7 @@ class Memory:
     def frozen(self, key: str) -> dict[str, datetime]:
         """Return the nodes that an owner's pods avoid now, each with the time at which it was frozen."""
         _, nodes = self._frozen.get(key, ("", {}))
-        oldest = self.now() - timedelta(seconds=self.freeze_period)
-        return {node: since for node, since in nodes.items() if since > oldest}
+        return node_avoidance.active(nodes, now=self.now(), freeze_period=self.freeze_period)
 
     def history(self, key: str) -> History | None:
         """Return an owner's history; None if none of its pods was moved."""

@@ -79,7 +79,7 @@ class Endings:
         _ROLLED_BACK.labels(one.strategy).inc()
         _log.warning(
             "pod stays, its replacement is given up",
-            pod=f"{one.namespace}/{one.pod_name}",
+            pod=one.pod,
             uid=one.old_uid,
             node=one.node,
             why=why,
@@ -120,7 +120,7 @@ class Endings:
         eviction.MOVED.labels(one.node, one.strategy, str(How.REPLACED_FIRST)).inc()
         _log.info(
             "pod moved after its replacement was ready",
-            pod=f"{one.namespace}/{one.pod_name}",
+            pod=one.pod,
             uid=one.old_uid,
             node=one.node,
             strategy=one.strategy,

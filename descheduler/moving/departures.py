@@ -182,7 +182,7 @@ class Departures:
     async def _forget(self, one: Departure) -> None:
         await self.store.remove(one)
         self.active.pop(one.old_uid, None)
-        pod = self.view.pods.store.get(f"{one.namespace}/{one.pod_name}")
+        pod = self.view.pods.store.get(one.pod)
         if pod is not None and pod.uid == one.old_uid and not _has_owner(pod):
             self._held.hold(one.old_uid)
             self.controller.queue.add_after((one.namespace, one.pod_name, True), _POLL)
@@ -245,7 +245,7 @@ class Departures:
         node = self.view.nodes.store.get(one.node)
         if one.request and (node is None or drain.requested(node.annotations) != one.request):
             return "the drain was cancelled"
-        pod = self.view.pods.store.get(f"{one.namespace}/{one.pod_name}")
+        pod = self.view.pods.store.get(one.pod)
         if pod is not None and pod.uid == one.old_uid and not self.view.alternatives(pod):
             return "no other ready virtual node admits it"
         return ""

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.api.moving import movable
 from controller_runtime.api.moving.drain import How
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
@@ -93,7 +94,7 @@ class Mover:
         if pod.uid in self.view.leaving:
             return "its replacement is already being started"
         spec = pod.spec or {}
-        if self.options.ignore_pvc and pods.claims(spec):
+        if self.options.ignore_pvc and movable.claims(spec):
             return "it has a persistent volume claim (ignorePvcPods)"
         return pods.why_not_evictable(
             pod,

@@ -175,15 +175,15 @@ class Recreator:
                 if await self._has_namespace(record):
                     await self._create(record)
                 else:
-                    self._log.info("the pod's namespace was deleted", pod=key_of(record))
+                    self._log.info("the pod's namespace was deleted", pod=record.pod)
                 await self._forget(key, record)
             case Step.DONE:
                 assert pod is not None
                 if not records.is_replacement(record, pod):
-                    self._log.info("another pod has been created with that name", pod=key_of(record))
+                    self._log.info("another pod has been created with that name", pod=record.pod)
                 await self._forget(key, record)
             case Step.WITHDRAW:
-                self._log.info("pod has changed and is judged again", pod=key_of(record))
+                self._log.info("pod has changed and is judged again", pod=record.pod)
                 await self._forget(key, record)
         return None
 
@@ -250,18 +250,13 @@ class Recreator:
             raise
         _CREATED.labels(record.node).inc()
         self._recorder.event(created, "Normal", "Rescheduled", _message(record))
-        self._log.info("pod re-created", pod=key_of(record), uid=record.old_uid, node=record.node)
+        self._log.info("pod re-created", pod=record.pod, uid=record.old_uid, node=record.node)
 
     async def _forget(self, key: str, record: Record) -> None:
         if await self._store.remove(record):
             self._finished.add(key)
         self._own.pop(key, None)
         self._untouched.discard(key)
-
-
-def key_of(record: Record) -> str:
-    """Return ``namespace/name`` of a record's pod."""
-    return f"{record.namespace}/{record.pod_name}"
 
 
 def _reference(record: Record) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Drain(Strategy):
         if found is None:
             return
         if why and departure.request == found.text:
-            text = f"{departure.namespace}/{departure.pod_name} stays: {why}"
+            text = f"{departure.pod} stays: {why}"
             owner = node_avoidance.owner_key(departure.namespace, departure.owner_uid)
             found.failed[owner] = (departure.namespace, text)
             if len({namespace for namespace, _ in found.failed.values()}) >= _STOP_AFTER:

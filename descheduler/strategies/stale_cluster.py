@@ -18,6 +18,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from controller_runtime import resources
+from controller_runtime.api.pod.conditions import condition, is_true
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
 from controller_runtime.objects import Object
@@ -26,7 +27,7 @@ from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving.request import Move
 from descheduler.strategies.base import Context, NotNegative, Params, PodQueue, Positive, Strategy
 from descheduler.view import pods, taint
-from descheduler.view.cluster import is_ready, ready_condition, tainted_since, why_lost
+from descheduler.view.cluster import tainted_since, why_lost
 from descheduler.view.heartbeat import Heartbeats
 
 _LEASE_NAMESPACE = "kube-node-lease"
@@ -111,7 +112,7 @@ class StaleCluster(Strategy):
     def _node_changed(self, node: Object) -> None:
         if not self.context.view.is_virtual(node.name):
             return
-        if is_ready(node):
+        if is_true(node.status, "Ready"):
             self._not_ready_since.pop(node.name, None)
         else:
             self._not_ready_since.setdefault(node.name, _time())
@@ -164,10 +165,11 @@ class StaleCluster(Strategy):
                 if healing
                 else Result(requeue_after=due - now + 0.01)
             )
-        if is_ready(node) and not self.heartbeats.any_renewed_recently(now=now):
-            return Result(requeue_after=_PROOF_RETRY)
-        if is_ready(node) and await self._has_renewed(name):
-            return Result(requeue_after=0)
+        if is_true(node.status, "Ready"):
+            if not self.heartbeats.any_renewed_recently(now=now):
+                return Result(requeue_after=_PROOF_RETRY)
+            if await self._has_renewed(name):
+                return Result(requeue_after=0)
         await self._handle_lost(node, now)
         return None
 
@@ -241,7 +243,7 @@ class StaleCluster(Strategy):
             or not pods.is_active(pod)
             or not self.concerns(pod)
             or self.context.mover.why_not_movable(pod)
-            or (ready_condition(node).get("reason") == _NO_READY_NODES and pods.is_ready(pod))
+            or (condition(node.status, "Ready").get("reason") == _NO_READY_NODES and pods.is_ready(pod))
         ):
             self.context.mover.waiting.settle(self.name, pod)
             return None

@@ -9,7 +9,6 @@ from controller_runtime.api.moving import movable
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.objects import Object
-from descheduler.view import pods
 
 
 async def why_pinned(client: Client, pod: Object, *, node: str, elsewhere: Collection[Object]) -> str:
@@ -27,7 +26,7 @@ async def why_pinned(client: Client, pod: Object, *, node: str, elsewhere: Colle
         ApiError: a request failed.
     """
     others = [{"metadata": {"name": other.name, "labels": other.labels}} for other in elsewhere]
-    for name in pods.claims(pod.spec or {}):
+    for name in movable.claims(pod.spec or {}):
         claim = await find(client, resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=pod.namespace)
         bound_to = movable.volume_of(claim)
         volume = await find(client, resources.PERSISTENT_VOLUMES, bound_to) if bound_to else None
@@ -42,7 +41,7 @@ async def has_single_writer(client: Client, pod: Object) -> bool:
     Raises:
         ApiError: a request failed.
     """
-    for name in pods.claims(pod.spec or {}):
+    for name in movable.claims(pod.spec or {}):
         if movable.is_single_writer(
             await find(client, resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=pod.namespace)
         ):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from controller_runtime.api import matching, names, timestamps
 from controller_runtime.api.autoscaling import MARGIN_SECONDS
@@ -76,8 +74,15 @@ class ClusterView:
 
     def open_nodes_for(self, pod: Object) -> list[Object]:
         """Return the open nodes that the pod's own selector, affinity and tolerations allow."""
-        spec = _without_avoidance(pod)
-        return [node for node in self.open_nodes() if _admits(node, spec)]
+        # Without the affinity that the descheduler or the webhook added to avoid nodes.
+        spec = node_avoidance.readmit(pod.spec or {}, replacement.avoided_names(pod.annotations))
+        return [
+            node
+            for node in self.open_nodes()
+            if matching.admits(
+                spec, name=node.name, labels=node.labels, taints=(node.spec or {}).get("taints") or ()
+            )
+        ]
 
     def alternatives(self, pod: Object) -> list[Object]:
         """Return the other virtual nodes that admit the pod.
@@ -102,22 +107,12 @@ class ClusterView:
         return is_open(new) and (not is_open(old) or not old.has_spec_equal(new))
 
 
-def ready_condition(node: Object) -> Mapping[str, Any]:
-    """Return a node's Ready condition; empty if it has none."""
-    return condition(node.status, "Ready")
-
-
-def is_ready(node: Object) -> bool:
-    """Report whether a node's Ready condition is True."""
-    return ready_condition(node).get("status") == "True"
-
-
 def why_lost(node: Object) -> str:
     """Return why a node is lost: its Ready condition's message, or that its Lease is not renewed."""
-    condition = ready_condition(node)
-    if condition.get("status") == "True":
+    ready = condition(node.status, "Ready")
+    if ready.get("status") == "True":
         return "its Lease is no longer renewed"
-    return condition.get("message") or condition.get("reason") or "its node is not ready"
+    return ready.get("message") or ready.get("reason") or "its node is not ready"
 
 
 def is_open(node: Object) -> bool:
@@ -133,14 +128,3 @@ def tainted_since(node: Object) -> datetime | None:
             text = taint.get("timeAdded") or node.metadata.creation_timestamp
             return timestamps.parse(text or "1970-01-01T00:00:00Z")
     return None
-
-
-def _admits(node: Object, spec: dict[str, Any]) -> bool:
-    return matching.admits(
-        spec, name=node.name, labels=node.labels, taints=(node.spec or {}).get("taints") or ()
-    )
-
-
-def _without_avoidance(pod: Object) -> dict[str, Any]:
-    """Return the pod's spec without the affinity that the descheduler or the webhook added to avoid nodes."""
-    return node_avoidance.readmit(pod.spec or {}, replacement.avoided_names(pod.annotations))

@@ -18,13 +18,13 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving import drain
+from controller_runtime.api.moving import drain, movable
 from controller_runtime.api.pod.conditions import condition, is_finished, is_true
-from descheduler.view.record import record_name
+from descheduler.view.record import Stored
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure(Stored):
     """A pod that leaves when its replacement is Ready."""
 
     PURPOSE: ClassVar[str] = "descheduler departure"
@@ -32,12 +32,7 @@ class Departure:
     DESCRIPTION: ClassVar[str] = "The descheduler evicts this pod when its replacement is Ready: "
     REMEDY: ClassVar[str] = "Its pod gets its label pod-template-hash back. Delete this object"
 
-    namespace: str
-    pod_name: str
-    old_uid: str
-    node: str
     strategy: str
-    reason: str
     owner_name: str
     """Name of the ReplicaSet."""
     owner_uid: str
@@ -49,11 +44,6 @@ class Departure:
     """RFC 3339: when the pod gets its label back if its replacement is not Ready."""
     request: str = ""
     """Drain request of the node that this departure is part of; empty: none. The departure ends with the request."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the ControllerRevision. The pod's UID makes it unique."""
-        return record_name(self.old_uid)
 
     @property
     def owner_key(self) -> str:
@@ -173,7 +163,7 @@ def count_available(
         is_true(pod.get("status"), "Ready") if uid in leaving else is_available(pod, min_ready, now)
         for uid, pod in pods.items()
         if not pod["metadata"].get("deletionTimestamp")
-        and (uid in leaving or (controller(pod) or {}).get("uid") == owner_uid)
+        and (uid in leaving or (movable.controller(pod["metadata"]) or {}).get("uid") == owner_uid)
     )
 
 
@@ -189,16 +179,10 @@ def is_available(pod: Mapping[str, Any], min_ready: float, now: datetime) -> boo
 def is_released(one: Departure, pod: Mapping[str, Any]) -> bool:
     """Report whether the pod has another hash than before the release, and no other owner has adopted it."""
     labels = pod["metadata"].get("labels") or {}
-    owner = controller(pod)
+    owner = movable.controller(pod["metadata"])
     return labels.get(drain.TEMPLATE_HASH) != one.template_hash and (
         owner is None or owner.get("uid") == one.owner_uid
     )
-
-
-def controller(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the ownerReference of a pod's controller; None: it has none."""
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return next((owner for owner in owners if owner.get("controller")), None)
 
 
 def release(one: Departure, version: str) -> dict[str, Any]:

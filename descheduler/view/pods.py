@@ -20,7 +20,7 @@ from controller_runtime.store import Indexer
 INDEX_NODE = "node"
 INDEX_DIVISION = "division"
 """Index of pods that a ReplicaSet divides over lower clusters, by namespace and UID of the ReplicaSet."""
-PENDING, RUNNING = "Pending", "Running"
+PENDING = "Pending"
 
 _SPEC = (
     "nodeName",
@@ -116,11 +116,6 @@ def waiting_reasons(status: Mapping[str, Any]) -> Iterable[str]:
             reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
             if reason:
                 yield reason
-
-
-def claims(spec: Mapping[str, Any]) -> list[str]:
-    """Return the names of the PersistentVolumeClaims in the pod's volumes."""
-    return movable.claims(spec)
 
 
 def why_not_evictable(pod: Object, *, local_storage: bool = False, system_critical: bool = False) -> str:

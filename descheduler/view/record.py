@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from controller_runtime.api import names
 from controller_runtime.api.keyed_hash import is_authentic, keyed_hash
@@ -28,10 +28,10 @@ _PREFIX = "virtual-node-descheduler-"
 _CONTENT, _HASH = "record", "hash"
 
 
-class Stored(Protocol):
-    """A kind of record: a dataclass with these constants."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Base of the kinds of records: a pod that is being moved."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
     PURPOSE: ClassVar[str]
     """Input of the keyed hash, so that a record of one kind is not valid as another kind."""
     KIND: ClassVar[str]
@@ -40,16 +40,29 @@ class Stored(Protocol):
     REMEDY: ClassVar[str]
     """What to do with an object whose hash is not valid."""
 
+    namespace: str
+    pod_name: str
+    old_uid: str
+    node: str
+    """Node that the pod was bound to; empty: none."""
+    reason: str
+
     @property
     def name(self) -> str:
-        """Return the name of the ControllerRevision."""
+        """Return the name of the ControllerRevision. The pod's UID makes it unique."""
+        return record_name(self.old_uid)
+
+    @property
+    def pod(self) -> str:
+        """Return ``namespace/name`` of the pod."""
+        return f"{self.namespace}/{self.pod_name}"
 
 
 R = TypeVar("R", bound=Stored)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record(Stored):
     """A pod that is being re-created."""
 
     PURPOSE: ClassVar[str] = "descheduler record"
@@ -61,25 +74,14 @@ class Record:
         "Create its pod from data.record.replacement if you know who wrote it, then delete this object"
     )
 
-    namespace: str
     namespace_uid: str
     """UID of the namespace. A later namespace of that name may belong to another tenant; no pod is created there."""
-    pod_name: str
-    old_uid: str
     old_version: str
     """The pod's resourceVersion when the move was decided. It is the precondition of the deletion, so a
     changed pod is not deleted."""
-    node: str
-    """Node that the pod was bound to; empty: none."""
-    reason: str
     force: bool
     """Delete the pod without grace period, because a lost cluster cannot confirm that the pod has ended."""
     replacement: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Return the name of the ControllerRevision. The pod's UID makes it unique."""
-        return record_name(self.old_uid)
 
 
 def record_name(uid: str) -> str:

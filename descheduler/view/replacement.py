@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -90,9 +90,7 @@ def avoided(pod: Mapping[str, Any], now: datetime, period: float | None) -> dict
         period: seconds after which an entry expires; None: return expired entries, too.
     """
     found = recorded(pod["metadata"].get("annotations") or {})
-    if period is None:
-        return found
-    return {node: since for node, since in found.items() if now - since < timedelta(seconds=period)}
+    return found if period is None else node_avoidance.active(found, now=now, freeze_period=period)
 
 
 def recorded(annotations: Mapping[str, str]) -> dict[str, datetime]:

@@ -21,8 +21,8 @@ class TestFlags:
             "StaleCluster",
             "Drain",
         ]
-        assert options.strategies[0].params["thresholdSeconds"] == 180
-        assert options.strategies[1].params["staleAfterSeconds"] == 20
+        assert options.strategies[0].params.threshold_seconds == 180
+        assert options.strategies[1].params.stale_after_seconds == 20
         assert options.leader_elect
         assert not options.eviction.dry_run
         assert (options.freeze_namespace, options.freeze_period) == ("kube-system", 300)

@@ -234,6 +234,14 @@ async def test_completes_record_once_if_response_to_its_creation_is_lost():
     assert len(cluster.created) == 2
 
 
+def record_of(replacement, *, force):
+    """Return the record of pod p with uid old in resourceVersion 7."""
+    return records.Record(
+        namespace="ns", namespace_uid="u", pod_name="p", old_uid="old", old_version="7", node="a", reason="why",
+        force=force, replacement=replacement,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("metadata", "force", "step"),
     [
@@ -251,11 +259,11 @@ async def test_completes_record_once_if_response_to_its_creation_is_lost():
     ],
 )
 def test_next_step_depends_on_record_and_pod(metadata, force, step):
-    record = records.Record("ns", "ns-uid", "p", "old", "7", "a", "", force, {})
+    record = record_of({}, force=force)
     assert records.next_step(record, metadata and {"metadata": metadata}) is step
 
 
 def test_parse_reads_rendered_record():
     replacement = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
-    record = records.Record("ns", "u", "p", "old", "7", "a", "why", force=True, replacement=replacement)
+    record = record_of(replacement, force=True)
     assert records.parse(records.render(record, namespace="own", key=KEY), records.Record, key=KEY) == record
