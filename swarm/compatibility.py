@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from controller_runtime.resources import SWARMS
 from swarm.job_lists import read_list
 
 COMMAND = "controller"
+"""First argument of k8s-swarm's command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,3 @@ def read(given: argparse.Namespace) -> Legacy:
     if not (given.http_port.isascii() and given.http_port.isdigit() and int(given.http_port) < 1 << 16):
         raise ConfigError(f"--http-port: {given.http_port!r} is not a port")
     return Legacy(given.namespace, given.label, given.configmap, jobs, int(given.http_port))
-
-
-def is_meant(arguments: Sequence[str]) -> bool:
-    """Report whether a command line is k8s-swarm's."""
-    return arguments[:1] == [COMMAND]

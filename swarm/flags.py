@@ -55,7 +55,7 @@ def parse(arguments: Sequence[str]) -> Options:
         SystemExit: raised by argparse for ``--help`` and unknown flags.
     """
     rest, klog = take_klog(arguments)
-    if compatibility.is_meant(rest):
+    if rest[:1] == [compatibility.COMMAND]:
         return _legacy(rest[1:], klog)
     given = parser().parse_args(rest)
     return options(

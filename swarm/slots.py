@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from swarm.handover.ledger import Slot
 
 STATEFUL_SET = "StatefulSet"
@@ -98,10 +100,8 @@ def _in_range(index: int, workers: Workers) -> bool:
 
 def _renewed(slot: Slot, pod: Pod | None, now: float) -> Slot:
     ready = pod is not None and pod.ready and pod.usable
-    return Slot(
-        name=slot.name,
-        index=slot.index,
-        jobs=slot.jobs,
+    return msgspec.structs.replace(
+        slot,
         pod=pod.name if pod else slot.pod,
         uid=pod.uid if pod else "",
         unready_since=0.0 if ready else slot.unready_since or now,

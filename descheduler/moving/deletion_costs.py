@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from controller_runtime import log, resources
 from controller_runtime.api import names
@@ -29,17 +30,14 @@ _ASPECTS: tuple[Callable[[Object], object], ...] = (
 )
 
 
+@dataclass(eq=False)
 class DeletionCosts:
-    """Keeps the division of pods over lower clusters while their ReplicaSet scales down.
+    """Keeps the division of pods over lower clusters while their ReplicaSet scales down."""
 
-    Args:
-        client: client of the upper cluster.
-        view: the caches.
-    """
+    client: Client
+    view: ClusterView
 
-    def __init__(self, client: Client, *, view: ClusterView) -> None:
-        self._client = client
-        self._view = view
+    def __post_init__(self) -> None:
         self._log = log.get_logger(component="deletion-costs")
         self._controller: Controller[str] = Controller(
             "deletion-costs",
@@ -51,7 +49,7 @@ class DeletionCosts:
 
     async def run(self) -> None:
         """Follow pods until cancelled."""
-        with self._view.pods.add_handler(
+        with self.view.pods.add_handler(
             on_add=lambda pod, _initial: self._changed(pod), on_update=self._updated, on_delete=self._changed
         ):
             await self._controller.run()
@@ -70,10 +68,10 @@ class DeletionCosts:
         # Only virtual nodes: users can bind pods to any node name, so the number of clusters would be unlimited.
         found = {
             pod.name: pod
-            for pod in self._view.pods.store.by_index(pods.INDEX_DIVISION, key)
-            if self._view.is_on_virtual_node(pod)
+            for pod in self.view.pods.store.by_index(pods.INDEX_DIVISION, key)
+            if self.view.is_on_virtual_node(pod)
         }
-        costs = deletion_costs.new_costs(list(found.values()), self._view.lower_cluster)
+        costs = deletion_costs.new_costs(list(found.values()), self.view.lower_cluster)
         is_complete = len(costs) <= _BATCH
         for name, cost in itertools.islice(costs.items(), _BATCH):
             try:
@@ -96,7 +94,7 @@ class DeletionCosts:
         )
         metadata = {"uid": pod.uid, "resourceVersion": pod.resource_version, "annotations": annotations}
         try:
-            await self._client.patch(
+            await self.client.patch(
                 resources.PODS,
                 pod.name,
                 {"metadata": metadata},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import Counter
@@ -36,16 +37,16 @@ _QUOTA = "exceeded quota"
 _CREATED = Counter("virtual_node_descheduler_recreated_total", "Bare pods re-created.", ["node"])
 
 
+@dataclass(eq=False)
 class Recreator:
     """Completes the move of every record."""
 
-    def __init__(
-        self, client: Client, *, pods: Informer, recorder: EventRecorder, store: RecordStore[Record]
-    ) -> None:
-        self._client = client
-        self._pods = pods
-        self._recorder = recorder
-        self._store = store
+    client: Client
+    pods: Informer
+    recorder: EventRecorder
+    store: RecordStore[Record]
+
+    def __post_init__(self) -> None:
         self._log = log.get_logger(component="recreation")
         self.controller: Controller[str] = Controller(
             "recreation",
@@ -63,11 +64,11 @@ class Recreator:
 
     async def run(self) -> None:
         """Complete moves until cancelled, beginning with the records of earlier leaders."""
-        informer = self._store.informer
+        informer = self.store.informer
         handlers = informer.add_handler(
             on_add=lambda found, _initial: self.controller.enqueue(found.key), on_delete=self._record_deleted
         )
-        with handlers, self._pods.add_handler(on_delete=self._pod_deleted):
+        with handlers, self.pods.add_handler(on_delete=self._pod_deleted):
             async with asyncio.TaskGroup() as group:
                 group.create_task(informer.run(), name="descheduler records")
                 await informer.wait_synced()
@@ -91,7 +92,7 @@ class Recreator:
         """
         metadata = pod["metadata"]
         try:
-            namespace = await self._client.get(resources.NAMESPACES, metadata["namespace"])
+            namespace = await self.client.get(resources.NAMESPACES, metadata["namespace"])
         except Forbidden as error:
             raise NotRecordedError(error.message) from error
         record = Record(
@@ -105,8 +106,8 @@ class Recreator:
             force=force,
             replacement=replacement,
         )
-        key = self._store.key_of(record.old_uid)
-        if key not in self._own and await self._store.write(record):
+        key = self.store.key_of(record.old_uid)
+        if key not in self._own and await self.store.write(record):
             self._own[key] = record
             self._untouched.add(key)
         self.controller.enqueue(key)
@@ -119,11 +120,11 @@ class Recreator:
             NotRecordedError: the key is missing, so no record can be written.
             ApiError: a request failed.
         """
-        await self._store.check()
+        await self.store.check()
         metadata = {**replacement["metadata"], "generateName": "descheduler-rehearsal-"}
         del metadata["name"]
         try:
-            await self._client.create(
+            await self.client.create(
                 resources.PODS,
                 {**replacement, "metadata": metadata},
                 namespace=metadata["namespace"],
@@ -147,15 +148,15 @@ class Recreator:
         self._finished.discard(found.key)
 
     def _pod_deleted(self, pod: Object) -> None:
-        key = self._store.key_of(pod.uid)
-        if key in self._own or key in self._store.informer.store:
+        key = self.store.key_of(pod.uid)
+        if key in self._own or key in self.store.informer.store:
             self.controller.enqueue(key)
 
     async def _reconcile(self, key: str) -> Result | None:
         if key in self._finished:
             return None
         try:
-            record = self._own.get(key) or await self._store.find(key)
+            record = self._own.get(key) or await self.store.find(key)
         except NotRecordedError:
             return Result(requeue_after=_KEY_RETRY)
         if record is None:
@@ -188,12 +189,12 @@ class Recreator:
         return None
 
     async def _read(self, record: Record) -> dict[str, Any] | None:
-        return await find(self._client, resources.PODS, record.pod_name, namespace=record.namespace)
+        return await find(self.client, resources.PODS, record.pod_name, namespace=record.namespace)
 
     async def _has_namespace(self, record: Record) -> bool:
         """Report whether the pod's namespace still exists, with the same UID and not being deleted."""
         try:
-            metadata = (await self._client.get(resources.NAMESPACES, record.namespace))["metadata"]
+            metadata = (await self.client.get(resources.NAMESPACES, record.namespace))["metadata"]
         except NotFound:
             return False
         return metadata["uid"] == record.namespace_uid and not metadata.get("deletionTimestamp")
@@ -203,7 +204,7 @@ class Recreator:
         is_first = key in self._untouched
         self._untouched.discard(key)
         try:
-            await self._client.delete(
+            await self.client.delete(
                 resources.PODS,
                 record.pod_name,
                 namespace=record.namespace,
@@ -222,7 +223,7 @@ class Recreator:
             if not is_first:  # an earlier attempt may have deleted the pod: keep its record
                 raise
             # A policy demands a label that the user has removed, or a permission is missing.
-            self._recorder.event(
+            self.recorder.event(
                 _reference(record),
                 "Normal",
                 "NotRescheduled",
@@ -234,14 +235,12 @@ class Recreator:
 
     async def _create(self, record: Record) -> None:
         try:
-            created = await self._client.create(
-                resources.PODS, record.replacement, namespace=record.namespace
-            )
+            created = await self.client.create(resources.PODS, record.replacement, namespace=record.namespace)
         except AlreadyExists:
             return
         except (Forbidden, Invalid) as error:
             # For example, other pods have used up the quota. The record stays, and the creation is retried.
-            self._recorder.event(
+            self.recorder.event(
                 _reference(record),
                 "Warning",
                 "RescheduleDelayed",
@@ -249,11 +248,11 @@ class Recreator:
             )
             raise
         _CREATED.labels(record.node).inc()
-        self._recorder.event(created, "Normal", "Rescheduled", _message(record))
+        self.recorder.event(created, "Normal", "Rescheduled", _message(record))
         self._log.info("pod re-created", pod=record.pod, uid=record.old_uid, node=record.node)
 
     async def _forget(self, key: str, record: Record) -> None:
-        if await self._store.remove(record):
+        if await self.store.remove(record):
             self._finished.add(key)
         self._own.pop(key, None)
         self._untouched.discard(key)

@@ -8,6 +8,7 @@ their running work.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -41,11 +42,11 @@ class Usage:
 
     name: str
     allocatable: Mapping[str, int]
-    requested: dict[str, int]
+    requested: Counter[str]
 
     def percent(self, resource: str) -> float:
         """Return the requests in percent of allocatable; 100 if the resource is requested and not allocatable."""
-        allocatable, requested = self.allocatable.get(resource, 0), self.requested.get(resource, 0)
+        allocatable, requested = self.allocatable.get(resource, 0), self.requested[resource]
         if allocatable <= 0:
             return 100.0 if requested else 0.0
         return 100.0 * requested / allocatable
@@ -100,17 +101,17 @@ class Imbalance(PeriodicStrategy):
                 why = f"{usage.name} is overused ({_shown(usage, params.target_thresholds)}), {target.name} has room"
                 outcome = await self.try_move(pod, Move(strategy=self.name, reason=why))
                 if outcome.moved:
-                    _add(usage.requested, requests, -1)
-                    _add(target.requested, requests, 1)
+                    usage.requested.subtract(requests)
+                    target.requested.update(requests)
 
 
 def usage_of(node: Object, on_it: Iterable[Object]) -> Usage:
     """Return a virtual node's usage by the requests of the pods bound to it."""
     allocatable = (node.status or {}).get("allocatable") or {}
-    requested: dict[str, int] = {}
+    requested: Counter[str] = Counter()
     for pod in on_it:
         if pods.is_active(pod):
-            _add(requested, requests_of(pod), 1)
+            requested.update(requests_of(pod))
     return Usage(
         node.name, {name: quantity.of(name, value) for name, value in allocatable.items()}, requested
     )
@@ -133,8 +134,7 @@ def is_above(usage: Usage, thresholds: Mapping[str, float]) -> bool:
 
 def fits(usage: Usage, requests: Mapping[str, int], thresholds: Mapping[str, float]) -> bool:
     """Report whether the node has room for the requests and would not become overused."""
-    after = Usage(usage.name, usage.allocatable, dict(usage.requested))
-    _add(after.requested, requests, 1)
+    after = Usage(usage.name, usage.allocatable, usage.requested + Counter(requests))
     return not is_above(after, thresholds) and all(
         after.requested[resource] <= after.allocatable.get(resource, 0)
         for resource, count in requests.items()
@@ -149,11 +149,6 @@ def candidates_in_order(candidates: Sequence[Object]) -> list[Object]:
         return (pod.spec or {}).get("priority") or 0, -pods.created(pod).timestamp(), pod.name
 
     return sorted(candidates, key=importance)
-
-
-def _add(total: dict[str, int], more: Mapping[str, int], sign: int) -> None:
-    for name, count in more.items():
-        total[name] = total.get(name, 0) + sign * count
 
 
 def _shown(usage: Usage, thresholds: Mapping[str, float]) -> str:

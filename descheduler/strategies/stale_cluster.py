@@ -11,9 +11,10 @@ without an upper pod.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -99,15 +100,13 @@ class StaleCluster(Strategy):
     # --- nodes ------------------------------------------------------------------------------------
 
     def _lease_changed(self, lease: Object) -> None:
-        spec = lease.spec or {}
-        self.heartbeats.observe(
-            lease.name,
-            spec.get("renewTime") or "",
-            duration=float(spec.get("leaseDurationSeconds") or 0),
-            now=_time(),
-        )
+        self._observe(lease.name, lease.spec or {})
         if self.context.view.is_virtual(lease.name):
             self.nodes.enqueue(lease.name)
+
+    def _observe(self, name: str, spec: Mapping[str, Any]) -> None:
+        duration = float(spec.get("leaseDurationSeconds") or 0)
+        self.heartbeats.observe(name, spec.get("renewTime") or "", duration=duration, now=_time())
 
     def _node_changed(self, node: Object) -> None:
         if not self.context.view.is_virtual(node.name):
@@ -159,12 +158,9 @@ class StaleCluster(Strategy):
             return await self._handle_healthy(node, now, None)
         if now <= due:
             # Not lost now. A node that was lost is recovering only if it is Ready.
-            healing = name in self._lost and name not in self._not_ready_since
-            return (
-                await self._handle_healthy(node, now, due - now)
-                if healing
-                else Result(requeue_after=due - now + 0.01)
-            )
+            if name in self._lost and name not in self._not_ready_since:
+                return await self._handle_healthy(node, now, due - now)
+            return Result(requeue_after=due - now + 0.01)
         if is_true(node.status, "Ready"):
             if not self.heartbeats.any_renewed_recently(now=now):
                 return Result(requeue_after=_PROOF_RETRY)
@@ -182,14 +178,10 @@ class StaleCluster(Strategy):
     async def _has_renewed(self, name: str) -> bool:
         """Read the Lease from the API, because the watch may be delayed; report whether it was renewed."""
         lease = await find(self.context.mover.client, resources.LEASES, name, namespace=_LEASE_NAMESPACE)
-        if lease is None:
+        spec = (lease or {}).get("spec") or {}
+        if lease is None or (spec.get("renewTime") or "") == self.heartbeats.renewed(name):
             return False
-        spec = lease.get("spec") or {}
-        renewed = spec.get("renewTime") or ""
-        if renewed == self.heartbeats.renewed(name):
-            return False
-        duration = float(spec.get("leaseDurationSeconds") or 0)
-        self.heartbeats.observe(name, renewed, duration=duration, now=_time())
+        self._observe(name, spec)
         return True
 
     async def _handle_lost(self, node: Object, now: float) -> None:

@@ -7,6 +7,7 @@ loaded worker, heaviest first, and then single jobs move from overloaded to unde
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from swarm.assignment.model import Assignment, Job, Problem, Reason
@@ -97,30 +98,25 @@ class _Division:
         """Move single jobs while a worker is outside the tolerance and a move makes the loads more equal."""
         # Every move reduces the sum of the squared loads, so the loop terminates; the limit bounds its time.
         for _ in range(2 * len(self.problem.jobs)):
-            if not (self._relieve() or self._fill()):
+            if not any(self._move(high, low) for high, low in self._unequal()):
                 return
 
-    def _relieve(self) -> bool:
+    def _unequal(self) -> Iterator[tuple[int, int]]:
+        """Yield the indexes of a heavier and a lighter worker: first for each overloaded, then for each underloaded one."""
         for heavy, high in reversed(self.order):
             if heavy <= self.mean * (1 + TOLERANCE):
-                return False
+                break
             for light, low in self.order:
                 if heavy - light <= 1:
                     break
-                if self._move(high, low):
-                    return True
-        return False
-
-    def _fill(self) -> bool:
+                yield high, low
         for light, low in self.order:
             if light >= self.mean * (1 - TOLERANCE):
-                return False
+                break
             for heavy, high in reversed(self.order):
                 if heavy - light <= 1:
                     break
-                if self._move(high, low):
-                    return True
-        return False
+                yield high, low
 
     def _move(self, high: int, low: int) -> bool:
         """Move the job that best balances two workers; return False if no allowed move makes loads more equal."""

@@ -41,36 +41,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         ("file", "read the share from this file or directory instead of the API (SWARM_FILE)"),
     ):
         parser.add_argument(f"--{name}", default="", metavar=name.split("-")[-1].upper(), help=text)
-    parser.add_argument(
-        "--http-port",
-        type=int,
-        metavar="N",
-        help="status and metrics (HTTP_PORT, 9090; 0: none)",
-    )
-    parser.add_argument(
-        "--drain-seconds",
-        type=float,
-        default=25.0,
-        metavar="S",
-        help="time to stop all jobs after SIGTERM (25)",
-    )
-    parser.add_argument(
-        "--kill-seconds",
-        type=float,
-        default=_GRACE,
-        metavar="S",
-        help="between a job's SIGTERM and SIGKILL (10)",
-    )
+    for name, kind, default, text in (
+        ("http-port", int, None, "status and metrics (HTTP_PORT, 9090; 0: none)"),
+        ("drain-seconds", float, 25.0, "time to stop all jobs after SIGTERM (25)"),
+        ("kill-seconds", float, _GRACE, "between a job's SIGTERM and SIGKILL (10)"),
+    ):
+        parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text)
     parser.add_argument("--log-level", default="info", choices=_LEVELS, help="(info)")
 
 
-def main(arguments: Sequence[str] | None = None, program: str = "python -m swarm.worker") -> int:
+def main(argv: Sequence[str] | None = None, program: str = "python -m swarm.worker") -> int:
     """Run the sidecar until SIGTERM; return the exit code."""
     parser = argparse.ArgumentParser(
         program, description="Runs one worker of a Swarm, with a process per job."
     )
     _add_arguments(parser)
-    flags = parser.parse_args(arguments)
+    flags = parser.parse_args(argv)
     logging.basicConfig(
         level=flags.log_level.upper(),
         stream=sys.stderr,

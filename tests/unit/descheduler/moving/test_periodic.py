@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -118,7 +119,7 @@ async def test_nothing_moves_without_overused_and_underused_node_and_fitting_pod
 
 
 def test_resource_without_allocatable_is_unused_or_full():
-    usage = imbalance.Usage("a", {}, {"gpu": 1})
+    usage = imbalance.Usage("a", {}, Counter(gpu=1))
     assert (usage.percent("gpu"), usage.percent("tpu")) == (100.0, 0.0)
 
 
