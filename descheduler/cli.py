@@ -15,6 +15,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(options: Options) -> int:
-    from descheduler.app import App  # noqa: PLC0415 - `--help` and a bad flag are answered at once without it
+    from descheduler import app  # noqa: PLC0415 - `--help` and a bad flag are answered at once without it
 
-    return await lifecycle.run_until_signal(App(options).run())
+    return await lifecycle.run_until_signal(app.run(options))

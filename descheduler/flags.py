@@ -76,6 +76,9 @@ def parse(arguments: Sequence[str]) -> Options:
         freeze_period=positive("--freeze-period", given.freeze_period),
         qps=given.kube_api_qps,
         burst=given.kube_api_burst,
+        # A dry run takes no part in leader election, because it must not write a Lease. Its replicas cannot
+        # conflict, because they write nothing.
+        leader_elect=given.leader_elect and not given.dry_run,
         lease=lease_times(given),
         klog=klog,
         warnings=_warnings(given),

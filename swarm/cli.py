@@ -20,6 +20,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(options: flags.Options) -> int:
-    from swarm.app import App  # noqa: PLC0415 - `--help` and a bad flag are answered at once without it
+    from swarm import app  # noqa: PLC0415 - `--help` and a bad flag are answered at once without it
 
-    return await lifecycle.run_until_signal(App(options).run())
+    return await lifecycle.run_until_signal(app.run(options))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from controller_runtime.leaderelection.flags import LeaseTimes, add_election_flags, lease_times
+from controller_runtime.leaderelection.flags import ControllerOptions, add_election_flags, lease_times
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
     Klog,
@@ -25,26 +25,18 @@ from swarm.compatibility import Legacy
 PROGRAM = "virtual-node-swarm"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ControllerOptions):
     """A parsed command line."""
 
     legacy: Legacy | None = None
     """The Swarm of k8s-swarm's command line; None: not that command line."""
-    kubeconfig: str = ""
-    master: str = ""
     namespace: str = ""
     """Namespace of the Swarms to reconcile; empty: all namespaces."""
     lease_namespace: str = "kube-system"
     gone_after: float = 60.0
     qps: float = 200.0
     burst: int = 400
-    leader_elect: bool = True
-    lease: LeaseTimes = field(default_factory=LeaseTimes)
-    health_addr: str = ""
-    log_level: str = "info"
-    log_format: str = "auto"
-    klog: Klog = field(default_factory=Klog)
 
 
 def parse(arguments: Sequence[str]) -> Options:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection.elector import JITTER
-from controller_runtime.process.flags import add_boolean, add_duration
+from controller_runtime.process.flags import Klog, add_boolean, add_duration
 
 
 class LeaseTimes(TypedDict, total=False):
@@ -16,6 +17,22 @@ class LeaseTimes(TypedDict, total=False):
     lease_duration: float
     renew_deadline: float
     retry_period: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerOptions:
+    """Options of a controller of which one of several replicas works."""
+
+    kubeconfig: str = ""
+    master: str = ""
+    qps: float = 50.0
+    burst: int = 100
+    leader_elect: bool = True
+    lease: LeaseTimes = field(default_factory=LeaseTimes)
+    health_addr: str = ""
+    log_level: str = "info"
+    log_format: str = "auto"
+    klog: Klog = field(default_factory=Klog)
 
 
 def add_election_flags(group: argparse._ActionsContainer) -> None:

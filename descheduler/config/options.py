@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from controller_runtime.api import names
-from controller_runtime.leaderelection.flags import LeaseTimes
-from controller_runtime.process.flags import Klog
+from controller_runtime.leaderelection.flags import ControllerOptions
 from descheduler.config.policy import StrategyConfig
 
 DEFAULT_NODE_SELECTOR = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
@@ -49,26 +48,16 @@ class EvictionOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ControllerOptions):
     """Parsed command line and policy file."""
 
     strategies: tuple[StrategyConfig, ...] = ()
     eviction: EvictionOptions = field(default_factory=EvictionOptions)
-    kubeconfig: str = ""
-    master: str = ""
     node_selector: str = ""
     """Label selector of the virtual nodes to deschedule from; empty: all."""
     interval: float = 0.0
     """Seconds between two passes of the periodic strategies; 0: only one pass, at start."""
     freeze_namespace: str = "kube-system"
     freeze_period: float = 300.0
-    qps: float = 50.0
-    burst: int = 100
-    leader_elect: bool = True
-    lease: LeaseTimes = field(default_factory=LeaseTimes)
-    health_addr: str = ""
-    log_level: str = "info"
-    log_format: str = "auto"
-    klog: Klog = field(default_factory=Klog)
     warnings: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from controller_runtime.resources import SWARMS
-from swarm.app import App
+from swarm import app
 from swarm.controller.caches import Caches
 from swarm.flags import Options
 from tests.fakes.apiserver.client import MemoryClient
@@ -32,7 +32,9 @@ class Scene:
         """Run the controller."""
         caches = Caches(self.client, None)
         tasks = [asyncio.create_task(informer.run()) for informer in caches.all()]
-        tasks.append(asyncio.create_task(App(Options(leader_elect=False))._work(self.client, caches)))
+        for informer in caches.all():
+            await informer.wait_synced()
+        tasks.append(asyncio.create_task(app.work(Options(), self.client, caches)))
         yield
         for task in tasks:
             task.cancel()

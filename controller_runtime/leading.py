@@ -1,0 +1,72 @@
+"""A controller's process: client of the upper cluster, caches, health, and work that only the leader does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from aiohttp.typedefs import Handler
+
+from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.cache.informer import Informer, unsynced
+from controller_runtime.client.client import Client
+from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.leaderelection.flags import ControllerOptions
+from controller_runtime.process import lifecycle
+from controller_runtime.serving.server import HealthServer
+
+Prepared = tuple[Sequence[Informer], Callable[[], Awaitable[None]]]
+"""The caches, and the work of each term of leadership, which begins when the caches have been read."""
+
+
+async def run(
+    program: str,
+    options: ControllerOptions,
+    prepare: Callable[[Client], Prepared],
+    *,
+    namespace: str,
+    routes: Mapping[str, Handler] = MappingProxyType({}),
+) -> None:
+    """Connect to the upper cluster, serve health, run the caches and, as leader, the work, until cancelled.
+
+    Args:
+        program: name of the program and of the Lease.
+        options: the controller's options.
+        prepare: creates the caches and the work.
+        namespace: namespace of the Lease.
+        routes: path → handler of additional GET requests on the health address.
+
+    Raises:
+        ConfigError: the kubeconfig is wrong, or the work raised it.
+    """
+    config = await kubeconfig.load(options.kubeconfig, server=options.master)
+    weaknesses.warn(config, cluster="upper")
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            Client(config, qps=options.qps, burst=options.burst, user_agent=program, cluster="upper")
+        )
+        informers, work = prepare(client)
+
+        async def lead() -> None:
+            for informer in informers:
+                await informer.wait_synced()
+            lifecycle.tune_gc()
+            await work()
+
+        if options.health_addr:
+            server = HealthServer(options.health_addr, checks={"caches": lambda: unsynced(informers)})
+            for path, handler in routes.items():
+                server.add_route("GET", path, handler)
+            await stack.enter_async_context(server)
+        await stack.enter_async_context(lifecycle.collecting_garbage())
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        for informer in informers:
+            group.create_task(informer.run(), name=informer.name)
+        if options.leader_elect:
+            await LeaderElector(
+                client, namespace=namespace, name=program, on_started=lead, **options.lease
+            ).run()
+        else:
+            await lead()
