@@ -58,26 +58,28 @@ def render(
 def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:
     workers = []
     room = _LISTED
-    rows: list[tuple[Any, Holder | None]] = [(slot, ledger.holder_of(slot)) for slot in ledger.slots.values()]
-    rows += [(None, holder) for holder in _leaving(ledger)]
-    for slot, holder in rows:
-        jobs = slot.jobs if slot else []
-        report = findings.acknowledged.get(holder.uid) if holder else None
-        plain = findings.plain.get(holder.uid, ()) if holder and report is None else ()
-        current = report is not None and holder is not None and report.session == holder.session
+    rows = [
+        (slot.name, slot.jobs, ledger.holder_of(slot) or Holder(pod=slot.pod, uid=""))
+        for slot in ledger.slots.values()
+    ]
+    rows += [(holder.pod, [], holder) for holder in _leaving(ledger)]
+    for name, jobs, holder in rows:
+        report = findings.acknowledged.get(holder.uid)
+        plain = findings.plain.get(holder.uid, ()) if report is None else ()
+        current = report if report is not None and report.session == holder.session else None
         row: dict[str, Any] = {
-            "name": slot.name if slot else holder.pod if holder else "",
-            "pod": holder.pod if holder else slot.pod,
-            "cluster": holder.node if holder else "",
+            "name": name,
+            "pod": holder.pod,
+            "cluster": holder.node,
             "jobCount": len(jobs),
-            "runningCount": _running(holder, report) if current and holder and report else len(plain),
-            "assignedVersion": holder.version if holder else 0,
-            "acknowledgedVersion": report.version if current and report else 0,
+            "runningCount": _running(holder, current) if current is not None else len(plain),
+            "assignedVersion": holder.version,
+            "acknowledgedVersion": current.version if current is not None else 0,
         }
         room -= sum(map(len, jobs)) + 4 * len(jobs)
         if room > 0:
             row["jobs"] = jobs
-        if holder and holder.stop:
+        if holder.stop:
             row["stopping"] = holder.stop[:_UNASSIGNED]
         if report is not None and report.failing:
             row["failing"] = dict(sorted(report.failing.items())[:_UNASSIGNED])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime import log, resources
@@ -23,24 +24,20 @@ ClientConfig = Callable[[str, bytes], Mapping[str, Any]]
 """Function of a path and a CA bundle; returns a clientConfig."""
 
 
+@dataclass(eq=False)
 class Registrar:
     """Creates and updates the webhook configurations, or only writes the CA into the chart's configurations."""
 
-    def __init__(self, client: Client, *, name: str, client_config: ClientConfig | None) -> None:
-        """Create the registrar.
+    client: Client
+    name: str
+    """Name of both configurations."""
+    client_config: ClientConfig | None
+    """Where the API server finds the webhook; None: write only the CA, into existing configurations that request it."""
 
-        Args:
-            client: client of the upper cluster.
-            name: name of both configurations.
-            client_config: where the API server finds the webhook; None: write only the CA, into existing
-                configurations that request it.
-        """
-        self._client = client
-        self._name = name
-        self._client_config = client_config
+    def __post_init__(self) -> None:
         self._log = log.get_logger(component="registration")
         self.informers = [
-            Informer(client, resource, field_selector=f"metadata.name={name}")
+            Informer(self.client, resource, field_selector=f"metadata.name={self.name}")
             for resource, _, _ in _CONFIGURATIONS
         ]
         """Informers of the configurations; the caller runs them."""
@@ -62,15 +59,15 @@ class Registrar:
         for informer in self.informers:
             kind = informer.resource.kind
             if not informer.has_synced:
-                return f"{kind} {self._name} has not been read yet"
-            found = informer.store.get(self._name)
+                return f"{kind} {self.name} has not been read yet"
+            found = informer.store.get(self.name)
             if found is None:
-                if self._client_config is not None:
-                    return f"{kind} {self._name} has not been created yet"
-            elif (self._client_config is not None or _requests_ca(found.annotations)) and not _trusts(
+                if self.client_config is not None:
+                    return f"{kind} {self.name} has not been created yet"
+            elif (self.client_config is not None or _requests_ca(found.annotations)) and not _trusts(
                 found, ca
             ):
-                return f"{kind} {self._name} does not have the webhook's CA yet"
+                return f"{kind} {self.name} does not have the webhook's CA yet"
         return None
 
     async def announce(self, ca_bundle: bytes) -> None:
@@ -80,21 +77,21 @@ class Registrar:
             ApiError: a request failed.
         """
         for resource, path, make in _CONFIGURATIONS:
-            logger = self._log.bind(kind=resource.kind, name=self._name)
-            wanted = (self._client_config or _ca_only)(path, ca_bundle)
-            current = await find(self._client, resource, self._name)
+            logger = self._log.bind(kind=resource.kind, name=self.name)
+            wanted = (self.client_config or _ca_only)(path, ca_bundle)
+            current = await find(self.client, resource, self.name)
             if current is None:
-                if self._client_config is None:
+                if self.client_config is None:
                     logger.warning("webhook configuration not found; the chart or --register creates it")
                 else:
-                    await self._client.create(resource, make(wanted, name=self._name))
+                    await self.client.create(resource, make(wanted, name=self.name))
                     logger.info("webhook configuration created")
-            elif self._client_config is None and not _requests_ca(
+            elif self.client_config is None and not _requests_ca(
                 current["metadata"].get("annotations") or {}
             ):
                 logger.info("CA bundle is not written: the configuration does not request it")
             elif (fresh := self._with_ca(current, make, wanted)) != current:
-                await self._client.update(resource, fresh)
+                await self.client.update(resource, fresh)
                 logger.info("webhook configuration updated")
 
     def _with_ca(
@@ -103,8 +100,8 @@ class Registrar:
         make: Callable[..., dict[str, Any]],
         client_config: Mapping[str, Any],
     ) -> dict[str, Any]:
-        if self._client_config is not None:
-            created = make(client_config, name=self._name)["webhooks"][0]
+        if self.client_config is not None:
+            created = make(client_config, name=self.name)["webhooks"][0]
             existing = (current.get("webhooks") or [{}])[0]
             return {**current, "webhooks": [{**existing, **created}]}
         webhooks = [

@@ -69,9 +69,9 @@ class Mover:
     def __post_init__(self) -> None:
         client, recorder, namespace = self.client, self.recorder, self.namespace
         self.memory = Memory(client, namespace, self.freeze_period, self.options.limits, self.now)
-        records = RecordStore(client, Record, namespace=namespace, recorder=recorder)
+        records = RecordStore(client, Record, namespace, recorder)
         self.recreator = Recreator(client, pods=self.view.pods, recorder=recorder, store=records)
-        leaving = RecordStore(client, Departure, namespace=namespace, recorder=recorder)
+        leaving = RecordStore(client, Departure, namespace, recorder)
         self.departures = Departures(client, self.view, recorder, leaving, self.options.wave, self.now)
         self.waiting = Waiting(self.view.pods)
         self._limits = PassLimits(self.options)

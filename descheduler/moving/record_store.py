@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Generic
 
 from controller_runtime import log, resources
@@ -24,35 +25,30 @@ class NotRecordedError(Exception):
     """No record of a move can be written, so the pod stays. The text says why and what to do."""
 
 
+@dataclass(eq=False)
 class RecordStore(Generic[R]):
-    """Writes, verifies and deletes records of one kind."""
+    """Writes, verifies and deletes records of one kind. The caller runs ``informer``."""
 
-    def __init__(self, client: Client, kind: type[R], *, namespace: str, recorder: EventRecorder) -> None:
-        """Create the store; the caller runs ``informer``.
+    client: Client
+    kind: type[R]
+    namespace: str
+    """The descheduler's own namespace, in which tenants cannot write."""
+    recorder: EventRecorder
 
-        Args:
-            client: client of the upper cluster.
-            kind: kind of the records.
-            namespace: the descheduler's own namespace, in which tenants cannot write.
-            recorder: for events about refused records.
-        """
-        self._client = client
-        self._kind = kind
-        self._namespace = namespace
-        self._recorder = recorder
-        self._key = SecretKey(client, namespace=namespace, name=records.KEY_OBJECT)
+    def __post_init__(self) -> None:
+        self._key = SecretKey(self.client, namespace=self.namespace, name=records.KEY_OBJECT)
         self._log = log.get_logger(component="records")
         self.informer = Informer(
-            client,
+            self.client,
             resources.CONTROLLER_REVISIONS,
-            namespace=namespace,
-            label_selector=f"{names.LABEL_DESCHEDULER_RECORD}={kind.KIND}",
+            namespace=self.namespace,
+            label_selector=f"{names.LABEL_DESCHEDULER_RECORD}={self.kind.KIND}",
             name="descheduler-records",
         )
 
     def key_of(self, uid: str) -> str:
         """Return the cache key of the record of the pod with this UID."""
-        return f"{self._namespace}/{records.record_name(uid)}"
+        return f"{self.namespace}/{records.record_name(uid)}"
 
     async def check(self) -> None:
         """Read the key of the hashes, without which no record can be written.
@@ -71,24 +67,24 @@ class RecordStore(Generic[R]):
             ApiError: the request failed; the record may be stored or not.
         """
         key = await self._read_key()
-        body = records.render(record, namespace=self._namespace, key=key)
+        body = records.render(record, namespace=self.namespace, key=key)
         try:
-            await self._client.create(resources.CONTROLLER_REVISIONS, body, namespace=self._namespace)
+            await self.client.create(resources.CONTROLLER_REVISIONS, body, namespace=self.namespace)
         except AlreadyExists:
-            found = await self._client.get(
-                resources.CONTROLLER_REVISIONS, record.name, namespace=self._namespace
+            found = await self.client.get(
+                resources.CONTROLLER_REVISIONS, record.name, namespace=self.namespace
             )
             try:
-                records.parse(found, self._kind, key=key)
+                records.parse(found, self.kind, key=key)
             except ValueError as error:
-                where = f"ControllerRevision {self._namespace}/{record.name}"
+                where = f"ControllerRevision {self.namespace}/{record.name}"
                 raise NotRecordedError(f"{where} has the record's name: {error}. Delete it") from None
             return False
         except ApiError as error:
             if error.code not in _REFUSED_CODES:
                 raise
             raise NotRecordedError(
-                f"no record can be written to namespace {self._namespace}: {error.message}"
+                f"no record can be written to namespace {self.namespace}: {error.message}"
             ) from error
         return True
 
@@ -103,18 +99,18 @@ class RecordStore(Generic[R]):
         if found is None:
             return None
         try:
-            return records.parse(found, self._kind, key=await self._read_key())
+            return records.parse(found, self.kind, key=await self._read_key())
         except NotRecordedError as error:
             self._refuse(found, str(error))
             raise
         except ValueError as error:
-            self._refuse(found, f"{error}. {self._kind.REMEDY}")
+            self._refuse(found, f"{error}. {self.kind.REMEDY}")
             return None
 
     async def remove(self, record: R) -> bool:
         """Delete a record; return False if it did not exist."""
         try:
-            await self._client.delete(resources.CONTROLLER_REVISIONS, record.name, namespace=self._namespace)
+            await self.client.delete(resources.CONTROLLER_REVISIONS, record.name, namespace=self.namespace)
         except NotFound:
             return False
         return True
@@ -127,4 +123,4 @@ class RecordStore(Generic[R]):
 
     def _refuse(self, found: Object, why: str) -> None:
         self._log.error("record is not acted on", record=found.key, why=why)
-        self._recorder.event(found, "Warning", "RecordRefused", f"Not acted on: {why}")
+        self.recorder.event(found, "Warning", "RecordRefused", f"Not acted on: {why}")

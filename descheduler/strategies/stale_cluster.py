@@ -191,7 +191,7 @@ class StaleCluster(Strategy):
             moment = self.context.mover.now()
             self.log.warning("virtual node is lost", node=node.name, why=why_lost(node))
             if not self.context.mover.is_dry_run:
-                await taint.mark(self.context.mover.client, node, since=moment)
+                await taint.write(self.context.mover.client, node, since=moment)
             self._lost[node.name] = _Lost(since=moment, marked_at=now)
         elif lost.healthy_at is not None:
             self.log.warning("virtual node is lost again", node=node.name, why=why_lost(node))
@@ -211,7 +211,7 @@ class StaleCluster(Strategy):
             if rest > 0:
                 return Result(requeue_after=rest)
             if not self.context.mover.is_dry_run:
-                await taint.unmark(self.context.mover.client, node)
+                await taint.write(self.context.mover.client, node, since=None)
                 await self.context.mover.memory.thaw(node.name, since=lost.since)
             del self._lost[node.name]
             self.log.info("virtual node is used again", node=node.name)

@@ -30,20 +30,16 @@ class _Round:
     reports: Mapping[str, Acknowledgement] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class Polls:
     """Polls the workers of Swarms. Pods can answer anything, at any speed."""
 
-    def __init__(
-        self, *, on_change: Callable[[str], None], node_addresses: Callable[[str], Collection[str]]
-    ) -> None:
-        """Start without connections.
+    on_change: Callable[[str], None]
+    """Called with the key of a Swarm when a report changed."""
+    node_addresses: Callable[[str], Collection[str]]
+    """Returns the addresses of a node by name."""
 
-        Args:
-            on_change: called with the key of a Swarm when a report changed.
-            node_addresses: returns the addresses of a node by name.
-        """
-        self._on_change = on_change
-        self._node_addresses = node_addresses
+    def __post_init__(self) -> None:
         self._rounds: dict[str, _Round] = {}
         self._limits: dict[str, asyncio.Semaphore] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -86,7 +82,7 @@ class Polls:
 
         async def ask(pod: Pod) -> None:
             nonlocal room
-            if not is_pod_address(pod.ip) and pod.ip not in self._node_addresses(pod.node):
+            if not is_pod_address(pod.ip) and pod.ip not in self.node_addresses(pod.node):
                 return
             async with limit:
                 body = await _get(session, pod.ip, port)
@@ -99,7 +95,7 @@ class Polls:
         changed = found != self._rounds[swarm].reports
         self._rounds[swarm].reports = found
         if changed:
-            self._on_change(swarm)
+            self.on_change(swarm)
 
 
 def is_pod_address(ip: str) -> bool:

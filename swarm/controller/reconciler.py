@@ -59,7 +59,7 @@ class Reconciler:
         self._pods = WorkerPods(caches.pods, caches.stateful_sets, caches.deployments)
         self._delivery = Delivery(client, caches.config_maps, caches.leases)
         self._reports = Reports(self._delivery, self.polls)
-        self._restarts = Restarts(client, recorder=self.recorder)
+        self._restarts = Restarts(client, self.recorder)
         self._written: dict[str, float] = {}
 
     async def reconcile(self, key: str) -> Result | None:
@@ -222,8 +222,10 @@ class Reconciler:
 
     async def _refuse(self, swarm: Object, before: Mapping[str, Any], message: str) -> None:
         """Report an invalid specification in the status; assigned jobs stay."""
-        old = [condition for condition in before.get("conditions") or [] if condition["type"] != "Degraded"]
-        degraded = {
+        conditions = {condition["type"]: condition for condition in before.get("conditions") or ()}
+        if conditions.get("Degraded", {}).get("message") == message:
+            return
+        conditions["Degraded"] = {
             "type": "Degraded",
             "status": "True",
             "reason": "InvalidSpec",
@@ -231,10 +233,7 @@ class Reconciler:
             "observedGeneration": swarm.metadata.generation,
             "lastTransitionTime": timestamps.rfc3339(datetime.now(UTC)),
         }
-        known = [condition for condition in before.get("conditions") or [] if condition["type"] == "Degraded"]
-        if known and known[0].get("message") == message:
-            return
-        body = swarm.to_dict() | {"status": {**before, "conditions": [*old, degraded]}}
+        body = swarm.to_dict() | {"status": {**before, "conditions": list(conditions.values())}}
         await self.client.update(SWARMS, body, subresource="status")
         self.recorder.event(swarm, "Warning", "InvalidSpec", message)
 

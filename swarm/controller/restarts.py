@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from controller_runtime import resources
@@ -19,12 +20,14 @@ _PAUSE = 60.0
 """Seconds between restarts of a worker of k8s-swarm, because its mounted ConfigMap may be that old."""
 
 
+@dataclass(eq=False)
 class Restarts:
     """Evicts workers. If a disruption budget refuses, the next reconcile retries."""
 
-    def __init__(self, client: Client, *, recorder: EventRecorder) -> None:
-        self._client = client
-        self._recorder = recorder
+    client: Client
+    recorder: EventRecorder
+
+    def __post_init__(self) -> None:
         self._restarted: dict[tuple[str, str], float] = {}
 
     async def advance(
@@ -52,13 +55,13 @@ class Restarts:
                 continue
             except TooManyRequests:
                 message = f"pod {pod.name}: a disruption budget does not allow its restart yet"
-                self._recorder.event(swarm, "Normal", "RestartWaits", message)
+                self.recorder.event(swarm, "Normal", "RestartWaits", message)
             except ApiError as error:
                 message = f"pod {pod.name} cannot be restarted: {error}"
-                self._recorder.event(swarm, "Warning", "RestartFailed", message)
+                self.recorder.event(swarm, "Warning", "RestartFailed", message)
             else:
                 self._restarted[slot] = now
-                self._recorder.event(
+                self.recorder.event(
                     swarm,
                     "Normal",
                     "Restarting",
@@ -72,7 +75,7 @@ class Restarts:
             "metadata": {"name": pod.name, "namespace": swarm.namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
-        await self._client.create(
+        await self.client.create(
             resources.PODS, body, namespace=swarm.namespace, name=pod.name, subresource="eviction"
         )
 

@@ -41,18 +41,15 @@ class _Followed:
     """Name and key of a list → resourceVersion that was parsed, and the last valid content."""
 
 
+@dataclass(eq=False)
 class Sources:
     """Watches ConfigMaps by name or selector, while ``run`` is running."""
 
-    def __init__(self, client: Client, *, on_change: Callable[[str], None]) -> None:
-        """Start without ConfigMaps.
+    client: Client
+    on_change: Callable[[str], None]
+    """Called with the key of a Swarm when its list of jobs changed."""
 
-        Args:
-            client: client of the upper cluster.
-            on_change: called with the key of a Swarm when its list of jobs changed.
-        """
-        self._client = client
-        self._on_change = on_change
+    def __post_init__(self) -> None:
         self._followed: dict[str, _Followed] = {}
         self._group: asyncio.TaskGroup | None = None
 
@@ -118,7 +115,7 @@ class Sources:
             return found if fits else found.without("data")
 
         informer = Informer(
-            self._client,
+            self.client,
             resources.CONFIG_MAPS,
             namespace=namespace,
             transform=within_limit,
@@ -128,12 +125,12 @@ class Sources:
         )
 
         def changed(*_: object) -> None:
-            self._on_change(swarm)
+            self.on_change(swarm)
 
         def deleted(found: Object) -> None:
             kept.pop(found.name, None)
             dropped.pop(found.name, None)
-            self._on_change(swarm)
+            self.on_change(swarm)
 
         informer.add_handler(on_add=changed, on_update=changed, on_delete=deleted)
         task = group.create_task(informer.run(), name=f"jobs of {swarm}")

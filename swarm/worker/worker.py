@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from swarm.worker import fence, metrics
-from swarm.worker.client.api import Api
+from swarm.worker.client.api import connected
 from swarm.worker.client.reporter import ReplacedError, Reporter
 from swarm.worker.client.sources import ConfigMaps, File
 from swarm.worker.identity import Settings, resolve
@@ -106,7 +106,7 @@ class Worker:
             stack.push_async_callback(self._runner.close)
             if settings.file:
                 return await self._work(File(settings, self._found, self._problem).run())
-            api = await stack.enter_async_context(Api(settings))
+            api = await stack.enter_async_context(connected(settings))
             reporter = self._reporter = Reporter(
                 api, settings, self._membership, content=self._acknowledgement, taken=self._taken
             )

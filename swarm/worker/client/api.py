@@ -9,9 +9,10 @@ import logging
 import random
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 
@@ -62,29 +63,25 @@ class Pause:
         self._seconds = min(self._seconds * 2, _LONGEST_PAUSE)
 
 
+@contextlib.asynccontextmanager
+async def connected(settings: Settings) -> AsyncIterator[Api]:
+    """Yield a client with open connections.
+
+    Raises:
+        SetupError: a certificate cannot be read.
+    """
+    tls = _tls(settings) if settings.api_server.startswith("https:") else True
+    connector = aiohttp.TCPConnector(ssl=tls, limit=0, socket_factory=_socket)
+    async with aiohttp.ClientSession(connector=connector, read_bufsize=_LONGEST_EVENT // 2) as session:
+        yield Api(settings, session)
+
+
+@dataclass(frozen=True, slots=True)
 class Api:
     """Client for one namespace of an API server."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Read the certificates.
-
-        Raises:
-            SetupError: a certificate cannot be read.
-        """
-        self._settings = settings
-        self._tls = _tls(settings) if settings.api_server.startswith("https:") else True
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        """Open the connections."""
-        connector = aiohttp.TCPConnector(ssl=self._tls, limit=0, socket_factory=_socket)
-        self._session = aiohttp.ClientSession(connector=connector, read_bufsize=_LONGEST_EVENT // 2)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close the connections."""
-        assert self._session is not None
-        await self._session.close()
+    settings: Settings
+    session: aiohttp.ClientSession
 
     async def get(self, path: str) -> Object:
         """Return an object or a list.
@@ -124,7 +121,7 @@ class Api:
         limit = random.uniform(*_WATCH)  # noqa: S311 - spreads requests
         url = self._url(f"{path}&watch=1&allowWatchBookmarks=true&timeoutSeconds={limit:.0f}")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST, sock_read=_SILENCE)
-        async with self._open().get(
+        async with self.session.get(
             url, headers=self._headers(), timeout=timeout, allow_redirects=False
         ) as answer:
             await _check(answer)
@@ -140,7 +137,7 @@ class Api:
         self, method: str, path: str, body: Object | None = None, *, within: float = _REQUEST
     ) -> Object:
         timeout = aiohttp.ClientTimeout(total=within)
-        async with self._open().request(
+        async with self.session.request(
             method,
             self._url(path),
             json=body,
@@ -152,16 +149,12 @@ class Api:
             found: Object = await answer.json()
             return found
 
-    def _open(self) -> aiohttp.ClientSession:
-        assert self._session is not None
-        return self._session
-
     def _url(self, path: str) -> str:
-        return self._settings.api_server + path
+        return self.settings.api_server + path
 
     def _headers(self) -> dict[str, str]:
         # Read for each request, because the kubelet replaces tokens before they expire.
-        file = self._settings.token_file
+        file = self.settings.token_file
         return {"Authorization": f"Bearer {Path(file).read_text(encoding='utf-8').strip()}"} if file else {}
 
 
