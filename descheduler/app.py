@@ -85,7 +85,4 @@ async def _load(memory: Memory) -> None:
 
 def _shrink_node(node: Object) -> Object:
     """Return a node with only allocatable and conditions in its status; its list of images is large and unused."""
-    status = node.status or {}
-    return node.with_fields(
-        status={field: status[field] for field in ("allocatable", "conditions") if field in status}
-    )
+    return node.with_fields(status=pods.pick(node.status or {}, ("allocatable", "conditions")))

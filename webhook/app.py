@@ -20,104 +20,96 @@ from webhook.registration import ClientConfig, Registrar
 from webhook.server import WebhookServer
 from webhook.state import State
 
+_log = log.get_logger(component=PROGRAM)
 
-class App:
-    """The webhook as one asyncio program."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._log = log.get_logger(component=PROGRAM)
+async def run(options: Options) -> None:
+    """Serve until cancelled; without ``--tlscert`` also create and renew certificates.
 
-    async def run(self) -> None:
-        """Serve until cancelled; without ``--tlscert`` also create and renew certificates.
+    Raises:
+        ConfigError: the kubeconfig, a flag or a certificate file is wrong.
+    """
+    config = await kubeconfig.load("" if options.incluster else options.kubeconfig, server=options.master)
+    weaknesses.warn(config, cluster="upper")
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            Client(config, qps=50, burst=100, user_agent=PROGRAM, cluster="upper")
+        )
+        state = State(
+            client,
+            options.surroundings,
+            freeze_namespace=options.freeze_namespace,
+            freeze_period=options.freeze_period,
+        )
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        group.create_task(state.run(), name="caches")
+        if not options.tlscert:
+            # A temporary certificate, so that the server can listen before the Secret has been read.
+            tls = CertificateReloader.from_pair(self_signed(PROGRAM, hosts=options.hosts))
+            unready = _manage(options, client, tls, group)
+        else:
+            tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca)
+            unready = _always_ready
+        server = WebhookServer(options.address, options.port, tls=tls, knowledge=state)
+        checks = {"caches": state.unready, "certificate": unready}
+        for name, check in checks.items():
+            server.add_check(name, check)
+        if options.health_addr:
+            await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
+        await server.start()
+        stack.push_async_callback(server.stop)
+        _log.info("serving", port=server.port, hosts=list(options.hosts))
+        await stack.enter_async_context(lifecycle.collecting_garbage())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await server.announce_shutdown(options.shutdown_delay_duration)
 
-        Raises:
-            ConfigError: the kubeconfig, a flag or a certificate file is wrong.
-        """
-        options = self._options
-        config = await kubeconfig.load("" if options.incluster else options.kubeconfig, server=options.master)
-        weaknesses.warn(config, cluster="upper")
-        async with contextlib.AsyncExitStack() as stack:
-            client = await stack.enter_async_context(
-                Client(config, qps=50, burst=100, user_agent=PROGRAM, cluster="upper")
-            )
-            state = State(
-                client,
-                options.surroundings,
-                freeze_namespace=options.freeze_namespace,
-                freeze_period=options.freeze_period,
-            )
-            group = await stack.enter_async_context(asyncio.TaskGroup())
-            group.create_task(state.run(), name="caches")
-            if not options.tlscert:
-                # A temporary certificate, so that the server can listen before the Secret has been read.
-                tls = CertificateReloader.from_pair(self_signed(PROGRAM, hosts=options.hosts))
-                unready = self._manage(client, tls, group)
-            else:
-                tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca)
-                unready = _always_ready
-            server = WebhookServer(options.address, options.port, tls=tls, knowledge=state)
-            checks = {"caches": state.unready, "certificate": unready}
-            for name, check in checks.items():
-                server.add_check(name, check)
-            if options.health_addr:
-                await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
-            await server.start()
-            stack.push_async_callback(server.stop)
-            self._log.info("serving", port=server.port, hosts=list(options.hosts))
-            await stack.enter_async_context(lifecycle.collecting_garbage())
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await server.announce_shutdown(options.shutdown_delay_duration)
 
-    def _manage(self, client: Client, tls: CertificateReloader, group: asyncio.TaskGroup) -> Check:
-        """Start the tasks that serve the Secret's certificate and, as leader, renew it.
+def _manage(options: Options, client: Client, tls: CertificateReloader, group: asyncio.TaskGroup) -> Check:
+    """Start the tasks that serve the Secret's certificate and, as leader, renew it.
 
-        Return a readiness check: it fails until a certificate is served and the API server trusts its CA.
-        """
-        options = self._options
-        registrar = Registrar(client, name=options.configuration_name, client_config=self._client_config())
-        keeper = CertificateKeeper(
+    Return a readiness check: it fails until a certificate is served and the API server trusts its CA.
+    """
+    registrar = Registrar(client, name=options.configuration_name, client_config=_client_config(options))
+    keeper = CertificateKeeper(
+        client,
+        namespace=options.namespace,
+        name=options.secret_name,
+        hosts=options.hosts,
+        announce=registrar.announce,
+    )
+    served = asyncio.Event()
+
+    def use(pair: KeyPair) -> None:
+        tls.replace(pair)
+        served.set()
+
+    # Every replica watches the configurations, because it is ready only when the API server trusts its
+    # certificate.
+    registrar.on_change(keeper.recheck)
+    for informer in registrar.informers:
+        group.create_task(informer.run(), name=informer.name)
+    group.create_task(keeper.follow(use), name="certificate")
+    if options.leader_elect:
+        elector = LeaderElector(
             client,
             namespace=options.namespace,
-            name=options.secret_name,
-            hosts=options.hosts,
-            announce=registrar.announce,
+            name=PROGRAM,
+            on_started=keeper.keep,
         )
-        served = asyncio.Event()
+        group.create_task(elector.run(), name="leader election")
+    else:
+        group.create_task(keeper.keep(), name="certificates")
+    return _until_trusted(served, keeper, registrar)
 
-        def use(pair: KeyPair) -> None:
-            tls.replace(pair)
-            served.set()
 
-        # Every replica watches the configurations, because it is ready only when the API server trusts its
-        # certificate.
-        registrar.on_change(keeper.recheck)
-        for informer in registrar.informers:
-            group.create_task(informer.run(), name=informer.name)
-        group.create_task(keeper.follow(use), name="certificate")
-        if options.leader_elect:
-            elector = LeaderElector(
-                client,
-                namespace=options.namespace,
-                name=PROGRAM,
-                on_started=keeper.keep,
-            )
-            group.create_task(elector.run(), name="leader election")
-        else:
-            group.create_task(keeper.keep(), name="certificates")
-        return _until_trusted(served, keeper, registrar)
-
-    def _client_config(self) -> ClientConfig | None:
-        options = self._options
-        if not options.register:
-            return None
-        if options.url:
-            return lambda path, bundle: manifests.by_url(options.url, path, bundle)
-        return lambda path, bundle: manifests.by_service(
-            options.namespace, options.service_name, path, bundle
-        )
+def _client_config(options: Options) -> ClientConfig | None:
+    if not options.register:
+        return None
+    if options.url:
+        return lambda path, bundle: manifests.by_url(options.url, path, bundle)
+    return lambda path, bundle: manifests.by_service(options.namespace, options.service_name, path, bundle)
 
 
 def _always_ready() -> None:

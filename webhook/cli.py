@@ -14,6 +14,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(options: flags.Options) -> int:
-    from webhook.app import App  # noqa: PLC0415 - `--help` and a bad flag are answered at once without it
+    from webhook import app  # noqa: PLC0415 - `--help` and a bad flag are answered at once without it
 
-    return await lifecycle.run_until_signal(App(options).run())
+    return await lifecycle.run_until_signal(app.run(options))

@@ -15,7 +15,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.moving import node_avoidance
+from controller_runtime.api.moving import movable, node_avoidance
 from controller_runtime.api.pod.conditions import claim_names, is_true
 from controller_runtime.cache.informer import Informer, unsynced
 from controller_runtime.client.client import Client
@@ -117,10 +117,10 @@ class State:
         return found.to_dict() if found is not None else None
 
     def _avoid(self, pod: Mapping[str, Any], namespace: str) -> list[str]:
-        owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner.get("controller")]
-        if not owners:
+        owner = movable.controller(pod["metadata"])
+        if owner is None:
             return []
-        key = node_avoidance.owner_key(namespace, str(owners[0].get("uid", "")))
+        key = node_avoidance.owner_key(namespace, str(owner.get("uid", "")))
         _, nodes = self._remembered().get(key, ("", {}))
         frozen = node_avoidance.active(nodes, now=self._now(), freeze_period=self._freeze_period)
         if not frozen:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api.moving import movable
+from controller_runtime.api.moving import movable, node_avoidance
 from controller_runtime.api.moving.drain import How
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
@@ -225,9 +225,10 @@ class Mover:
         current = await self.read_unchanged(pod)
         if current is None:
             return Outcome(why=_CHANGED, retry_after=_REJUDGE)
+        noted = replacement.recorded(current["metadata"].get("annotations") or {})
         successor = replacement.of(
             current,
-            avoid=replacement.avoided(current, self.now(), self.freeze_period),
+            avoid=node_avoidance.active(noted, now=self.now(), freeze_period=self.freeze_period),
             node=node if request.avoid else "",
             usable=self.view.open_names(),
             now=self.now(),

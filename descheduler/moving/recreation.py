@@ -161,11 +161,12 @@ class Recreator:
             return Result(requeue_after=_KEY_RETRY)
         if record is None:
             return None
-        pod = await self._read(record)
+        pod = await find(self.client, resources.PODS, record.pod_name, namespace=record.namespace)
         if key in self._untouched and (pod is None or records.is_ending(record, pod)):
             # This process has not tried to delete the pod, so a user has. Such a pod must not be re-created.
             await self._forget(key, record)
             return None
+        text = ""
         match records.next_step(record, pod):
             case Step.DELETE:
                 assert pod is not None
@@ -176,20 +177,15 @@ class Recreator:
                 if await self._has_namespace(record):
                     await self._create(record)
                 else:
-                    self._log.info("the pod's namespace was deleted", pod=record.pod)
-                await self._forget(key, record)
-            case Step.DONE:
-                assert pod is not None
-                if not records.is_replacement(record, pod):
-                    self._log.info("another pod has been created with that name", pod=record.pod)
-                await self._forget(key, record)
+                    text = "the pod's namespace was deleted"
+            case Step.DONE if pod is not None and not records.is_replacement(record, pod):
+                text = "another pod has been created with that name"
             case Step.WITHDRAW:
-                self._log.info("pod has changed and is judged again", pod=record.pod)
-                await self._forget(key, record)
+                text = "pod has changed and is judged again"
+        if text:
+            self._log.info(text, pod=record.pod)
+        await self._forget(key, record)
         return None
-
-    async def _read(self, record: Record) -> dict[str, Any] | None:
-        return await find(self.client, resources.PODS, record.pod_name, namespace=record.namespace)
 
     async def _has_namespace(self, record: Record) -> bool:
         """Report whether the pod's namespace still exists, with the same UID and not being deleted."""

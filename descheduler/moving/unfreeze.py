@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from datetime import datetime
 
+from controller_runtime.api.moving import node_avoidance
 from controller_runtime.errors import Conflict, NotFound, TooManyRequests
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -55,9 +56,8 @@ class Releaser:
         if pods.controller_of(pod) is not None:
             return await self._release_owned(pod)
         now = self._mover.now()
-        metadata = {"metadata": {"annotations": pod.annotations}}
-        noted = replacement.avoided(metadata, now, None)
-        active = replacement.avoided(metadata, now, self._mover.freeze_period)
+        noted = replacement.recorded(pod.annotations)
+        active = node_avoidance.active(noted, now=now, freeze_period=self._mover.freeze_period)
         usable = self._mover.view.open_names()
         gives_way = bool(usable) and not usable - active.keys()
         if not noted:

@@ -32,6 +32,7 @@ _SPEC = (
     "resources",
     "topologySpreadConstraints",
 )
+_CONTAINER = ("name", "resources", "restartPolicy")
 _STATUS = ("phase", "reason", "message", "conditions")
 _KEPT_VOLUMES = (*movable.LOCAL_VOLUMES, "persistentVolumeClaim")
 
@@ -39,17 +40,10 @@ _KEPT_VOLUMES = (*movable.LOCAL_VOLUMES, "persistentVolumeClaim")
 def shrink(pod: Object) -> Object:
     """Return the pod with only the fields that decisions read. Used as the informer's transform."""
     spec, status = pod.spec or {}, pod.status or {}
-    kept: dict[str, Any] = {field: spec[field] for field in _SPEC if field in spec}
+    kept = pick(spec, _SPEC)
     for kind in ("containers", "initContainers"):
         if kind in spec:
-            kept[kind] = [
-                {
-                    field: container[field]
-                    for field in ("name", "resources", "restartPolicy")
-                    if field in container
-                }
-                for container in spec[kind]
-            ]
+            kept[kind] = [pick(container, _CONTAINER) for container in spec[kind]]
     volumes = [
         {"name": volume.get("name", ""), kind: volume[kind]}
         for volume in spec.get("volumes") or ()
@@ -58,11 +52,16 @@ def shrink(pod: Object) -> Object:
     ]
     if volumes:
         kept["volumes"] = volumes
-    kept_status: dict[str, Any] = {field: status[field] for field in _STATUS if field in status}
+    kept_status = pick(status, _STATUS)
     waiting = list(waiting_reasons(status))
     if waiting:
         kept_status["containerStatuses"] = [{"state": {"waiting": {"reason": reason}}} for reason in waiting]
     return pod.with_fields(spec=kept, status=kept_status)
+
+
+def pick(found: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """Return the fields that exist."""
+    return {field: found[field] for field in fields if field in found}
 
 
 def by_node(pod: Object) -> Iterable[str]:

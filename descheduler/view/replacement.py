@@ -48,7 +48,7 @@ def of(
         counts: whether to increment ``deschedule-count``.
     """
     metadata = pod["metadata"]
-    before = avoided(pod, now, None)
+    before = recorded(metadata.get("annotations") or {})
     frozen = {**avoid, node: now} if node else dict(avoid)
     nodes = {name: frozen[name] for name in node_avoidance.to_avoid(frozen, usable)}
     kept: dict[str, Any] = {field: metadata[field] for field in _METADATA if metadata.get(field)}
@@ -79,18 +79,6 @@ def count(pod: Mapping[str, Any]) -> int:
     """Return how often a pod was re-created, by its annotation."""
     text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_DESCHEDULE_COUNT) or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-
-
-def avoided(pod: Mapping[str, Any], now: datetime, period: float | None) -> dict[str, datetime]:
-    """Return the nodes that a re-created pod avoids, each with the time since when.
-
-    Args:
-        pod: the pod or a dict with its annotations.
-        now: wall clock.
-        period: seconds after which an entry expires; None: return expired entries, too.
-    """
-    found = recorded(pod["metadata"].get("annotations") or {})
-    return found if period is None else node_avoidance.active(found, now=now, freeze_period=period)
 
 
 def recorded(annotations: Mapping[str, str]) -> dict[str, datetime]:

@@ -16,21 +16,6 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import SWARMS, Resource
 from swarm import share
 from swarm.controller import owned_objects
-from swarm.controller.owned_objects import (
-    ANNOTATION_ACKNOWLEDGED,
-    ANNOTATION_CHECKSUM,
-    ANNOTATION_ENDED,
-    ANNOTATION_PARTS,
-    ANNOTATION_POD_UID,
-    ANNOTATION_VERSION,
-    CHECKSUM,
-    INDEX_SWARM,
-    ORIGINAL_KEY,
-    adopted,
-    check_adoptable,
-    check_owner,
-    owner,
-)
 from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Holder, Ledger
 from swarm.slots import DEPLOYMENT
@@ -78,7 +63,10 @@ class Delivery:
                 body = wanted_maps[part] = owned_objects.config_map(
                     swarm, part, holder.version, {share.KEY: text}
                 )
-                marks = {ANNOTATION_PARTS: str(len(texts)), ANNOTATION_POD_UID: holder.uid}
+                marks = {
+                    owned_objects.ANNOTATION_PARTS: str(len(texts)),
+                    owned_objects.ANNOTATION_POD_UID: holder.uid,
+                }
                 body["metadata"]["annotations"] |= marks
         if kind == DEPLOYMENT:
             for slot in ledger.slots.values():
@@ -88,7 +76,7 @@ class Delivery:
                 }
         if original:
             # In a thread, because this takes seconds for 20,000 jobs.
-            data = {ORIGINAL_KEY: await asyncio.to_thread(share.original, ledger)}
+            data = {owned_objects.ORIGINAL_KEY: await asyncio.to_thread(share.original, ledger)}
             whole = data | (own if settings.fits_file(own) else {})
             wanted_maps[original] = owned_objects.config_map(swarm, original, ledger.version, whole)
 
@@ -115,25 +103,27 @@ class Delivery:
         prefix = f"{swarm.name}."
         return {
             lease.name.removeprefix(prefix): (
-                lease.annotations.get(ANNOTATION_POD_UID, ""),
-                lease.annotations.get(ANNOTATION_ACKNOWLEDGED, ""),
+                lease.annotations.get(owned_objects.ANNOTATION_POD_UID, ""),
+                lease.annotations.get(owned_objects.ANNOTATION_ACKNOWLEDGED, ""),
                 lease,
             )
-            for lease in self.leases.store.by_index(INDEX_SWARM, swarm.key)
-            if lease.name.startswith(prefix) and owner(lease) == swarm.uid
+            for lease in self.leases.store.by_index(owned_objects.INDEX_SWARM, swarm.key)
+            if lease.name.startswith(prefix) and owned_objects.owner(lease) == swarm.uid
         }
 
     async def known_version(self, swarm: Object, original: str) -> int:
         """Return the highest version that workers may have read, for a Swarm that is new or has lost its record."""
         versions = [
             owned_objects.version_in(one.annotations)
-            for one in self.config_maps.store.by_index(INDEX_SWARM, swarm.key)
-            if owner(one) == swarm.uid
+            for one in self.config_maps.store.by_index(owned_objects.INDEX_SWARM, swarm.key)
+            if owned_objects.owner(one) == swarm.uid
         ]
         if original:
             with contextlib.suppress(NotFound):
                 there = await self.client.get(resources.CONFIG_MAPS, original, namespace=swarm.namespace)
-                versions.append(share.original_version((there.get("data") or {}).get(ORIGINAL_KEY) or ""))
+                versions.append(
+                    share.original_version((there.get("data") or {}).get(owned_objects.ORIGINAL_KEY) or "")
+                )
         return max(versions, default=0)
 
     async def end_session(self, lease: Object, session: str) -> bool:
@@ -145,8 +135,8 @@ class Delivery:
             body = await self.client.get(resources.LEASES, lease.name, namespace=lease.namespace)
             if body["metadata"]["resourceVersion"] != lease.resource_version:
                 return False
-            body["metadata"]["annotations"].pop(ANNOTATION_ACKNOWLEDGED, None)
-            body["metadata"]["annotations"][ANNOTATION_ENDED] = session
+            body["metadata"]["annotations"].pop(owned_objects.ANNOTATION_ACKNOWLEDGED, None)
+            body["metadata"]["annotations"][owned_objects.ANNOTATION_ENDED] = session
             body["spec"].pop("holderIdentity", None)
             await self.client.update(resources.LEASES, body)
         except (Conflict, NotFound):
@@ -167,14 +157,14 @@ class Delivery:
     def _is_delivered(self, swarm: Object, name: str, holder: Holder) -> bool:
         """Report whether the ConfigMap of a single-part share has the holder's version and content. Saves rendering it."""
         cached = self.config_maps.store.get(f"{swarm.namespace}/{name}")
-        if cached is None or cached.annotations.get(ANNOTATION_VERSION) != str(holder.version):
+        if cached is None or cached.annotations.get(owned_objects.ANNOTATION_VERSION) != str(holder.version):
             return False
-        written = (cached.field("data") or {}).get(CHECKSUM)
+        written = (cached.field("data") or {}).get(owned_objects.CHECKSUM)
         return (
-            cached.annotations.get(ANNOTATION_PARTS) == "1"
-            and written == cached.annotations.get(ANNOTATION_CHECKSUM)
-            and cached.annotations.get(ANNOTATION_POD_UID) == holder.uid
-            and owner(cached) == swarm.uid
+            cached.annotations.get(owned_objects.ANNOTATION_PARTS) == "1"
+            and written == cached.annotations.get(owned_objects.ANNOTATION_CHECKSUM)
+            and cached.annotations.get(owned_objects.ANNOTATION_POD_UID) == holder.uid
+            and owned_objects.owner(cached) == swarm.uid
         )
 
     async def _ensure_map(self, swarm: Object, name: str, body: dict[str, Any], *, adopt: bool) -> None:
@@ -182,18 +172,18 @@ class Delivery:
         if cached is None:
             await self._create(swarm, resources.CONFIG_MAPS, body, adopt=adopt)
             return
-        (check_adoptable if adopt else check_owner)(swarm, cached, name)
+        (owned_objects.check_adoptable if adopt else owned_objects.check_owner)(swarm, cached, name)
         annotations = body["metadata"]["annotations"]
-        written = (cached.field("data") or {}).get(CHECKSUM)
-        if written == annotations[ANNOTATION_CHECKSUM] and all(
+        written = (cached.field("data") or {}).get(owned_objects.CHECKSUM)
+        if written == annotations[owned_objects.ANNOTATION_CHECKSUM] and all(
             cached.annotations.get(key) == value for key, value in annotations.items()
         ):
             return
-        if await self._is_outdated(swarm, cached, int(annotations[ANNOTATION_VERSION])):
+        if await self._is_outdated(swarm, cached, int(annotations[owned_objects.ANNOTATION_VERSION])):
             return
         if adopt:
             there = await self.client.get(resources.CONFIG_MAPS, name, namespace=swarm.namespace)
-            body = adopted(there, body)
+            body = owned_objects.adopted(there, body)
         body["metadata"]["resourceVersion"] = cached.resource_version
         await self.client.update(resources.CONFIG_MAPS, body)
 
@@ -211,10 +201,13 @@ class Delivery:
         if cached is None:
             await self._create(swarm, resources.LEASES, body)
             return
-        check_owner(swarm, cached, name)
+        owned_objects.check_owner(swarm, cached, name)
         annotations = body["metadata"].get("annotations") or {}
         if annotations:
-            if cached.annotations.get(ANNOTATION_POD_UID) == annotations[ANNOTATION_POD_UID]:
+            if (
+                cached.annotations.get(owned_objects.ANNOTATION_POD_UID)
+                == annotations[owned_objects.ANNOTATION_POD_UID]
+            ):
                 return
         elif (cached.spec or {}).get("holderIdentity") == body["spec"].get("holderIdentity"):
             return
@@ -230,16 +223,16 @@ class Delivery:
             name = body["metadata"]["name"]
             there = await self.client.get(resource, name, namespace=swarm.namespace)
             if not adopt:
-                check_owner(swarm, there, name)
+                owned_objects.check_owner(swarm, there, name)
                 raise
-            check_adoptable(swarm, there, name)
-            await self.client.update(resource, adopted(there, body))
+            owned_objects.check_adoptable(swarm, there, name)
+            await self.client.update(resource, owned_objects.adopted(there, body))
 
     def _removals(
         self, swarm: Object, informer: Informer, resource: Resource, wanted: Collection[str]
     ) -> Iterable[Any]:
-        for cached in informer.store.by_index(INDEX_SWARM, swarm.key):
-            if cached.name not in wanted and owner(cached) == swarm.uid:
+        for cached in informer.store.by_index(owned_objects.INDEX_SWARM, swarm.key):
+            if cached.name not in wanted and owned_objects.owner(cached) == swarm.uid:
                 yield self._remove(resource, cached)
 
     async def _remove(self, resource: Resource, cached: Object) -> None:

@@ -124,15 +124,12 @@ class Sources:
             **selection,
         )
 
-        def changed(*_: object) -> None:
-            self.on_change(swarm)
-
         def deleted(found: Object) -> None:
             kept.pop(found.name, None)
             dropped.pop(found.name, None)
             self.on_change(swarm)
 
-        informer.add_handler(on_add=changed, on_update=changed, on_delete=deleted)
+        informer.on_change(lambda _: self.on_change(swarm), deleted)
         task = group.create_task(informer.run(), name=f"jobs of {swarm}")
         followed = self._followed[swarm] = _Followed(code, informer, task, kept, dropped)
         return followed
