@@ -64,12 +64,17 @@ class Right:
             yield attributes
 
 
+def in_own_namespace(group: str, resource: str, verbs: tuple[str, ...], purpose: str, *names: str) -> Right:
+    """Return a right in the namespace that a component is installed in; without names to all objects of the resource."""
+    return Right(group, resource, verbs, purpose, "", OWN_NAMESPACE, names)
+
+
 def leader_election(lease: str, purpose: str) -> tuple[Right, Right]:
     """Return the rights to elect a leader by the Lease ``lease`` in the component's own namespace."""
     group, resource = "coordination.k8s.io", "leases"
     return (
-        Right(group, resource, ("create",), purpose, "", OWN_NAMESPACE),
-        Right(group, resource, ("get", "update"), purpose, "", OWN_NAMESPACE, (lease,)),
+        in_own_namespace(group, resource, ("create",), purpose),
+        in_own_namespace(group, resource, ("get", "update"), purpose, lease),
     )
 
 

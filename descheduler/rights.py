@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from controller_runtime.api.moving import node_avoidance
-from controller_runtime.rights import OWN_NAMESPACE, READ, VIRTUAL_NODE, Right, leader_election
+from controller_runtime.rights import READ, VIRTUAL_NODE, Right, in_own_namespace, leader_election
 from descheduler.flags import PROGRAM
 from descheduler.memory import store
 from descheduler.view import record
+
+_MEMORY = "the memory of full nodes and of moves"
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", READ, "virtual nodes"),
@@ -27,32 +29,20 @@ UPPER: tuple[Right, ...] = (
     ),
     Right("", "pods", ("create",), "move pods that a controller replaces", "eviction"),
     Right("", "namespaces", ("get",), "never create a pod in a later namespace of the same name"),
-    Right("", "configmaps", ("create",), "the memory of full nodes and of moves", "", OWN_NAMESPACE),
-    Right(
-        "",
-        "configmaps",
-        ("get", "patch"),
-        "the memory of full nodes and of moves",
-        "",
-        OWN_NAMESPACE,
-        (node_avoidance.CONFIG_MAP, store.HISTORY),
-    ),
-    Right(
+    in_own_namespace("", "configmaps", ("create",), _MEMORY),
+    in_own_namespace("", "configmaps", ("get", "patch"), _MEMORY, node_avoidance.CONFIG_MAP, store.HISTORY),
+    in_own_namespace(
         "apps",
         "controllerrevisions",
         (*READ, "create", "delete"),
         "durable records of pods that are being moved",
-        "",
-        OWN_NAMESPACE,
     ),
-    Right(
+    in_own_namespace(
         "",
         "secrets",
         ("get", "update"),
         "the key of the records' hashes. Create the Secret empty, or grant create too",
-        "",
-        OWN_NAMESPACE,
-        (record.KEY_OBJECT,),
+        record.KEY_OBJECT,
     ),
     Right("", "persistentvolumeclaims", ("get",), "claims that tie a pod to a cluster"),
     Right("", "persistentvolumes", ("get",), "volumes that tie a pod to a cluster"),

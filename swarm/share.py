@@ -35,11 +35,6 @@ class Settings:
         text = repr((self.handover, self.refresh, self.fence_seconds, weights))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    @staticmethod
-    def fits_file(shares: Mapping[str, str]) -> bool:
-        """Report whether the shares of all workers fit into k8s-swarm's ConfigMap, beside its table of assignments."""
-        return sum(map(len, shares.values())) < LIMIT // 2
-
 
 def render(ledger: Ledger, holder: Holder, settings: Settings, *, limit: int = LIMIT) -> list[str]:
     """Return the text of each part of a pod's share; equal records give equal texts."""

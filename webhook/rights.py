@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from controller_runtime.api.moving.node_avoidance import CONFIG_MAP
 from controller_runtime.rights import (
-    OWN_NAMESPACE,
     READ,
     WEBHOOK_CONFIGURATION,
     WEBHOOK_SECRET,
     Right,
+    in_own_namespace,
     leader_election,
 )
 from webhook.flags import PROGRAM
 
+_GROUP = "admissionregistration.k8s.io"
 _CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 UPPER: tuple[Right, ...] = (
@@ -21,7 +22,7 @@ UPPER: tuple[Right, ...] = (
     Right("", "persistentvolumes", ("list", "watch"), "volumes that tie a pod to a cluster"),
     *(
         Right(
-            "admissionregistration.k8s.io",
+            _GROUP,
             kind,
             (*READ, "update"),
             "the webhook's CA in the webhook configurations",
@@ -29,40 +30,21 @@ UPPER: tuple[Right, ...] = (
         )
         for kind in _CONFIGURATIONS
     ),
-    Right(
-        "",
-        "configmaps",
-        ("list", "watch"),
-        "the descheduler's memory of full nodes",
-        "",
-        OWN_NAMESPACE,
-        (CONFIG_MAP,),
+    in_own_namespace(
+        "", "configmaps", ("list", "watch"), "the descheduler's memory of full nodes", CONFIG_MAP
     ),
     # No ``create``, because Kubernetes fills a new Secret of type service-account-token with the token of any
     # account in the namespace.
-    Right(
-        "",
-        "secrets",
-        (*READ, "update"),
-        "the webhook's own certificates",
-        "",
-        OWN_NAMESPACE,
-        (WEBHOOK_SECRET,),
-    ),
+    in_own_namespace("", "secrets", (*READ, "update"), "the webhook's own certificates", WEBHOOK_SECRET),
     *leader_election(PROGRAM, "only one replica renews certificates"),
 )
 
 REGISTER: tuple[Right, ...] = (
     *(
-        Right(
-            "admissionregistration.k8s.io",
-            kind,
-            ("create",),
-            "create the webhook configurations (--register)",
-        )
+        Right(_GROUP, kind, ("create",), "create the webhook configurations (--register)")
         for kind in _CONFIGURATIONS
     ),
-    Right("", "secrets", ("create",), "the Secret for the webhook's own certificates", "", OWN_NAMESPACE),
+    in_own_namespace("", "secrets", ("create",), "the Secret for the webhook's own certificates"),
 )
 """Additional rights with ``--register``. Without it, the chart creates these objects, the Secret without
 data."""

@@ -7,16 +7,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter
 
-from controller_runtime import resources
+from controller_runtime import errors, resources
 from controller_runtime.client.client import Client
-from controller_runtime.errors import (
-    ApiError,
-    BadRequest,
-    Conflict,
-    NotFound,
-    TooManyRequests,
-    error_from_status,
-)
 from controller_runtime.objects import Object
 
 MOVED = Counter(
@@ -56,11 +48,11 @@ async def evict(client: Client, pod: Object, *, dry_run: bool = False) -> None:
             params={"dryRun": "All"} if dry_run else None,
         )
         if answer.get("kind") == "Status" and answer.get("status") == "Failure":  # with HTTP code 201
-            raise error_from_status(answer)
-    except ApiError as error:
+            raise errors.error_from_status(answer)
+    except errors.ApiError as error:
         if _SEVERAL_BUDGETS not in error.message:
             raise
-        raise TooManyRequests(error.message, code=429, status=error.status) from error
+        raise errors.TooManyRequests(error.message, code=429, status=error.status) from error
 
 
 async def rehearse(client: Client, pod: Object) -> None:
@@ -72,22 +64,22 @@ async def rehearse(client: Client, pod: Object) -> None:
     """
     try:
         await evict(client, pod, dry_run=True)
-    except (NotFound, Conflict):
+    except (errors.NotFound, errors.Conflict):
         return  # the caller's next request fails in the same way
-    except BadRequest as error:
+    except errors.BadRequest as error:
         if NO_DRY_RUN not in error.message:
             raise
-    except TooManyRequests as error:
+    except errors.TooManyRequests as error:
         if is_final(error):
             raise
 
 
-def is_budget(error: ApiError) -> bool:
+def is_budget(error: errors.ApiError) -> bool:
     """Report whether a disruption budget refused the eviction; if False, budgets were not evaluated."""
     causes = (error.status.get("details") or {}).get("causes") or ()
     return is_final(error) or any(cause.get("reason") == "DisruptionBudget" for cause in causes)
 
 
-def is_final(error: ApiError) -> bool:
+def is_final(error: errors.ApiError) -> bool:
     """Report whether the eviction is refused until a disruption budget is changed: several match the pod."""
     return _SEVERAL_BUDGETS in error.message

@@ -77,7 +77,8 @@ class Delivery:
         if original:
             # In a thread, because this takes seconds for 20,000 jobs.
             data = {owned_objects.ORIGINAL_KEY: await asyncio.to_thread(share.original, ledger)}
-            whole = data | (own if settings.fits_file(own) else {})
+            fits = sum(map(len, own.values())) < share.LIMIT // 2  # beside the table
+            whole = data | (own if fits else {})
             wanted_maps[original] = owned_objects.config_map(swarm, original, ledger.version, whole)
 
         async def one(work: Any) -> None:

@@ -82,9 +82,7 @@ class Liveness:
         if holder.uid in self._absent:
             return True
         found = await find(self.client, resources.PODS, holder.pod, namespace=namespace)
-        if found is None:
-            return True
-        return bool(found["metadata"]["uid"] != holder.uid)
+        return found is None or bool(found["metadata"]["uid"] != holder.uid)
 
     def _has_settled(self, holder: Holder) -> bool:
         now = self.clock()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from controller_runtime.objects import Object
 from swarm.controller.delivery import Delivery
@@ -26,12 +25,6 @@ def _is_over(report: Acknowledgement, parsed: SwarmSpec, silent: float) -> bool:
     return report.fence_seconds > 0 and silent > longest * _FENCE_MARGIN
 
 
-@dataclass(slots=True)
-class _Renewal:
-    version: str
-    seen: float
-
-
 class Reports:
     """Reads acknowledgements. A worker's report affects only its own Swarm."""
 
@@ -41,7 +34,7 @@ class Reports:
         self._delivery = delivery
         self._polls = polls
         self._clock = clock
-        self._renewals: dict[str, _Renewal] = {}
+        self._renewals: dict[str, tuple[str, float]] = {}
         """UID of the Lease → its resourceVersion, and when this was first seen."""
         self._ended: dict[str, str] = {}
         """Pod UID → its last ended session; a cached acknowledgement of this session is ignored."""
@@ -89,14 +82,15 @@ class Reports:
             return set()
         fenced = set()
         for name, (uid, text, lease) in self._delivery.acknowledgements(swarm).items():
-            known = self._renewals.get(lease.uid)
-            if known is None or known.version != lease.resource_version:
-                known = self._renewals[lease.uid] = _Renewal(lease.resource_version, self._clock())
+            version, seen = self._renewals.get(lease.uid, ("", 0.0))
+            if version != lease.resource_version:
+                seen = self._clock()
+                self._renewals[lease.uid] = lease.resource_version, seen
             holder = ledger.holders.get(uid)
             if holder is None or holder.pod != name or not holder.session:
                 continue
             report = ledgers.acknowledgement(text) if text else None
-            silent = self._clock() - known.seen
+            silent = self._clock() - seen
             if lease.annotations.get(ANNOTATION_ENDED) == holder.session:
                 # An earlier reconcile ended this session, but failed to store the record.
                 fenced.add(uid)

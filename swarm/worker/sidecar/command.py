@@ -41,12 +41,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         ("file", "read the share from this file or directory instead of the API (SWARM_FILE)"),
     ):
         parser.add_argument(f"--{name}", default="", metavar=name.split("-")[-1].upper(), help=text)
-    for name, kind, default, text in (
-        ("http-port", int, None, "status and metrics (HTTP_PORT, 9090; 0: none)"),
-        ("drain-seconds", float, 25.0, "time to stop all jobs after SIGTERM (25)"),
-        ("kill-seconds", float, _GRACE, "between a job's SIGTERM and SIGKILL (10)"),
+    for name, metavar, kind, default, text in (
+        ("http-port", "N", int, None, "status and metrics (HTTP_PORT, 9090; 0: none)"),
+        ("drain-seconds", "S", float, 25.0, "time to stop all jobs after SIGTERM (25)"),
+        ("kill-seconds", "S", float, _GRACE, "between a job's SIGTERM and SIGKILL (10)"),
     ):
-        parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text)
+        parser.add_argument(f"--{name}", type=kind, default=default, metavar=metavar, help=text)
     parser.add_argument("--log-level", default="info", choices=_LEVELS, help="(info)")
 
 
