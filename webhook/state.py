@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,30 +24,21 @@ from webhook.mutation import volumes
 from webhook.mutation.mutate import Surroundings
 
 
+@dataclass(eq=False)
 class State:
-    """Caches of the upper cluster, and the state in them that matters for a pod."""
+    """Caches of the upper cluster, and the state in them that matters for a pod. ``run`` fills the caches."""
 
-    def __init__(
-        self,
-        client: Client,
-        settings: Surroundings,
-        *,
-        freeze_namespace: str,
-        freeze_period: float,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """Create the caches; ``run`` fills them.
+    client: Client
+    settings: Surroundings
+    """The fields that are the same for all pods."""
+    freeze_namespace: str
+    """Namespace of the ConfigMap with frozen nodes."""
+    freeze_period: float
+    """Seconds for which a frozen node is avoided."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-        Args:
-            client: client of the upper cluster.
-            settings: the fields that are the same for all pods.
-            freeze_namespace: namespace of the ConfigMap with frozen nodes.
-            freeze_period: seconds for which a frozen node is avoided.
-            now: wall clock, for tests.
-        """
-        self._settings = settings
-        self._freeze_period = freeze_period
-        self._now = now
+    def __post_init__(self) -> None:
+        client = self.client
         self._nodes = Informer(
             client,
             resources.NODES,
@@ -60,26 +51,26 @@ class State:
         self._memory = Informer(
             client,
             resources.CONFIG_MAPS,
-            namespace=freeze_namespace,
+            namespace=self.freeze_namespace,
             field_selector=f"metadata.name={node_avoidance.CONFIG_MAP}",
             name="frozen-nodes",
         )
-        self._memory_key = f"{freeze_namespace}/{node_avoidance.CONFIG_MAP}"
+        self._memory_key = f"{self.freeze_namespace}/{node_avoidance.CONFIG_MAP}"
         self._frozen: tuple[str, dict[str, node_avoidance.Frozen]] = ("", {})
         self._names: frozenset[str] | None = None
         """Names of the virtual nodes; None: they have changed."""
-        for change in ("on_add", "on_update", "on_delete"):
-            self._nodes.add_handler(**{change: self._nodes_changed})
+        self._informers = (self._nodes, self._claims, self._volumes, self._memory)
+        self._nodes.on_change(self._nodes_changed, self._nodes_changed)
 
     async def run(self) -> None:
         """Run the informers until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for informer in self._informers():
+            for informer in self._informers:
                 group.create_task(informer.run())
 
     def unready(self) -> str | None:
         """Return which caches have not been read yet, for ``/readyz``; None if all have been read."""
-        return unsynced(self._informers())
+        return unsynced(self._informers)
 
     async def wait(self, seconds: float) -> str:
         """Wait at most ``seconds`` for the caches, and return those that have not been read yet; empty: all were read."""
@@ -87,7 +78,7 @@ class State:
             return ""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                for informer in self._informers():
+                for informer in self._informers:
                     await informer.wait_synced()
         return self.unready() or ""
 
@@ -95,7 +86,7 @@ class State:
         """Return the state that the mutation of a pod depends on."""
         virtual = self._virtual_nodes()
         return replace(
-            self._settings,
+            self.settings,
             virtual_nodes=virtual,
             pinned_to=self._pins(pod, namespace, virtual),
             avoid=self._avoid(pod, namespace),
@@ -122,7 +113,7 @@ class State:
             return []
         key = node_avoidance.owner_key(namespace, str(owner.get("uid", "")))
         _, nodes = self._remembered().get(key, ("", {}))
-        frozen = node_avoidance.active(nodes, now=self._now(), freeze_period=self._freeze_period)
+        frozen = node_avoidance.active(nodes, now=self.now(), freeze_period=self.freeze_period)
         if not frozen:
             return []
         return node_avoidance.to_avoid(frozen, [node.name for node in self._nodes.store.list() if node.spec])
@@ -140,11 +131,8 @@ class State:
             self._names = frozenset(node.name for node in self._nodes.store.list())
         return self._names
 
-    def _nodes_changed(self, *_: object) -> None:
+    def _nodes_changed(self, _node: Object) -> None:
         self._names = None
-
-    def _informers(self) -> tuple[Informer, ...]:
-        return (self._nodes, self._claims, self._volumes, self._memory)
 
 
 def _keep_usable(node: Object) -> Object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from prometheus_client import Counter, Gauge
 
@@ -27,22 +28,20 @@ _WAITING = Gauge(
 )
 
 
+@dataclass(eq=False)
 class Waiting:
-    """Pods that wait to be moved, with causes. The mover adds pods; strategies remove them."""
+    """Pods that wait to be moved, with causes. The mover adds pods; strategies remove them. Resets the gauge."""
 
-    def __init__(self, cache: Informer) -> None:
-        """Create it without pods and reset the gauge.
+    cache: Informer
+    """Informer of pods; a pod deleted there no longer waits."""
 
-        Args:
-            cache: informer of pods; a pod deleted there no longer waits.
-        """
-        self._cache = cache
+    def __post_init__(self) -> None:
         self._causes: defaultdict[str, dict[str, str]] = defaultdict(dict)
         """Strategy → pod UID → cause."""
         self._asked: dict[str, set[str]] = {}
         """Strategy with a pass in progress → UIDs of pods whose move it requested."""
         _WAITING.clear()
-        cache.add_handler(on_delete=self._gone)
+        self.cache.add_handler(on_delete=self._gone)
 
     def note(self, strategy: str, pod: Object, cause: str) -> None:
         """Count a refused move and add the pod to the gauge.
@@ -56,7 +55,7 @@ class Waiting:
         _REFUSED.labels(cause).inc()
         if strategy in self._asked:
             self._asked[strategy].add(pod.uid)
-        cached = self._cache.store.get(pod.key)
+        cached = self.cache.store.get(pod.key)
         if cached is None or cached.resource_version != pod.resource_version:
             return
         causes = self._causes[strategy]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from controller_runtime.api import matching, names, timestamps
@@ -14,26 +15,21 @@ from descheduler.config.options import DEFAULT_NODE_SELECTOR
 from descheduler.view import pods, replacement
 
 
+@dataclass(eq=False)
 class ClusterView:
     """Queries of the caches of nodes and pods."""
 
-    def __init__(self, *, nodes: Informer, pods: Informer, node_selector: str = "") -> None:
-        """Create the view.
+    nodes: Informer
+    pods: Informer
+    """With ``pods.shrink`` and ``pods.INDEXERS``."""
+    node_selector: str = ""
+    """Label selector of the virtual nodes to deschedule from; empty: all."""
+    leaving: set[str] = field(default_factory=set)
+    """UIDs of pods that leave their node as soon as their replacement is Ready."""
 
-        Args:
-            nodes: informer of the upper cluster's nodes.
-            pods: informer of the upper cluster's pods with ``pods.shrink`` and ``pods.INDEXERS``.
-            node_selector: label selector of the virtual nodes to deschedule from; empty: all.
-
-        Raises:
-            ValueError: the selector is invalid.
-        """
-        self.nodes = nodes
-        self.pods = pods
-        self.leaving: set[str] = set()
-        """UIDs of pods that leave their node as soon as their replacement is Ready."""
-        selector = f"{DEFAULT_NODE_SELECTOR},{node_selector}" if node_selector else DEFAULT_NODE_SELECTOR
-        self._selects = matching.parse_selector(selector)
+    def __post_init__(self) -> None:
+        selectors = filter(None, (DEFAULT_NODE_SELECTOR, self.node_selector))
+        self._selects = matching.parse_selector(",".join(selectors))
 
     def is_virtual(self, name: str) -> bool:
         """Report whether a node is one of the selected virtual nodes."""
