@@ -146,7 +146,13 @@ def next_namespace(queues: Iterable[tuple[str, float]], due: float) -> str:
             object. At least one.
         due: objects last read at or before this time are due.
     """
-    return min(queues, key=lambda queue: max(queue[1], due))[0]
+    first, earliest = "", math.inf
+    for namespace, read_at in queues:
+        if read_at <= due:
+            return namespace  # With many objects some are always due, so this ends early.
+        if read_at < earliest:
+            first, earliest = namespace, read_at
+    return first
 
 
 def _version(found: Object | None) -> tuple[str, str]:

@@ -141,13 +141,11 @@ class VolumeController:
 
     async def _create(self, desired: dict[str, Any]) -> Object | None:
         """Create a mirror and return None; if its name is taken (a mirror without its label), return that volume."""
-        with contextlib.suppress(NotFound):
-            there = await create_new(self.context.upper, resources.PERSISTENT_VOLUMES, desired)
-            if there is None:
-                mirror_name = desired["metadata"]["name"]
-                self.context.log.info("volume mirrored to the upper cluster", volume=mirror_name)
-            return there
-        return None
+        there = await create_new(self.context.upper, resources.PERSISTENT_VOLUMES, desired)
+        if there is None:
+            mirror_name = desired["metadata"]["name"]
+            self.context.log.info("volume mirrored to the upper cluster", volume=mirror_name)
+        return there
 
     def _desired(self, lower: dict[str, Any]) -> dict[str, Any] | None:
         """Return the desired mirror; None: the upper cluster cannot use the volume."""
