@@ -81,12 +81,13 @@ async def _results(
     found: list[CheckResult] = []
     try:
         config = await kubeconfig.load(path, context=context, server=server, in_cluster=in_cluster)
-        async with Client(config, cluster=name, user_agent=AGENT, timeout=patience) as client:
-            async for one in checks(client):
-                found.append(one)  # noqa: PERF401 - what came before an error counts
-    except ApiError as error:
-        trouble = connect.explain(error, config, path=path, context=context, in_cluster=in_cluster)
-        found.append(CheckResult(name, "reachable", ok=False, detail=trouble.what, fix=trouble.step))
+        try:
+            async with Client(config, cluster=name, user_agent=AGENT, timeout=patience) as client:
+                async for one in checks(client):
+                    found.append(one)  # noqa: PERF401 - what came before an error counts
+        except ApiError as error:  # ``explain`` raises ConfigError if the kubeconfig has changed meanwhile.
+            trouble = connect.explain(error, config, path=path, context=context, in_cluster=in_cluster)
+            found.append(CheckResult(name, "reachable", ok=False, detail=trouble.what, fix=trouble.step))
     except ConfigError as error:
         fix = "correct the kubeconfig"
         found.append(CheckResult(name, "kubeconfig", ok=False, detail=str(error), fix=fix))

@@ -122,9 +122,8 @@ class _Look:
                 self.unread[field] = str(error)
 
         found: dict[str, Any] = {}
-        async with asyncio.TaskGroup() as group:
-            for field, pending in reading.items():
-                group.create_task(read(field, pending))
+        # Not a TaskGroup, because its ExceptionGroup would hide a ConfigError, such as of an exec plugin.
+        await asyncio.gather(*(read(field, pending) for field, pending in reading.items()))
         return found
 
     async def _leases(self) -> dict[str, Json]:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import configuration, node, pod
 from tests.unit.virtual_node.health.health_objects import NOW
@@ -121,6 +122,17 @@ async def test_refused_credentials_end_the_reading():
     facts, server = await _look(**{"/version": lambda _request: failure(401, "Unauthorized", "Unauthorized")})
     assert facts.answer.code == 401
     assert {asked.path for asked in server.asked} == {"/version"}
+
+
+async def test_a_failing_credential_plugin_is_one_plain_error(monkeypatch: pytest.MonkeyPatch):
+    """The commands print a ConfigError as one line; an ExceptionGroup would be a traceback."""
+
+    async def refuse(_client: Client) -> None:
+        raise ConfigError("the exec plugin failed")
+
+    monkeypatch.setattr(reading.read_installation, "read", refuse)
+    with pytest.raises(ConfigError, match="the exec plugin failed"):
+        await _look()
 
 
 async def test_an_unreachable_apiserver_is_an_error_with_its_address():
