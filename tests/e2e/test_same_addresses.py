@@ -91,7 +91,9 @@ async def test_new_copies_have_the_upper_address_if_the_lower_range_contains_it(
     upper, lower = sandbox.upper, sandbox.lower[0]
 
     async def reported(name: str) -> list[str]:
-        events = await get(upper, NAMESPACE, "events", fields=f"involvedObject.name={name}")
+        # Not the events of the API server, which may repair an allocation at the same time.
+        ours = f"involvedObject.name={name},reason=OtherClusterIP"
+        events = await get(upper, NAMESPACE, "events", fields=ours)
         return [one["message"].partition("instead of ")[2] for one in events["items"]]
 
     row = await _check(file)

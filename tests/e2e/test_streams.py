@@ -371,4 +371,7 @@ async def _echo(shell: asyncio.subprocess.Process, text: str) -> str:
     assert shell.stdout is not None
     shell.stdin.write(f"{text}\n".encode())
     async with asyncio.timeout(PATIENCE):
-        return (await shell.stdout.readline()).decode().strip()
+        # kubectl logs this if the first frame, which is empty, arrives before its stream is registered.
+        while "Unknown stream id" in (line := (await shell.stdout.readline()).decode()):
+            pass
+        return line.strip()
