@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar, Self
 
 import structlog
 from prometheus_client import Counter, Gauge
 
 from controller_runtime import consistency
-from controller_runtime.cache.handlers import OnAdd, OnDelete, OnUpdate, Registration
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
@@ -24,11 +23,44 @@ from controller_runtime.store import Indexer, Store
 from controller_runtime.util.yielding import Slicer
 
 T = TypeVar("T")
+OnAdd = Callable[[Object, bool], None]
+OnUpdate = Callable[[Object, Object], None]
+OnDelete = Callable[[Object], None]
 
 _OBJECTS = Gauge("virtual_node_cached_objects", "Objects in informer caches.", ["cluster", "resource"])
 _HANDLER_ERRORS = Counter(
     "virtual_node_handler_errors_total", "Exceptions raised by event handlers.", ["cluster", "resource"]
 )
+
+
+class Registration:
+    """One set of handlers; ``remove``, or the end of a ``with`` block, detaches it."""
+
+    def __init__(self, informer: Informer, handlers: Mapping[str, Callable[..., None] | None]) -> None:
+        self._informer = informer
+        self._handlers = handlers
+        self._removed = False
+
+    def remove(self) -> None:
+        """Stop deliveries."""
+        self._removed = True
+        self._informer.detach(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def deliver(self, kind: str, *arguments: Any) -> None:
+        """Call the handler of a kind of change; log and count its exception."""
+        handler = self._handlers[kind]
+        if handler is None or self._removed:
+            return
+        try:
+            handler(*arguments)
+        except Exception:  # noqa: BLE001 - must not stop other handlers
+            self._informer.handler_failed()
 
 
 class Informer:
@@ -44,7 +76,6 @@ class Informer:
         field_selector: str | None = None,
         indexers: Mapping[str, Indexer] | None = None,
         transform: Callable[[Object], Object] | None = None,
-        page_size: int = 500,
         name: str = "",
         is_minor: bool = False,
     ) -> None:
@@ -58,7 +89,6 @@ class Informer:
             field_selector: as kubectl's ``--field-selector``.
             indexers: by index name, a function that returns an object's index values.
             transform: called on every object before it is stored; removes fields that are not needed.
-            page_size: objects per page of a list; 0: no paging.
             name: in logs and metrics; empty: the resource.
             is_minor: while the server is unreachable, other informers reconnect first; for informers of
                 single objects. Applies after the first list.
@@ -77,14 +107,12 @@ class Informer:
                 "field_selector": field_selector,
             },
             transform=None if transform is None else _guarded(transform),
-            page_size=page_size,
             name=self.name,
             is_minor=is_minor,
         )
         self._registrations: tuple[Registration, ...] = ()
         """Replaced, never changed in place: handlers may be added or removed during an iteration."""
         self._synced = asyncio.Event()
-        self._group: asyncio.TaskGroup | None = None
         self._log = structlog.get_logger(informer=self.name, cluster=client.cluster)
 
     # --- for users --------------------------------------------------------------------------------
@@ -98,22 +126,17 @@ class Informer:
     ) -> Registration:
         """Register handlers for changes; already cached objects are delivered as adds.
 
-        Plain functions are called directly and must not block; their exceptions are logged and counted.
-        Coroutine functions have a buffer and a task of their own.
+        The functions are called directly and must not block; their exceptions are logged and counted.
 
         Args:
             on_add: called with the object and whether it is part of the first list.
             on_update: called with the old and the new state.
             on_delete: called with the last known state.
         """
-        registration = Registration(self, on_add, on_update, on_delete)
+        registration = Registration(self, {"add": on_add, "update": on_update, "delete": on_delete})
         self._registrations = (*self._registrations, registration)
-        if self._group is not None:
-            self._group.create_task(registration.pump(), name=f"{self.name} handler")
         for cached in self.store.list():
             registration.deliver("add", cached, True)
-        if self.has_synced:
-            registration.mark_synced()
         return registration
 
     def on_change(
@@ -176,15 +199,8 @@ class Informer:
         # cluster that is no longer followed.
         found = weakref.ref(self.store)
         gauge.set_function(lambda: 0 if (store := found()) is None else len(store))
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            try:
-                for registration in self._registrations:
-                    group.create_task(registration.pump(), name=f"{self.name} handler")
-                with consistency.following(self._client, self.resource, self):
-                    await self._reflector.run()
-            finally:
-                self._group = None
+        with consistency.following(self._client, self.resource, self):
+            await self._reflector.run()
 
     def detach(self, registration: Registration) -> None:
         """Stop deliveries to a registration."""
@@ -209,10 +225,7 @@ class Informer:
         for key in gone:
             self._remove(key, None)
             await slicer.tick()
-        if initial:
-            self._synced.set()
-            for registration in self._registrations:
-                registration.mark_synced()
+        self._synced.set()
 
     def change(self, kind: str, changed: Object) -> None:
         """Store one change; its kind is ADDED, MODIFIED or DELETED."""

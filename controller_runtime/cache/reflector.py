@@ -76,8 +76,8 @@ class Reflector:
         *,
         selection: Mapping[str, Any],
         transform: Callable[[Object], Object] | None,
-        page_size: int,
         name: str,
+        page_size: int = 500,
         list_transform: Callable[[Object], Object] | None = None,
         is_minor: bool = False,
     ) -> None:
@@ -89,8 +89,8 @@ class Reflector:
             sink: receives the objects.
             selection: namespace and selectors, as ``Client.list`` takes them.
             transform: called on every object before the sink receives it; None: no change.
-            page_size: objects per page of a list; 0: no paging.
             name: in logs and metrics.
+            page_size: objects per page of a list; 0: no paging.
             list_transform: called on the objects of lists instead, while they are read; None: ``transform`` is.
             is_minor: while the server is unreachable, other reflectors reconnect first. Applies after the
                 first list.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from prometheus_client import REGISTRY
 
@@ -11,31 +9,6 @@ from controller_runtime.objects import Object, WatchEvent
 from tests.unit.controller_runtime.cache.scripted import Recorder, make, pod
 
 pytestmark = pytest.mark.looptime
-
-
-async def test_a_slow_handler_delays_only_itself(server, started):
-    """Coroutine handlers have their own buffer; others are called meanwhile."""
-    server.lists = [([], "1")]
-    informer = make(server)
-    blocked, all_slow = asyncio.Event(), asyncio.Event()
-    slow: list[str] = []
-
-    async def wait(new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
-        await blocked.wait()
-        slow.append(new.name)
-        if len(slow) == 5:
-            all_slow.set()
-
-    informer.add_handler(on_add=wait)
-    recorder = Recorder(informer)
-    started(informer)
-    feed = await server.watches.get()
-    feed.put_nowait([WatchEvent("ADDED", pod(f"p{number}", number)) for number in range(2, 7)])
-    await recorder.until(lambda: len(recorder.calls) == 5)
-    assert slow == []
-    blocked.set()
-    await asyncio.wait_for(all_slow.wait(), 5)
-    assert slow == [f"p{number}" for number in range(2, 7)]
 
 
 async def test_a_failing_handler_does_not_affect_others(server, started):
@@ -65,77 +38,26 @@ async def test_a_late_handler_gets_the_cache(server, started):
     assert sorted(call[1] for call in recorder.calls) == ["a", "b"]
 
 
-async def test_coroutine_handlers_sync_after_they_were_called(server, started):
-    """A buffered handler has synced when it has processed the whole first list."""
-    server.lists = [([pod("a", 1)], "1")]
-    informer = make(server)
-    gate, done = asyncio.Event(), asyncio.Event()
-
-    async def wait(_new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
-        await gate.wait()
-        done.set()
-
-    registration = informer.add_handler(on_add=wait)
-    started(informer)
-    await server.watches.get()
-    assert (informer.has_synced, registration.has_synced) == (True, False)
-    gate.set()
-    await done.wait()
-    await asyncio.sleep(0)
-    assert registration.has_synced
-
-
-async def test_late_coroutine_handler(server, started):
-    """A coroutine handler that is added while the informer runs gets the cache, then the changes."""
-    server.lists = [([pod("a", 1)], "1")]
-    informer = started(make(server))
-    feed = await server.watches.get()
-    seen: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
-
-    async def note(new: Object, initial: bool) -> None:  # noqa: FBT001 - the handler's signature
-        await seen.put((new.name, initial))
-
-    informer.add_handler(on_add=note)
-    feed.put_nowait([WatchEvent("ADDED", pod("b", 2))])
-    assert [await asyncio.wait_for(seen.get(), 5) for _ in range(2)] == [("a", True), ("b", False)]
-
-
-@pytest.mark.parametrize("buffered", [False, True])
-async def test_removed_handler_is_not_called(server, started, *, buffered: bool):
-    """Not even for buffered events; others are."""
+async def test_removed_handler_is_not_called(server, started):
+    """Others are."""
     server.lists = [([], "1")]
     informer = make(server)
     seen: list[str] = []
-    gate = asyncio.Event()
 
-    async def wait(new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
-        seen.append(new.name)
-        await gate.wait()
-
-    def note(new: Object, _initial: bool) -> None:  # noqa: FBT001
+    def note(new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
         seen.append(new.name)
 
-    registration = informer.add_handler(on_add=wait if buffered else note)
+    registration = informer.add_handler(on_add=note)
     recorder = Recorder(informer)
     started(informer)
     feed = await server.watches.get()
-    before = len(asyncio.all_tasks())
     feed.put_nowait([WatchEvent("ADDED", pod("b", 2))])
     await recorder.until(lambda: len(recorder.calls) == 1)
-    await asyncio.sleep(0)
+    registration.remove()
+    registration.remove()
     feed.put_nowait([WatchEvent("ADDED", pod("c", 3))])
     await recorder.until(lambda: len(recorder.calls) == 2)
-    expected = ["b"] if buffered else ["b", "c"]
-    assert seen == expected
-    registration.remove()
-    registration.remove()
-    gate.set()
-    feed.put_nowait([WatchEvent("ADDED", pod("d", 4))])
-    await recorder.until(lambda: len(recorder.calls) == 3)
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert seen == expected
-    assert len(asyncio.all_tasks()) == before - buffered
+    assert seen == ["b"]
 
 
 async def test_handlers_may_be_added_and_removed_inside_handlers(server, started):
@@ -157,26 +79,6 @@ async def test_handlers_may_be_added_and_removed_inside_handlers(server, started
     await late[0].until(lambda: len(late[0].calls) >= 2)
     assert [call[1] for call in recorder.calls] == ["a", "b"]
     assert [call[1] for call in late[0].calls] == ["a", "b"]
-
-
-async def test_failing_coroutine_handler(server, started):
-    """An exception, or a cancellation from inside, ends one call of a coroutine handler and not the handler."""
-    server.lists = [([], "1")]
-    informer = make(server)
-    seen: asyncio.Queue[str] = asyncio.Queue()
-
-    async def fail(new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
-        await seen.put(new.name)
-        if new.name == "a":
-            raise RuntimeError("a bug")
-        if new.name == "b":
-            raise asyncio.CancelledError
-
-    informer.add_handler(on_add=fail)
-    started(informer)
-    feed = await server.watches.get()
-    feed.put_nowait([WatchEvent("ADDED", pod(name, 2)) for name in "abc"])
-    assert [await asyncio.wait_for(seen.get(), 5) for _ in range(3)] == ["a", "b", "c"]
 
 
 async def test_deletion_carries_the_last_state(following):
