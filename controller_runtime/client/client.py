@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import aiohttp
 
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client import list_pages
 from controller_runtime.client.decoding import ListMeta, decode_list, decode_watch_event, page_decoder
 from controller_runtime.client.list_pages import ListOptions, ListPages, ObjectList
 from controller_runtime.client.object_verbs import ObjectVerbs, PatchType
-from controller_runtime.client.reconnect_queue import Outage
-from controller_runtime.client.response_limits import ResponseLimits
-from controller_runtime.client.transport import NETWORK_ERRORS, Transport
+from controller_runtime.client.transport import NETWORK_ERRORS
 from controller_runtime.errors import ApiError, ConnectionFailed, Unavailable
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource
 from controller_runtime.util.lines import LineSplitter, LineTooLong
-from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.util.yielding import Slicer
 
 __all__ = ["Batch", "Client", "ObjectList", "PatchType"]
@@ -55,70 +50,6 @@ class WatchOptions(TypedDict, total=False):
 
 class Client(ObjectVerbs):
     """A client for one API server, with kept-alive connections and a rate limit (token bucket)."""
-
-    def __init__(
-        self,
-        config: ConnectionConfig,
-        *,
-        qps: float = 50,
-        burst: int = 100,
-        user_agent: str = "virtual-node",
-        timeout: float = 30.0,
-        cluster: str = "",
-        limits: ResponseLimits | None = None,
-    ) -> None:
-        """Create a client; connections open on first use.
-
-        Args:
-            config: the cluster and our credentials.
-            qps: requests per second over time; 0: unlimited. Resources take turns, so a thousand pods to
-                create do not delay a lease.
-            burst: requests that may be sent at once.
-            user_agent: our name in the server's audit log; its part before a slash is the fieldManager of our
-                writes.
-            timeout: seconds a request may take, including retries but not the wait for the rate limit.
-            cluster: the cluster's name in logs and metrics.
-            limits: of the server's responses; None: the defaults.
-        """
-        self.cluster = cluster
-        self.timeout = timeout
-        self.bucket = TokenBucket(qps, burst)
-        self.outage = Outage()
-        self.turn = asyncio.Lock()
-        """Held while a page of a list or a batch of events is decoded and handled. So a server that sends
-        data on many connections takes no more time of an event loop pass than with one."""
-        transport = Transport(
-            config,
-            bucket=self.bucket,
-            user_agent=user_agent,
-            timeout=timeout,
-            cluster=cluster,
-            limits=limits or ResponseLimits(),
-        )
-        super().__init__(config, transport, field_manager=user_agent.partition("/")[0])
-        self.request = self._transport.request
-        """See ``Transport.request``."""
-        self.receive = self._transport.receive
-        """See ``Transport.receive``."""
-        self.stream = self._transport.stream
-        """See ``Transport.stream``."""
-
-    @property
-    def served_certificate(self) -> bytes | None:
-        """See ``Transport.served_certificate``."""
-        return self._transport.served_certificate
-
-    async def __aenter__(self) -> Self:
-        """Return the client; leaving the block closes it."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections; current and later requests fail."""
-        await self._transport.close()
 
     async def list(
         self,
@@ -225,22 +156,22 @@ class Client(ObjectVerbs):
             params["allowWatchBookmarks"] = "true"
         silence = read_timeout if read_timeout is not None else timeout_seconds + _WATCH_GRACE
         path = resource.path(namespace=namespace)
-        async with self._transport.stream(
+        async with self.stream(
             "GET",
             path,
             params=params,
             read_timeout=silence,
-            head_timeout=self._transport.timeout,
+            head_timeout=self.timeout,
             verb="WATCH",
             flow=resource.plural,
         ) as response:
             yield []
-            splitter = LineSplitter(self._transport.reader.limits.line)
+            splitter = LineSplitter(self.reader.limits.line)
             while chunk := await self._read(response):
                 try:
                     lines = splitter.feed(chunk)
                 except LineTooLong as error:
-                    raise self._transport.reader.line_too_long(f"WATCH {path}") from error
+                    raise self.reader.line_too_long(f"WATCH {path}") from error
                 for start in range(0, len(lines), _BATCH):
                     events, failure = self._events(lines[start : start + _BATCH], f"WATCH {path}")
                     if events:
@@ -261,7 +192,7 @@ class Client(ObjectVerbs):
             ApiError: the server is not ready.
         """
         try:
-            await self._transport.request("GET", "/readyz", timeout=timeout)
+            await self.request("GET", "/readyz", timeout=timeout)
         except Unavailable:
             raise
         except ApiError:
@@ -269,9 +200,9 @@ class Client(ObjectVerbs):
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         try:
-            return await self._transport.reader.next_chunk(response)
+            return await self.reader.next_chunk(response)
         except NETWORK_ERRORS as error:
-            raise self._transport.failure(error) from error
+            raise self.failure(error) from error
 
     def _events(self, lines: Lines, what: str) -> tuple[Batch, ApiError | None]:
         """Return the events before the first error, and the error; None if there is none."""

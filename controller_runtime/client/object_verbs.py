@@ -5,13 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack
-from urllib.parse import quote
 
 import msgspec
 
 from controller_runtime import consistency
 from controller_runtime.api.decoding import NestedTooDeeplyError, decode
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.transport import Params, RequestOptions, Transport
 from controller_runtime.errors import ConnectionFailed, NotFound, Unavailable
 from controller_runtime.resources import Resource
@@ -36,17 +34,8 @@ class PatchType(enum.StrEnum):
 _PATCH_HEADERS = {kind: {"Content-Type": kind.value} for kind in PatchType}
 
 
-class ObjectVerbs:
-    """Requests for single objects of one API server; ``client.Client`` adds collections.
-
-    Attributes:
-        config: the cluster and our credentials.
-    """
-
-    def __init__(self, config: ConnectionConfig, transport: Transport, *, field_manager: str) -> None:
-        self.config = config
-        self._transport = transport
-        self._field_manager = quote(field_manager, safe="")
+class ObjectVerbs(Transport):
+    """Requests for single objects of one API server; ``client.Client`` adds collections."""
 
     async def read(self, path: str, **options: Unpack[RequestOptions]) -> dict[str, Any]:
         """Return the JSON of any path, such as discovery, within the response limits.
@@ -57,7 +46,7 @@ class ObjectVerbs:
             ApiError: the error that the server returned.
         """
         answer: dict[str, Any] = self._decode(
-            await self._transport.request("GET", path, **options), decode, f"GET {path}"
+            await self.request("GET", path, **options), decode, f"GET {path}"
         )
         return answer
 
@@ -216,7 +205,7 @@ class ObjectVerbs:
     ) -> dict[str, Any]:
         if method not in {"GET", "DELETE"}:
             path = f"{path}?fieldManager={self._field_manager}"
-        answer = await self._transport.request(
+        answer = await self.request(
             method,
             path,
             params=params,
@@ -231,12 +220,12 @@ class ObjectVerbs:
 
     def _decode(self, answer: bytes, decoder: Callable[[bytes], T], what: str) -> T:
         """Decode a body or a watch line; ``what`` is method and path, for errors."""
-        self._transport.reader.check_values(answer, what)
+        self.reader.check_values(answer, what)
         try:
             return decoder(answer)
         except NestedTooDeeplyError as error:
             # Users can write such objects, so this must not count as an unreachable server.
-            raise self._transport.reader.too_deep(what) from error
+            raise self.reader.too_deep(what) from error
         except msgspec.DecodeError as error:
             excerpt = " ".join(answer[:_EXCERPT].decode("utf-8", "replace").split())
             raise ConnectionFailed(

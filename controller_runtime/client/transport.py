@@ -6,26 +6,22 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
 import aiohttp
 from yarl import URL
 
+from controller_runtime import errors
 from controller_runtime.auth import impersonation
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
 from controller_runtime.client.connection_pool import ConnectionPools, refusal
+from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.client.response_limits import ResponseLimits, ResponseReader
 from controller_runtime.client.retries import Retry
 from controller_runtime.client.transport_metrics import TransportMetrics
-from controller_runtime.errors import (
-    ConnectionFailed,
-    NotConnected,
-    ResponseTooLarge,
-    error_from_response,
-    without_frames,
-)
+from controller_runtime.errors import ConnectionFailed, ResponseTooLarge, without_frames
 from controller_runtime.util.rate_limiter import TokenBucket
 
 _CONNECT_TIMEOUT = 10.0
@@ -38,50 +34,82 @@ class RequestOptions(TypedDict, total=False):
     """Options of ``Transport.receive``."""
 
     params: Params | None
+    """More query parameters."""
     body: bytes | None
     headers: Mapping[str, str] | None
     timeout: float | None
+    """Seconds including retries but not the wait for the rate limit; None: the client's."""
     verb: str
+    """Name in metrics; empty: the method."""
     flow: str
+    """The flow (resource) in which the request waits for the rate limit."""
 
 
 class Transport:
-    """Sends requests to one API server. ``client.Client`` implements the Kubernetes verbs on it."""
+    """Sends requests to one API server, with kept-alive connections. ``client.Client`` adds the Kubernetes verbs.
+
+    Attributes:
+        config: the cluster and our credentials.
+        cluster: the cluster's name in logs and metrics.
+        timeout: seconds a request may take, including retries but not the wait for the rate limit.
+        bucket: the rate limit of all requests, including retries.
+        outage: whether the server is reachable.
+        turn: held while a page of a list or a batch of events is decoded and handled. So a server that sends
+            data on many connections takes no more time of an event loop pass than with one.
+        reader: reads responses within the limits.
+    """
 
     def __init__(
         self,
         config: ConnectionConfig,
         *,
-        bucket: TokenBucket,
-        user_agent: str,
-        timeout: float,
-        cluster: str,
-        limits: ResponseLimits,
+        qps: float = 50,
+        burst: int = 100,
+        user_agent: str = "virtual-node",
+        timeout: float = 30.0,
+        cluster: str = "",
+        limits: ResponseLimits | None = None,
     ) -> None:
-        """Create a transport; connections open on first use.
+        """Create a client; connections open on first use.
 
         Args:
-            config: the server and our credentials.
-            bucket: the rate limit of all requests, including retries.
-            user_agent: our name in the server's audit log.
-            timeout: seconds a request may take, including retries but not the wait for the bucket.
-            cluster: the cluster's name in metrics.
-            limits: the limits of responses.
+            config: the cluster and our credentials.
+            qps: requests per second over time; 0: unlimited. Resources take turns, so a thousand pods to
+                create do not delay a lease.
+            burst: requests that may be sent at once.
+            user_agent: our name in the server's audit log; its part before a slash is the fieldManager of our
+                writes.
+            timeout: as the attribute.
+            cluster: as the attribute.
+            limits: of the server's responses; None: the defaults.
         """
+        self.config = config
+        self.cluster = cluster
         self.timeout = timeout
-        self._config = config
-        self._bucket = bucket
-        self._cluster = cluster
+        self.bucket = TokenBucket(qps, burst)
+        self.outage = Outage()
+        self.turn = asyncio.Lock()
         headers = {
             "User-Agent": user_agent,
             "Accept": "application/json",
             # Compression costs both sides more CPU time than the bytes are worth.
             "Accept-Encoding": "identity",
         }
+        self._field_manager = quote(user_agent.partition("/")[0], safe="")
         self._pools = ConnectionPools(config, headers)
         self._default_timeout = _timeout(timeout)
         self._metrics = TransportMetrics(cluster)
-        self.reader = ResponseReader(limits, cluster=cluster, server=config.server, metrics=self._metrics)
+        self.reader = ResponseReader(
+            limits or ResponseLimits(), cluster=cluster, server=config.server, metrics=self._metrics
+        )
+
+    async def __aenter__(self) -> Self:
+        """Return the client; leaving the block closes it."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        await self.close()
 
     @property
     def served_certificate(self) -> bytes | None:
@@ -89,7 +117,7 @@ class Transport:
         return self._pools.served_certificate
 
     async def close(self) -> None:
-        """Close all connections; current requests fail."""
+        """Close all connections; current and later requests fail."""
         await self._pools.close()
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
@@ -98,42 +126,21 @@ class Transport:
         The slot of a large body (``ResponseLimits.large_at_once``) is released on return, so decode it before the
         next await.
         """
-        async with contextlib.AsyncExitStack() as held:
-            return await self._exchange(method, path, held=held, **options)
+        async with self.receive(method, path, **options) as body:
+            return body
 
     @contextlib.asynccontextmanager
     async def receive(
         self, method: str, path: str, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[bytes]:
-        """Send one request and yield its complete body; a large body keeps its slot until the block ends."""
-        async with contextlib.AsyncExitStack() as held:
-            yield await self._exchange(method, path, held=held, **options)
+        """Send one request, also repeatedly, and yield its complete body.
 
-    async def _exchange(
-        self,
-        method: str,
-        path: str,
-        *,
-        held: contextlib.AsyncExitStack,
-        params: Params | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - limits retries, which a caller's timeout could not
-        verb: str = "",
-        flow: str = "",
-    ) -> bytes:
-        """Send one request, also repeatedly, and return its complete body.
+        A large body keeps its slot until the block ends.
 
         Args:
             method: HTTP method.
             path: a path from ``Resource.path``; may have a query.
-            held: releases the slot of a large body when it is closed.
-            params: more query parameters.
-            body: the request body; None: no body.
-            headers: more headers.
-            timeout: seconds including retries but not the wait for the rate limit; None: the client's.
-            verb: name in metrics; empty: the method.
-            flow: the flow (resource) in which the request waits for the rate limit.
+            options: see ``RequestOptions``.
 
         Raises:
             ApiError: the error that the server returned.
@@ -141,14 +148,21 @@ class Transport:
             ResponseTooLarge: the answer exceeds a limit.
             ConfigError: there are no credentials.
         """
+        async with contextlib.AsyncExitStack() as held:
+            yield await self._exchange(method, path, options, held)
+
+    async def _exchange(
+        self, method: str, path: str, options: RequestOptions, held: contextlib.AsyncExitStack
+    ) -> bytes:
         loop = asyncio.get_running_loop()
-        verb = verb or method
-        url = self._url(path, params)
+        verb = options.get("verb") or method
+        url = self._url(path, options.get("params"))
+        body, timeout = options.get("body"), options.get("timeout")
         limit = self._default_timeout if timeout is None else _timeout(timeout)
         deadline: float | None = None
-        retry = Retry(self._config, method, path)
+        retry = Retry(self.config, method, path)
         while True:
-            await self._bucket.acquire(flow)
+            await self.bucket.acquire(options.get("flow", ""))
             started = loop.time()
             if deadline is None:
                 deadline = started + (self.timeout if timeout is None else timeout)
@@ -156,14 +170,17 @@ class Transport:
                 limit = _timeout(max(0.05, deadline - started))
             sent = await retry.credentials()
             try:
-                code, answer, answer_headers = await self._send(
-                    method,
-                    url,
-                    body=body,
-                    headers=impersonation.merged(sent, headers),
-                    timeout=limit,
-                    held=held,
-                )
+                with self._pools.current() as pool:
+                    async with pool.session.request(
+                        method,
+                        url,
+                        # aiohttp would search its types of payloads for the same class.
+                        data=aiohttp.BytesPayload(body) if body else None,
+                        headers=impersonation.merged(sent, options.get("headers")),
+                        timeout=limit,
+                        **pool.options,
+                    ) as response:
+                        answer = await self.reader.read(response, f"{method} {url.path}", held=held)
             except (asyncio.CancelledError, ResponseTooLarge):
                 # A cancellation is usually the timeout of a caller: count it, so that a server that hangs
                 # appears in the metrics.
@@ -171,16 +188,17 @@ class Transport:
                 raise
             except NETWORK_ERRORS as error:
                 await held.aclose()
-                self._metrics.count(verb, 0)
-                if retry.after_break(without_frames(error)):
-                    continue
-                raise self.failure(error) from error
-            self._metrics.count(verb, code)
+                self._broke(verb, retry, error)
+                continue
+            self._metrics.count(verb, response.status)
             self._metrics.observe(verb, loop.time() - started)
-            if code < 300:
+            if response.status < 300:
                 return answer
             await held.aclose()
-            await retry.after(error_from_response(code, answer, answer_headers), left=deadline - loop.time())
+            left = deadline - loop.time()
+            await retry.after(
+                errors.error_from_response(response.status, answer, response.headers), left=left
+            )
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -202,12 +220,12 @@ class Transport:
         Args:
             method: HTTP method.
             path: a path from ``Resource.path``; may have a query.
-            params: more query parameters.
+            params: as in ``RequestOptions``.
             read_timeout: seconds of silence after which the connection counts as dead; None: no limit.
             head_timeout: seconds until the response must begin; None: only ``read_timeout`` applies, because
                 the log of a silent container begins with its first line.
-            verb: name in metrics; empty: the method.
-            flow: the flow (resource) in which the request waits for the rate limit.
+            verb: as in ``RequestOptions``.
+            flow: as in ``RequestOptions``.
 
         Raises:
             ApiError: the error that the server returned.
@@ -218,10 +236,10 @@ class Transport:
         verb = verb or method
         url = self._url(path, params)
         limit = aiohttp.ClientTimeout(sock_connect=_CONNECT_TIMEOUT, sock_read=read_timeout)
-        retry = Retry(self._config, method, path)
+        retry = Retry(self.config, method, path)
         deadline: float | None = None
         while True:
-            await self._bucket.acquire(flow)
+            await self.bucket.acquire(flow)
             started = loop.time()
             deadline = deadline or started + self.timeout
             sent = await retry.credentials()
@@ -229,17 +247,11 @@ class Transport:
                 try:
                     async with asyncio.timeout(head_timeout):
                         response = await pool.session.request(
-                            method,
-                            url,
-                            headers=sent,
-                            timeout=limit,
-                            **pool.options,
+                            method, url, headers=sent, timeout=limit, **pool.options
                         )
                 except NETWORK_ERRORS as error:
-                    self._metrics.count(verb, 0)
-                    if retry.after_break(without_frames(error)):
-                        continue
-                    raise self.failure(error) from error
+                    self._broke(verb, retry, error)
+                    continue
                 async with response:
                     self._metrics.count(verb, response.status)
                     self._metrics.observe(verb, loop.time() - started)
@@ -252,43 +264,28 @@ class Transport:
                     except NETWORK_ERRORS as error:
                         raise self.failure(error) from error
             left = deadline - loop.time()
-            await retry.after(error_from_response(response.status, answer, response.headers), left=left)
+            await retry.after(
+                errors.error_from_response(response.status, answer, response.headers), left=left
+            )
+
+    def _broke(self, verb: str, retry: Retry, error: Exception) -> None:
+        """Count a request without an answer; raise the error for it unless it may be sent again."""
+        self._metrics.count(verb, 0)
+        if not retry.after_break(without_frames(error)):
+            raise self.failure(error) from error
 
     def failure(self, error: BaseException) -> ConnectionFailed:
         """Return NotConnected if no connection was made, ConnectionFailed if it broke later."""
         text = refusal(without_frames(error)) or " ".join(str(error).split())
         if isinstance(error, aiohttp.ClientHttpProxyError):  # aiohttp's text contains the proxy's password
-            text = f"the proxy {without_password(self._config.proxy_url or '')} answered {error.status} {error.message}"
+            text = f"the proxy {without_password(self.config.proxy_url or '')} answered {error.status} {error.message}"
         if isinstance(error, TimeoutError):
             text = f"no answer in time ({text})" if text else "no answer in time"
-        kind = NotConnected if isinstance(error, _UNREACHABLE) else ConnectionFailed
-        return kind(f"{self._config.server}: {text or type(error).__name__}")
-
-    async def _send(
-        self,
-        method: str,
-        url: URL,
-        *,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - includes reading the body
-        held: contextlib.AsyncExitStack,
-    ) -> tuple[int, bytes, Mapping[str, str]]:
-        with self._pools.current() as pool:
-            async with pool.session.request(
-                method,
-                url,
-                # aiohttp would search its types of payloads for the same class.
-                data=aiohttp.BytesPayload(body) if body else None,
-                headers=headers,
-                timeout=timeout,
-                **pool.options,
-            ) as response:
-                answer = await self.reader.read(response, f"{method} {url.path}", held=held)
-                return response.status, answer, response.headers
+        kind = errors.NotConnected if isinstance(error, _UNREACHABLE) else ConnectionFailed
+        return kind(f"{self.config.server}: {text or type(error).__name__}")
 
     def _url(self, path: str, params: Params | None) -> URL:
-        text = self._config.server + path
+        text = self.config.server + path
         if params:
             text += ("&" if "?" in path else "?") + urlencode(params, quote_via=quote)
         return URL(text, encoded=True)

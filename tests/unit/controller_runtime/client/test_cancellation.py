@@ -99,11 +99,11 @@ async def test_request_cancelled_at_every_await_keeps_nothing(send: Request, kin
                 is_over = False
             except ApiError:
                 pass
-            for pool in client._transport._pools._pools:
+            for pool in client._pools._pools:
                 assert not pool._users
                 connector: Any = pool.session.connector
                 assert not connector._acquired
-            assert not client._transport.reader._large.locked()
+            assert not client.reader._large.locked()
             asked.append(1)
             await _list(client, "plain")
             if is_over:

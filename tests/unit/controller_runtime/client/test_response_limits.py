@@ -288,7 +288,7 @@ class TestLargeBodies:
             return response
 
         async with serve(script) as server, client_of(server, limits=SMALL) as client:
-            reader = client._transport.reader
+            reader = client.reader
             first = asyncio.create_task(client.request("GET", "/a"))
             await until(reader._large.locked)
             second = asyncio.create_task(client.request("GET", "/b"))
@@ -309,7 +309,7 @@ class TestLargeBodies:
             for _ in range(3):
                 with pytest.raises(ResponseTooLarge):
                     await client.request("GET", "/")
-            assert not client._transport.reader._large.locked()
+            assert not client.reader._large.locked()
 
 
 @asynccontextmanager

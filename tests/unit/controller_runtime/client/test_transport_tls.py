@@ -134,8 +134,8 @@ async def test_new_client_certificate_makes_new_connections() -> None:
             await client.get(resources.NODES, "n")
             done.set()
             assert await watch_task == b"onetwo"
-            assert len(client._transport._pools._pools) == 2
-            assert client._transport._pools._pools[0].closed
+            assert len(client._pools._pools) == 2
+            assert client._pools._pools[0].closed
     assert seen == ["old", "old", "new", "new"]
     assert server.connections >= 2
 
