@@ -11,24 +11,10 @@ import functools
 import re
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, Context, Decimal
 
-_SUFFIXES: dict[str, Decimal] = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "": Decimal(1),
-    "k": Decimal(1000),
-    "M": Decimal(1000) ** 2,
-    "G": Decimal(1000) ** 3,
-    "T": Decimal(1000) ** 4,
-    "P": Decimal(1000) ** 5,
-    "E": Decimal(1000) ** 6,
-    "Ki": Decimal(1024),
-    "Mi": Decimal(1024) ** 2,
-    "Gi": Decimal(1024) ** 3,
-    "Ti": Decimal(1024) ** 4,
-    "Pi": Decimal(1024) ** 5,
-    "Ei": Decimal(1024) ** 6,
-}
+_FRACTIONS = {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1)}
+_DECIMAL = {suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)}
+_BINARY = {f"{prefix}i": 1024**power for power, prefix in enumerate("KMGTPE", start=1)}
+_FACTORS = _FRACTIONS | _DECIMAL | {suffix: Decimal(factor) for suffix, factor in _BINARY.items()}
 _PATTERN = re.compile(
     r"([+-]?(?:\d++(?:\.\d*+)?|\.\d++))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
 )
@@ -37,7 +23,6 @@ _DIGITS = 18
 """Every number of at most this many decimal digits is below ``_LARGEST``."""
 _CONTEXT = Context(prec=60, rounding=ROUND_CEILING, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 """Its 60 digits represent every integer in range exactly, so the rounding to 60 digits changes no result."""
-_BINARY = (("Ei", 1024**6), ("Pi", 1024**5), ("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024))
 BINARY_RESOURCES = ("memory", "ephemeral-storage", "storage")
 
 
@@ -47,9 +32,7 @@ def milli(value: str | float) -> int:
     Raises:
         ValueError: not a quantity.
     """
-    if isinstance(value, str) and _is_plain(value):
-        return int(value) * 1000
-    return int(_CONTEXT.multiply(_decimal(value), 1000).to_integral_value(ROUND_CEILING))
+    return _scaled(value, 1000)
 
 
 def amount(value: str | float) -> int:
@@ -58,9 +41,7 @@ def amount(value: str | float) -> int:
     Raises:
         ValueError: not a quantity.
     """
-    if isinstance(value, str) and _is_plain(value):
-        return int(value)
-    return int(_decimal(value).to_integral_value(ROUND_CEILING))
+    return _scaled(value, 1)
 
 
 def of(resource: str, value: str | float) -> int:
@@ -81,14 +62,16 @@ def render(resource: str, count: int) -> str:
     if resource == "cpu":
         return str(count // 1000) if count % 1000 == 0 else f"{count}m"
     if resource in BINARY_RESOURCES or resource.startswith("hugepages-"):
-        for suffix, factor in _BINARY:
+        for suffix, factor in reversed(_BINARY.items()):
             if count and count % factor == 0:
                 return f"{count // factor}{suffix}"
     return str(count)
 
 
-def _is_plain(text: str) -> bool:
-    return len(text) <= _DIGITS and text.isdecimal() and text.isascii()
+def _scaled(value: str | float, factor: int) -> int:
+    if isinstance(value, str) and len(value) <= _DIGITS and value.isdecimal() and value.isascii():
+        return int(value) * factor
+    return int(_CONTEXT.multiply(_decimal(value), factor).to_integral_value(ROUND_CEILING))
 
 
 def _decimal(value: str | float) -> Decimal:
@@ -99,4 +82,4 @@ def _decimal(value: str | float) -> Decimal:
     number, exponent, suffix = match.groups()
     exact = _CONTEXT.create_decimal(number + (exponent or ""))
     # Limited before it becomes an integer, because ``1e999999999`` would be an integer of a billion digits.
-    return max(-_LARGEST, min(_LARGEST, _CONTEXT.multiply(exact, _SUFFIXES[suffix or ""])))
+    return max(-_LARGEST, min(_LARGEST, _CONTEXT.multiply(exact, _FACTORS[suffix or ""])))
