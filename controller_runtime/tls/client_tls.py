@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.pem import KeyPair, as_file
+from controller_runtime.tls.pem import KeyPair, as_file, file_stamp, no_password
 
 Material = Path | bytes | None
 """A PEM file, which may be rotated, or its contents."""
@@ -61,14 +61,13 @@ class TlsMaterial:
                 _file(key) as key_file,
             ):
                 assert certificate_file is not None
-                context.load_cert_chain(certificate_file, key_file, password=_no_password)
+                context.load_cert_chain(certificate_file, key_file, password=no_password)
         return context
 
     def stamp(self) -> tuple[object, ...]:
         """Return a value that changes when a file changes. It also changes when a file disappears."""
-        return tuple(
-            _stamp(part) for part in (self.authority, self.certificate, self.key) if isinstance(part, Path)
-        )
+        parts = (self.authority, self.certificate, self.key)
+        return tuple(file_stamp(part) for part in parts if isinstance(part, Path))
 
     @contextlib.contextmanager
     def _with_source(self, what: str, material: Material) -> Iterator[None]:
@@ -87,15 +86,3 @@ def _file(material: Material) -> Iterator[str | None]:
             yield path
     else:
         yield None if material is None else str(material)
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-def _no_password() -> bytes:
-    raise ValueError("the private key is encrypted; give an unencrypted one")

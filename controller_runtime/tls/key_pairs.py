@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -24,6 +24,14 @@ _COMMON_NAME_LENGTH = 64
 """Maximum length (RFC 5280); longer names are cut. Clients do not verify serving certificates by this
 name."""
 _YEAR = timedelta(days=365)
+_SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+_PURPOSES: Mapping[Usage, Sequence[x509.ObjectIdentifier]] = {
+    "server": [_SERVER],
+    "client": [_CLIENT],
+    "both": [_SERVER, _CLIENT],
+}
+_Extensions = list[tuple[x509.ExtensionType, bool]]
+"""Extensions of a certificate, and whether each is critical."""
 
 
 def make_ca(
@@ -35,11 +43,8 @@ def make_ca(
 ) -> KeyPair:
     """Return a new self-signed certificate authority, with a new ECDSA key unless a key is given."""
     key = key or ec.generate_private_key(ec.SECP256R1())
-    name = _name(common_name, ())
-    builder = _builder(name, name, key.public_key(), issuer_key=key.public_key(), validity=validity, now=now)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    builder = builder.add_extension(_key_usage(ca=True), critical=True)
-    return _pair(builder.sign(key, hashes.SHA256()), key)
+    name = _name(common_name)
+    return _issued(name, key, name, key, _basic(ca=True), validity=validity, now=now)
 
 
 def sign(
@@ -73,25 +78,23 @@ def sign(
         raise ValueError("the CA's key is neither ECDSA nor RSA")
     if issuer.public_key() != issuer_key.public_key():
         raise ValueError("the CA's key does not belong to its certificate")
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(
+    return _issued(
         _name(common_name, organizations),
+        ec.generate_private_key(ec.SECP256R1()),
         issuer.subject,
-        key.public_key(),
-        issuer_key=issuer_key.public_key(),
+        issuer_key,
+        _leaf(hosts, usage),
         validity=validity,
         now=now,
         limit=issuer.not_valid_after_utc,
     )
-    return _pair(_leaf(builder, hosts, usage).sign(issuer_key, hashes.SHA256()), key)
 
 
 def self_signed(common_name: str, *, hosts: Sequence[str] = (), validity: timedelta = 10 * _YEAR) -> KeyPair:
     """Return a self-signed certificate, as a kubelet without a serving certificate creates one."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(common_name, ())
-    builder = _builder(name, name, key.public_key(), issuer_key=key.public_key(), validity=validity, now=None)
-    return _pair(_leaf(builder, hosts, "server").sign(key, hashes.SHA256()), key)
+    name = _name(common_name)
+    return _issued(name, key, name, key, _leaf(hosts, "server"), validity=validity)
 
 
 def expiry(certificate: bytes) -> datetime:
@@ -136,51 +139,53 @@ def is_issued_by(certificate: bytes, ca: bytes) -> bool:
     return True
 
 
-def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
+def _name(common_name: str, organizations: Sequence[str] = ()) -> x509.Name:
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in organizations]
     attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_COMMON_NAME_LENGTH]))
     return x509.Name(attributes)
 
 
-def _builder(
+def _issued(
     subject: x509.Name,
+    key: PrivateKey,
     issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
+    issuer_key: PrivateKey,
+    extensions: _Extensions,
     *,
-    issuer_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
     validity: timedelta,
-    now: datetime | None,
+    now: datetime | None = None,
     limit: datetime | None = None,
-) -> x509.CertificateBuilder:
+) -> KeyPair:
+    """Return a key with a new certificate for it, which expires no later than ``limit``."""
     start = now or datetime.now(UTC)
-    end = min(start + validity, limit) if limit else start + validity
-    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
-    return (
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(public_key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(start - _BACKDATE)
-        .not_valid_after(end)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .not_valid_after(min(start + validity, limit or start + validity))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(authority, critical=False)
+    )
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical=critical)
+    return KeyPair(
+        builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
     )
 
 
-def _leaf(builder: x509.CertificateBuilder, hosts: Sequence[str], usage: Usage) -> x509.CertificateBuilder:
-    purposes = {
-        "server": [ExtendedKeyUsageOID.SERVER_AUTH],
-        "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
-        "both": [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
-    }[usage]
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_key_usage(ca=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+def _leaf(hosts: Sequence[str], usage: Usage) -> _Extensions:
+    extensions = [*_basic(ca=False), (x509.ExtendedKeyUsage(_PURPOSES[usage]), False)]
     if hosts:
         names = [alternative_name(host) for host in dict.fromkeys(hosts)]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return builder
+        extensions.append((x509.SubjectAlternativeName(names), False))
+    return extensions
 
 
 def alternative_name(host: str) -> x509.GeneralName:
@@ -191,8 +196,8 @@ def alternative_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _key_usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+def _basic(*, ca: bool) -> _Extensions:
+    usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=ca,
         crl_sign=ca,
@@ -203,12 +208,4 @@ def _key_usage(*, ca: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _pair(certificate: x509.Certificate, key: PrivateKey) -> KeyPair:
-    return KeyPair(
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-    )
+    return [(x509.BasicConstraints(ca=ca, path_length=None), True), (usage, True)]

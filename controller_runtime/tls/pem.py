@@ -1,4 +1,4 @@
-"""Certificates and keys as PEM, without importing cryptography, which takes 0.1 s of CPU time."""
+"""Certificates and keys as PEM, and their files, without importing cryptography, which takes 0.1 s of CPU time."""
 
 from __future__ import annotations
 
@@ -41,3 +41,16 @@ def as_file(data: bytes) -> Iterator[str]:
         with tempfile.NamedTemporaryFile(buffering=0) as file:
             file.write(data)
             yield file.name
+
+
+def no_password() -> bytes:
+    """Raise, because OpenSSL would prompt for the password of an encrypted key on the terminal."""
+    raise ValueError("the private key is encrypted; give an unencrypted one")
+
+
+def file_stamp(path: Path) -> tuple[int, int, int, int] | None:
+    """Return a value that changes when a file changes; None: there is no such file."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+    return None

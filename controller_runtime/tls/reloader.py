@@ -23,7 +23,7 @@ from prometheus_client import Counter, Gauge
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import expiry, make_ca, self_signed, sign
-from controller_runtime.tls.pem import KeyPair, as_file
+from controller_runtime.tls.pem import KeyPair, as_file, file_stamp, no_password
 
 __all__ = [
     "CertificateReloader",
@@ -51,7 +51,6 @@ _log = log.get_logger(component="certificates")
 ClientCa = str | Path | bytes
 """A CA bundle: the path of a PEM file (str, Path; followed) or PEM itself (bytes; fixed)."""
 
-_Stamp = tuple[tuple[int, int, int, int] | None, ...]
 _INTERVAL = 10.0
 """Seconds between two checks of the files."""
 
@@ -90,7 +89,7 @@ class CertificateReloader:
         self._front = _bare_context(ask_clients=bool(client_ca))
         self._front.sni_callback = self._choose
         self._stamp = self._look()
-        self._current = self._load()
+        self._current = self._load(pair, client_ca)
 
     @classmethod
     def from_pair(cls, pair: KeyPair, *, client_ca: ClientCa = "", name: str = "serving") -> Self:
@@ -121,12 +120,8 @@ class CertificateReloader:
         Raises:
             ConfigError: the pair cannot be used; the previous one stays.
         """
-        previous, self._fixed_pair = self._fixed_pair, pair
-        try:
-            self._current = self._load()
-        except ConfigError:
-            self._fixed_pair = previous
-            raise
+        self._current = self._load(pair, self._client_ca)
+        self._fixed_pair = pair
 
     def trust(self, client_ca: bytes) -> None:
         """Replace the CAs of client certificates by this CA (PEM) from the next connection on.
@@ -134,12 +129,8 @@ class CertificateReloader:
         Raises:
             ConfigError: the CA cannot be used; nothing changes.
         """
-        previous, self._client_ca = self._client_ca, client_ca
-        try:
-            self._current = self._load()
-        except ConfigError:
-            self._client_ca = previous
-            raise
+        self._current = self._load(self._fixed_pair, client_ca)
+        self._client_ca = client_ca
         self._front.verify_mode = self._current.verify_mode
 
     def forget(self) -> None:
@@ -172,9 +163,10 @@ class CertificateReloader:
         self._stamp = stamp
         before = self._fixed_pair, self._client_ca
         try:
-            loaded = await asyncio.to_thread(self._load)
+            loaded = await asyncio.to_thread(self._load, *before)
             # If ``replace`` or ``trust`` was called meanwhile, load again with the new pair or CA.
-            self._current = loaded if (self._fixed_pair, self._client_ca) == before else self._load()
+            current = self._fixed_pair, self._client_ca
+            self._current = loaded if current == before else self._load(*current)
         except ConfigError as error:
             _RELOAD_ERRORS.labels(self._name).inc()
             _log.error(
@@ -186,18 +178,16 @@ class CertificateReloader:
         _log.info("serving certificate reloaded", name=self._name)
         return True
 
-    def _look(self) -> _Stamp:
-        return tuple(_stamp_of(path) for path in self._paths)
+    def _look(self) -> tuple[object, ...]:
+        return tuple(map(file_stamp, self._paths))
 
-    def _load(self) -> ssl.SSLContext:
-        pair = self._fixed_pair
+    def _load(self, pair: KeyPair | None, client_ca: ClientCa) -> ssl.SSLContext:
+        where = "certificate"
         if pair is None:
             certificate, key = self._pair_paths
             pair = KeyPair(_read(certificate), _read(key))
             where = f"certificate {certificate} with key {key}"
-        else:
-            where = "certificate"
-        loaded = _server_context(pair, self._client_ca, where=where)
+        loaded = _server_context(pair, client_ca, where=where)
         _EXPIRATION.labels(self._name).set(expiry(pair.certificate).timestamp())
         return loaded
 
@@ -230,7 +220,7 @@ def _server_context(pair: KeyPair, client_ca: ClientCa, *, where: str) -> ssl.SS
     context = _bare_context(ask_clients=bool(client_ca))
     try:
         with as_file(pair.certificate) as certificate, as_file(pair.key) as key:
-            context.load_cert_chain(certificate, key, password=_no_password)
+            context.load_cert_chain(certificate, key, password=no_password)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{where} cannot be used: {_reason(error)}") from None
     if client_ca:
@@ -257,11 +247,6 @@ def _bare_context(*, ask_clients: bool) -> ssl.SSLContext:
     return context
 
 
-def _no_password() -> bytes:
-    # Raises, because OpenSSL would prompt for a password on the terminal.
-    raise ValueError("the private key is encrypted")
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.lower().replace("_", " ")
@@ -273,10 +258,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-
-
-def _stamp_of(path: Path) -> tuple[int, int, int, int] | None:
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
-    return None
