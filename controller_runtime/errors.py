@@ -8,6 +8,7 @@ from __future__ import annotations
 import email.utils
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ class ConfigError(Exception):
     """An error that the user must correct in a kubeconfig, flag or file. The text names file and field."""
 
 
+@dataclass(eq=False, repr=False)
 class ApiError(Exception):
     """An error answer of the API server, or no answer.
 
@@ -33,21 +35,12 @@ class ApiError(Exception):
         retry_after: seconds after which the client may retry, as set by the server; None: not set.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: int = 0,
-        reason: str = "",
-        status: dict[str, Any] | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.code = code
-        self.reason = reason
-        self.status = status or {}
-        self.retry_after = retry_after
+    message: str
+    _: KW_ONLY
+    code: int = 0
+    reason: str = ""
+    status: dict[str, Any] = field(default_factory=dict)
+    retry_after: float | None = None
 
     def __str__(self) -> str:
         tail = " ".join(str(part) for part in (self.code or "", self.reason) if part)

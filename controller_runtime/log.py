@@ -45,13 +45,9 @@ LEVELS: Mapping[str, int] = {
 
 _KLOG_DEBUG = 4
 """klog verbosity at which Kubernetes components log debug messages."""
-_LEVEL_NAMES = {
-    TRACE: "trace",
-    logging.DEBUG: "debug",
-    logging.INFO: "info",
-    logging.WARNING: "warning",
-    logging.ERROR: "error",
-    logging.CRITICAL: "critical",
+_LEVEL_NAMES = {TRACE: "trace"} | {
+    number: logging.getLevelName(number).lower()
+    for number in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 }
 
 
@@ -193,9 +189,7 @@ def _is_not_client_error(record: logging.LogRecord) -> bool:
 
 
 def _level_name(number: int) -> str:
-    return _LEVEL_NAMES.get(number) or next(
-        (name for limit, name in sorted(_LEVEL_NAMES.items(), reverse=True) if number >= limit), "trace"
-    )
+    return _LEVEL_NAMES[max((limit for limit in _LEVEL_NAMES if limit <= number), default=TRACE)]
 
 
 def _stamp(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from controller_runtime.errors import NotFound
@@ -64,6 +66,21 @@ class Resource:
             if subresource:
                 parts.append(subresource)
         return "/".join(parts)
+
+
+class ObjectClient(Protocol):
+    """The methods of ``client.Client`` that packages below it use."""
+
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
+        """Return an object."""
+
+    async def create(
+        self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        """Create an object."""
+
+    async def update(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace an object; its resourceVersion is the precondition."""
 
 
 def _no_object(message: str) -> NotFound:

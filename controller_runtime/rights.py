@@ -54,14 +54,13 @@ class Right:
     def attributes(self) -> Iterator[dict[str, str]]:
         """Yield ``spec.resourceAttributes`` of a SelfSubjectAccessReview, one per verb (and name)."""
         for verb, name in itertools.product(self.verbs, self.names or ("",)):
-            attributes = {"verb": verb, "group": self.group, "resource": self.resource}
-            if self.subresource:
-                attributes["subresource"] = self.subresource
-            if self.namespace:
-                attributes["namespace"] = self.namespace
-            if name:
-                attributes["name"] = name
-            yield attributes
+            optional = {"subresource": self.subresource, "namespace": self.namespace, "name": name}
+            yield {
+                "verb": verb,
+                "group": self.group,
+                "resource": self.resource,
+                **{field: value for field, value in optional.items() if value},
+            }
 
 
 def in_own_namespace(group: str, resource: str, verbs: tuple[str, ...], purpose: str, *names: str) -> Right:

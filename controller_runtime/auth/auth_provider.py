@@ -36,7 +36,8 @@ class AuthProvider(Credentials):
 
     async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
         """Return the headers to send now; check expiry once a minute, one caller at a time."""
-        if self._headers is not None and not refresh and not self._is_due():
+        is_due = asyncio.get_running_loop().time() - self._asked_at >= REREAD_SECONDS
+        if self._headers is not None and not refresh and not is_due:
             return self._headers
         before = self._headers
         async with self._lock:
@@ -44,9 +45,6 @@ class AuthProvider(Credentials):
                 await self._sign_in()
         assert self._headers is not None
         return self._headers
-
-    def _is_due(self) -> bool:
-        return asyncio.get_running_loop().time() - self._asked_at >= REREAD_SECONDS
 
     async def _sign_in(self) -> None:
         from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy; see the module's docstring

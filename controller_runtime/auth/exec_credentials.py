@@ -178,6 +178,7 @@ async def _execute(plugin: Plugin) -> bytes:
         hint = f" ({' '.join(plugin.install_hint.split())})" if plugin.install_hint else ""
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{plugin.source}.exec.command: {plugin.command}: {reason}{hint}") from None
+    where = f"{plugin.source}.exec: {plugin.command}"
     try:
         async with asyncio.timeout(_RUN_TIMEOUT):
             # Read both pipes concurrently, because a plugin blocks when it writes to a full pipe.
@@ -185,21 +186,17 @@ async def _execute(plugin: Plugin) -> bytes:
                 _read_all(process.stdout, process), _read_all(process.stderr, process), process.wait()
             )
     except TimeoutError:
-        raise ConfigError(
-            f"{plugin.source}.exec: {plugin.command}: no answer in {_RUN_TIMEOUT:g} s"
-        ) from None
+        raise ConfigError(f"{where}: no answer in {_RUN_TIMEOUT:g} s") from None
     finally:
         if process.returncode is None:
             _kill(process)
             await process.wait()
     if max(len(output), len(complaint)) > _MOST_OUTPUT:
-        raise ConfigError(
-            f"{plugin.source}.exec: {plugin.command}: more than {_MOST_OUTPUT:,} bytes of output"
-        )
+        raise ConfigError(f"{where}: more than {_MOST_OUTPUT:,} bytes of output")
     if process.returncode:
         words = " ".join(complaint.decode("utf-8", "replace").split())[-_LONGEST_COMPLAINT:]
         tail = f": {words}" if words else ""
-        raise ConfigError(f"{plugin.source}.exec: {plugin.command}: exit code {process.returncode}{tail}")
+        raise ConfigError(f"{where}: exit code {process.returncode}{tail}")
     return output
 
 

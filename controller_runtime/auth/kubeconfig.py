@@ -145,6 +145,7 @@ def _from_context(context: Context, *, server: str) -> ConnectionConfig:
         raise ConfigError(
             f"{cluster.at('insecure-skip-tls-verify')}: certificate-authority is set, too; remove one of them"
         )
+    credentials, impersonation = _credentials(context, url=url), impersonation_headers(user)
     return ConnectionConfig(
         url,
         tls=TlsMaterial(
@@ -154,7 +155,7 @@ def _from_context(context: Context, *, server: str) -> ConnectionConfig:
             key=key,
             verify=not insecure,
         ),
-        credentials=_credentials(context, url=url),
+        credentials=Impersonating(credentials, impersonation) if impersonation else credentials,
         namespace=context.namespace,
         context_name=context.name,
         proxy_url=proxy or proxy_for(url, environment=os.environ),
@@ -164,12 +165,6 @@ def _from_context(context: Context, *, server: str) -> ConnectionConfig:
 
 
 def _credentials(context: Context, *, url: str) -> Credentials:
-    own = _own_credentials(context, url=url)
-    impersonation = impersonation_headers(context.user)
-    return Impersonating(own, impersonation) if impersonation else own
-
-
-def _own_credentials(context: Context, *, url: str) -> Credentials:
     user = context.user
     token, token_file = user.text("token"), user.path("tokenFile")
     if token and (problem := token_problem(token)):

@@ -5,32 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from collections.abc import Mapping
-from typing import Any, Protocol
 
 from controller_runtime import resources
 from controller_runtime.api.keyed_hash import KEY_BYTES
 from controller_runtime.errors import AlreadyExists, ConfigError, Conflict, Forbidden, Invalid, NotFound
-from controller_runtime.resources import Resource
+from controller_runtime.resources import ObjectClient
 
 FIELD = "key"
 """The data field of the Secret that holds the random key."""
 _TRIES = 5
-
-
-class SecretClient(Protocol):
-    """The methods of ``client.Client`` that are used here."""
-
-    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
-        """Return an object."""
-
-    async def create(
-        self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None
-    ) -> dict[str, Any]:
-        """Create an object."""
-
-    async def update(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace an object; its resourceVersion is the precondition."""
 
 
 class SecretKey:
@@ -40,7 +23,7 @@ class SecretKey:
     have the same key, because the first write wins.
     """
 
-    def __init__(self, client: SecretClient, *, namespace: str, name: str) -> None:
+    def __init__(self, client: ObjectClient, *, namespace: str, name: str) -> None:
         """Create a reader; sends no request."""
         self._client = client
         self._namespace = namespace

@@ -187,12 +187,13 @@ class Reflector:
             read_timeout=seconds + _SILENCE_GRACE,
             **self._selection,
         )
+        patience = _BOOKMARK_SILENCE if self._sends_bookmarks else None
         slicer = Slicer()
         loop = asyncio.get_running_loop()
         begun = loop.time()
         is_empty = True
         try:
-            async with contextlib.aclosing(batches), asyncio.timeout(self._patience()) as silence:
+            async with contextlib.aclosing(batches), asyncio.timeout(patience) as silence:
                 async for batch in batches:
                     if is_empty:  # the first batch is empty: the server has accepted the watch
                         self._client.outage.answered()
@@ -218,9 +219,6 @@ class Reflector:
             self._sink.change(event.type, changed)
         # Set last, so that the event is read again if a line before this fails.
         self.resource_version = event.object.resource_version
-
-    def _patience(self) -> float | None:
-        return _BOOKMARK_SILENCE if self._sends_bookmarks else None
 
     def _note_contact(self) -> None:
         self._contact = asyncio.get_running_loop().time()

@@ -13,12 +13,12 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from prometheus_client import Counter
 
 from controller_runtime import log, resources
-from controller_runtime.client.client import PatchType
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
 from controller_runtime.events.correlator import EventCorrelator, Happening, Recent, Series, reference_to
 from controller_runtime.events.queue import EventQueue
@@ -48,15 +48,9 @@ class EventsClient(Protocol):
         """Create an object."""
 
     async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        patch: Any,
-        *,
-        namespace: str | None = None,
-        patch_type: PatchType = ...,
+        self, resource: Resource, name: str, patch: Any, *, namespace: str | None = None
     ) -> dict[str, Any]:
-        """Change parts of an object."""
+        """Change parts of an object by a JSON merge patch."""
 
 
 _RECENT = 50
@@ -239,33 +233,28 @@ class EventRecorder:
 
     async def _write(self, series: Series) -> None:
         """Create or update the server's Event to match the current state of the series."""
-        body, changing, fingerprint = series.body, series.changing(), series.fingerprint()
+        fingerprint = series.fingerprint()
         if fingerprint == series.sent:
             return
+        create = partial(self._client.create, resources.EVENTS, series.body, namespace=series.namespace)
+        patch = partial(
+            self._client.patch, resources.EVENTS, series.name, series.changing(), namespace=series.namespace
+        )
         if series.sent is None:
             try:
-                await self._client.create(resources.EVENTS, body, namespace=series.namespace)
+                await create()
             except AlreadyExists:
                 # Created by an earlier attempt that got no answer, or mirrored before a restart.
-                await self._patch(series, changing)
+                await patch()
         else:
             try:
-                await self._patch(series, changing)
+                await patch()
             except NotFound:  # Events expire after an hour
                 series.sent = None
-                await self._client.create(resources.EVENTS, body, namespace=series.namespace)
+                await create()
         outcome = "created" if series.sent is None else "updated"
         series.sent = fingerprint
         _WRITTEN.labels(self._client.cluster, outcome).inc()
-
-    async def _patch(self, series: Series, changing: dict[str, Any]) -> None:
-        await self._client.patch(
-            resources.EVENTS,
-            series.name,
-            changing,
-            namespace=series.namespace,
-            patch_type=PatchType.MERGE,
-        )
 
     def _reject(self, series: Series, error: ApiError) -> None:
         """Count an Event that the server rejects; log a warning once for each kind of rejection."""

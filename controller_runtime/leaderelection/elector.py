@@ -61,7 +61,7 @@ class LeaderElector:
 
     def __init__(
         self,
-        client: record.LeaseClient,
+        client: resources.ObjectClient,
         *,
         namespace: str,
         name: str,

@@ -1,30 +1,14 @@
-"""The content of a Lease as plain dicts, with the fields of client-go's LeaderElectionRecord, and the client for it. No IO."""
+"""The content of a Lease as plain dicts, with the fields of client-go's LeaderElectionRecord. No IO."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api.timestamps import micro_time
-from controller_runtime.resources import Resource
-
-
-class LeaseClient(Protocol):
-    """The methods of ``client.Client`` that the elector uses."""
-
-    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
-        """Return an object."""
-
-    async def create(
-        self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None
-    ) -> dict[str, Any]:
-        """Create an object."""
-
-    async def update(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace an object; its resourceVersion is the precondition."""
 
 
 def spec_of(lease: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 
 from prometheus_client import Histogram
 
+from controller_runtime.process.lifecycle import beside
+
 _STALLS = Histogram(
     "virtual_node_event_loop_stall_seconds",
     "Delay of an event loop timer in seconds, measured 20 times a second.",
@@ -25,12 +27,10 @@ _busy = 0.0
 async def measured() -> AsyncIterator[None]:
     """Measure how late a timer of the event loop is while the block runs; the means are 0 after it."""
     global _recent, _busy
-    task = asyncio.create_task(_measure(), name="event loop stalls")
     try:
-        yield
+        async with beside(_measure()):
+            yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         _recent = _busy = 0.0
 
 

@@ -115,7 +115,9 @@ class Connections:
 
     def __init__(self, name: str, limits: ConnectionLimits, *, setting: str = "") -> None:
         self.limits = limits
-        self.held: ByteBudget[Peer] = ByteBudget(limits.held_bytes, drop=self._drop_for_memory)
+        self.held: ByteBudget[Peer] = ByteBudget(
+            limits.held_bytes, drop=lambda peer: self._end(peer, "memory")
+        )
         self._name = name
         self._setting = setting
         self._peers: set[Peer] = set()
@@ -169,9 +171,6 @@ class Connections:
                 setting=self._setting or None,
             )
         self._end(peer, "connections")
-
-    def _drop_for_memory(self, peer: Peer) -> None:
-        self._end(peer, "memory")
 
     def _end(self, peer: Peer, limit: str) -> None:
         _CLOSED.labels(self._name, limit).inc()

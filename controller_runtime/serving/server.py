@@ -64,8 +64,7 @@ class HttpsServer:
         host: address to bind; "" and "::" mean all IPv4 and IPv6 addresses of the machine.
         port: TCP port; 0: a free port, see ``port`` after ``start``.
         tls: certificates to serve. With a client CA, clients without its certificate are refused, except for
-            health and metrics. A reloader's ``run`` is started with the server, unless
-            ``follow_certificates`` is false because another task runs it. None: plain HTTP.
+            health and metrics. A reloader's ``run`` is started with the server. None: plain HTTP.
         client_names: common names allowed in a client certificate; empty: any.
         middlewares: applied to every handler, including the health endpoints; the first is the outermost.
         health: whether to serve ``/healthz``, ``/livez`` and ``/readyz``.
@@ -87,7 +86,6 @@ class HttpsServer:
         *,
         tls: CertificateReloader | ssl.SSLContext | None = None,
         client_names: Collection[str] = (),
-        follow_certificates: bool = True,
         middlewares: Sequence[Middleware] = (),
         health: bool = True,
         metrics: bool = True,
@@ -113,7 +111,6 @@ class HttpsServer:
         self._setting = setting
         self._bound = listener
         self._tls = tls
-        self._follow = follow_certificates
         self._shutdown_timeout = shutdown_timeout
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -188,7 +185,7 @@ class HttpsServer:
             self._gate, sock=sock, backlog=_BACKLOG, start_serving=False
         )
         await self._listener.start_serving()
-        if isinstance(self._tls, CertificateReloader) and self._follow:
+        if isinstance(self._tls, CertificateReloader):
             self._follower = asyncio.create_task(self._tls.run(), name="certificate reloader")
 
     async def announce_shutdown(self, seconds: float) -> None:

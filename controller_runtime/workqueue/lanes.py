@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -13,13 +14,10 @@ _SHARE = 4
 flow gets 40 and a second one 8, and one stays free for the next flow."""
 
 
+@dataclass(slots=True)
 class _Flow(Generic[K]):
-    __slots__ = ("held", "lanes", "priorities")
-
-    def __init__(self) -> None:
-        self.lanes: dict[int, OrderedDict[K, None]] = {}
-        self.priorities: list[int] = []
-        self.held = 0
+    lanes: dict[int, OrderedDict[K, None]] = field(default_factory=dict)
+    held: int = 0
 
 
 class Lanes(Generic[K]):
@@ -55,17 +53,9 @@ class Lanes(Generic[K]):
         name = ""
         if self._flow is not None:
             name = self._flow_of[key] = self._flow(key)
-        flow = self._flows.get(name)
-        if flow is None:
-            flow = self._flows[name] = _Flow()
-        lane = flow.lanes.get(priority)
-        if lane is None:
-            lane = flow.lanes[priority] = OrderedDict()
-            flow.priorities.append(priority)
-            flow.priorities.sort(reverse=True)
-        lane[key] = None
-        if name not in self._turns:
-            self._turns[name] = flow
+        flow = self._flows.setdefault(name, _Flow())
+        flow.lanes.setdefault(priority, OrderedDict())[key] = None
+        self._turns.setdefault(name, flow)
 
     def pull(self, key: K, priority: int) -> None:
         """Remove a queued key."""
@@ -78,7 +68,7 @@ class Lanes(Generic[K]):
         for name, flow in self._turns.items():
             if self._is_bounded and flow.held >= _SHARE * self._free:
                 continue
-            priority = flow.priorities[0]
+            priority = max(flow.lanes)
             key = next(iter(flow.lanes[priority]))
             if self._flow is not None:
                 self._turns.move_to_end(name)
@@ -103,7 +93,6 @@ class Lanes(Generic[K]):
                 for key in lane:
                     self._flow_of.pop(key, None)
             flow.lanes.clear()
-            flow.priorities.clear()
             del self._turns[name]
             self._forget(name)
 
@@ -112,8 +101,7 @@ class Lanes(Generic[K]):
         del lane[key]
         if not lane:
             del flow.lanes[priority]
-            flow.priorities.remove(priority)
-            if not flow.priorities:
+            if not flow.lanes:
                 del self._turns[name]
 
     def _forget(self, name: str) -> None:

@@ -16,7 +16,6 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -101,11 +100,10 @@ class WorkQueue(Generic[K]):
         self._retries: Any = _RETRIES.labels(name)
         # Weak references, because metrics live as long as the process and must not keep an unused queue and
         # its keys.
-        found = weakref.ref(self)
+        found, ages = weakref.ref(self), weakref.WeakMethod(self._ages)
         self._depth.set_function(lambda: 0 if (queue := found()) is None else len(queue))
-        ages = partial(_ages_of, found)
-        _UNFINISHED.labels(name).set_function(lambda: sum(ages()))
-        _LONGEST.labels(name).set_function(lambda: max(ages(), default=0.0))
+        _UNFINISHED.labels(name).set_function(lambda: sum((ages() or list)()))
+        _LONGEST.labels(name).set_function(lambda: max((ages() or list)(), default=0.0))
 
     def __len__(self) -> int:
         """Return the number of keys that wait for a worker now, without delayed ones."""
@@ -286,8 +284,3 @@ class WorkQueue(Generic[K]):
         now = self._loop.time()
         # Copy the values, because metrics are rendered in another thread.
         return [now - started for started in list(self._processing.values())]
-
-
-def _ages_of(found: weakref.ref[WorkQueue[Any]]) -> list[float]:
-    queue = found()
-    return [] if queue is None else queue._ages()  # noqa: SLF001 - the module's own

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import log, resources
-from controller_runtime.auth.secret_key import SecretClient
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from controller_runtime.tls.reloader import CertificateReloader, expiry, make_ca, self_signed
 from multi_scheduler.certificates.secrets import (
@@ -37,7 +36,7 @@ class CertificateKeeper:
     the running scheduler trusts no other CA.
     """
 
-    client: SecretClient
+    client: resources.ObjectClient
     namespace: str
     """Namespace of the Secrets."""
     server_secret: str

@@ -62,7 +62,7 @@ class Server:
         patch: Any,
         *,
         namespace: str | None = None,
-        patch_type: PatchType = PatchType.STRATEGIC,
+        patch_type: PatchType = PatchType.MERGE,
     ) -> dict[str, Any]:
         """PATCH."""
         await self._enter("patch", resource)
