@@ -16,7 +16,7 @@ from aiohttp.client_proto import ResponseHandler
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.response_handler import CpuMeter, MeteredResponseHandler
 from controller_runtime.errors import ConnectionFailed
-from controller_runtime.util.keep_alive import keep_alive
+from controller_runtime.serving.raw_connection import keep_alive
 
 _KEEPALIVE = 45.0
 """Seconds an idle connection is kept: less than the 60 s of many load balancers and the 90 s of an API

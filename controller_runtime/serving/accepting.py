@@ -100,16 +100,12 @@ class Gate:
         self.stream = stream
         self.handshakes: set[asyncio.Task[None]] = set()
         self.fronts: set[Front] = set()
-        self._server = server
-        self._options = options
+        self.server = server
+        self.options = options
 
     def __call__(self) -> asyncio.Protocol:
         """Return the protocol of a connection that is about to be accepted."""
         return Accepted(self)
-
-    def new_handler(self, peer: Peer) -> asyncio.Protocol:
-        """Return aiohttp's protocol for a connection."""
-        return HttpHandler(self._server, peer, **self._options)
 
     async def close(self) -> None:
         """Close the connections that have not sent a request head."""
@@ -242,7 +238,7 @@ class Front(asyncio.Protocol):
         """Pass the head of this length to aiohttp, and the following bytes unless they are kept here."""
         assert self._connection is not None
         head, self._held = bytes(self._held[:length]), self._held[length:]
-        self._handler = self._gate.new_handler(self._peer)
+        self._handler = HttpHandler(self._gate.server, self._peer, **self._gate.options)
         self._handler.connection_made(self._connection.transport)
         self._handler.data_received(head)
         if self._gate.stream is not None and self._gate.stream.match(head):

@@ -8,11 +8,12 @@ older name of ``/livez`` (``health``).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import platform
 import socket
 import ssl
 from collections.abc import Collection, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import prometheus_client
 from aiohttp import web
@@ -20,6 +21,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import version
+from controller_runtime.process.lifecycle import beside
 from controller_runtime.process.listening import bind, parse_address
 from controller_runtime.serving.accepting import Gate, count_requests, peer_of
 from controller_runtime.serving.bodies import Bodies
@@ -105,16 +107,14 @@ class HttpsServer:
         )
         strangers = 128 if isinstance(tls, CertificateReloader) and tls.verifies_clients else 512
         self._connections = Connections(name, limits or ConnectionLimits(strangers=strangers))
-        self._gate: Gate | None = None
         self._host = host
         self._wanted_port = port
         self._setting = setting
         self._bound = listener
         self._tls = tls
         self._shutdown_timeout = shutdown_timeout
-        self._runner: web.AppRunner | None = None
-        self._listener: asyncio.Server | None = None
-        self._follower: asyncio.Task[None] | None = None
+        self._running = contextlib.AsyncExitStack()
+        """Closes what ``start`` has opened."""
         self._port = 0
         self._stopping = False
         self.health = HealthChecks()
@@ -158,35 +158,34 @@ class HttpsServer:
             await self._serve(sock)
         except BaseException:
             self._port = 0
-            try:
-                await self.stop()
-            finally:
-                sock.close()
+            await self.stop()
             raise
 
     async def _serve(self, sock: socket.socket) -> None:
+        self._running.callback(sock.close)
         # ``handler_cancellation``: streaming handlers (logs -f) end when their client disconnects, instead of
         # hours later.
-        self._runner = web.AppRunner(
+        runner = web.AppRunner(
             self.app,
             handle_signals=False,
             handler_cancellation=True,
             shutdown_timeout=self._shutdown_timeout,
         )
-        await self._runner.setup()
-        assert self._runner.server is not None
+        self._running.push_async_callback(runner.cleanup)
+        await runner.setup()
+        assert runner.server is not None
         context = self._tls.context if isinstance(self._tls, CertificateReloader) else self._tls
-        self._gate = Gate(
-            self._runner.server, lambda: context, connections=self._connections, options=_OPTIONS
-        )
+        gate = Gate(runner.server, lambda: context, connections=self._connections, options=_OPTIONS)
+        self._running.push_async_callback(gate.close)
+        if isinstance(self._tls, CertificateReloader):
+            await self._running.enter_async_context(beside(self._tls.run()))
         # aiohttp's SockSite is not used: if its start is cancelled, it leaves a socket that the loop keeps
         # polling.
-        self._listener = await asyncio.get_running_loop().create_server(
-            self._gate, sock=sock, backlog=_BACKLOG, start_serving=False
+        listener = await asyncio.get_running_loop().create_server(
+            gate, sock=sock, backlog=_BACKLOG, start_serving=False
         )
-        await self._listener.start_serving()
-        if isinstance(self._tls, CertificateReloader):
-            self._follower = asyncio.create_task(self._tls.run(), name="certificate reloader")
+        self._running.callback(listener.close)
+        await listener.start_serving()
 
     async def announce_shutdown(self, seconds: float) -> None:
         """Fail readiness and keep serving for some seconds, because clients notice the shutdown late."""
@@ -197,21 +196,7 @@ class HttpsServer:
     async def stop(self) -> None:
         """Fail readiness, stop listening, wait up to ``shutdown_timeout`` seconds for requests, and close."""
         self._stopping = True
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        try:
-            if self._follower is not None:
-                self._follower.cancel()
-                await asyncio.gather(self._follower, return_exceptions=True)
-                self._follower = None
-        finally:
-            if self._gate is not None:
-                gate, self._gate = self._gate, None
-                await gate.close()
-            if self._runner is not None:
-                runner, self._runner = self._runner, None
-                await runner.cleanup()
+        await self._running.aclose()
 
     async def run(self) -> None:
         """Serve until cancelled, then stop gracefully.
@@ -259,8 +244,7 @@ class HealthServer(HttpsServer):
         address: ``host:port``.
         checks: checks of readiness.
         setting: as for ``HttpsServer``.
-        registry: as for ``HttpsServer``.
-        listener: as for ``HttpsServer``.
+        options: other arguments of ``HttpsServer``.
 
     Raises:
         ConfigError: the address is invalid.
@@ -272,19 +256,9 @@ class HealthServer(HttpsServer):
         *,
         checks: Mapping[str, Check] | None = None,
         setting: str = "--health-addr",
-        registry: Registry = of_this_process,
-        listener: socket.socket | None = None,
+        **options: Any,
     ) -> None:
-        host, port = parse_address(address)
         limits = ConnectionLimits(total=128, strangers=128)
-        super().__init__(
-            host,
-            port,
-            limits=limits,
-            name="health",
-            setting=setting,
-            registry=registry,
-            listener=listener,
-        )
+        super().__init__(*parse_address(address), limits=limits, name="health", setting=setting, **options)
         for name, check in (checks or {}).items():
             self.add_check(name, check)
