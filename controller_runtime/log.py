@@ -162,8 +162,9 @@ class _StandardLibraryHandler(logging.Handler):
                 "component": record.name,
                 "exc_info": record.exc_info or None,
             }
+            level = max((limit for limit in _LEVEL_NAMES if limit <= record.levelno), default=TRACE)
             for processor in self._processors:
-                line = processor(None, _level_name(record.levelno), line)
+                line = processor(None, _LEVEL_NAMES[level], line)
             self._sink.write(line)
         except Exception:  # noqa: BLE001 - an invalid format string must not fail the caller
             self._sink.write(f"cannot render a log record of {record.name}: {record.msg!r}".encode())
@@ -186,10 +187,6 @@ def _is_not_client_error(record: logging.LogRecord) -> bool:
     kind = (record.exc_info and record.exc_info[0]) or Exception
     is_client_error = issubclass(kind, ConnectionError) or kind.__module__ == "aiohttp.http_exceptions"
     return not is_client_error or record.name != "aiohttp.server"
-
-
-def _level_name(number: int) -> str:
-    return _LEVEL_NAMES[max((limit for limit in _LEVEL_NAMES if limit <= number), default=TRACE)]
 
 
 def _stamp(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

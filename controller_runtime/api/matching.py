@@ -43,7 +43,8 @@ def parse_selector(text: str) -> Matcher:
     Raises:
         ValueError: not a label selector.
     """
-    requirements = [_requirement(part) for part in _parts(text)]
+    # A comma separates the parts, except in parentheses.
+    requirements = [_requirement(part.strip()) for part in _PART.findall(text) if part.strip()]
     return lambda labels: all(holds(one, labels) for one in requirements)
 
 
@@ -161,11 +162,6 @@ def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     if toleration.get("operator") == "Exists":
         return True
     return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
-
-
-def _parts(text: str) -> list[str]:
-    """Return the parts of a selector; a comma separates them, except in parentheses."""
-    return [part.strip() for part in _PART.findall(text) if part.strip()]
 
 
 def _requirement(part: str) -> dict[str, Any]:

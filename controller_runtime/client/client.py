@@ -96,27 +96,21 @@ class Client(ObjectVerbs):
             options.get("label_selector"), options.get("field_selector"), options.get("resource_version")
         )
         pages = ListPages(params, size=options.get("page_size", list_pages.SIZE))
-        return await pages.read(lambda: self._page(resource, path, pages.params, decode_page, convert))
 
-    async def _page(
-        self,
-        resource: Resource,
-        path: str,
-        params: dict[str, str],
-        decode_page: Callable[[bytes], tuple[Items[S], ListMeta]],
-        convert: Callable[[S], T],
-    ) -> tuple[Items[T], ListMeta]:
-        async with (
-            self.receive("GET", path, params=params, verb="LIST", flow=resource.plural) as body,
-            self.turn,
-        ):
-            found, meta = self._decode(body, decode_page, f"GET {path}")
-            converted: Items[T] = []
-            slicer = Slicer()
-            for one in found:
-                converted.append(convert(one))
-                await slicer.tick()
-            return converted, meta
+        async def page() -> tuple[Items[T], ListMeta]:
+            async with (
+                self.receive("GET", path, params=pages.params, verb="LIST", flow=resource.plural) as body,
+                self.turn,
+            ):
+                found, meta = self._decode(body, decode_page, f"GET {path}")
+                converted: Items[T] = []
+                slicer = Slicer()
+                for one in found:
+                    converted.append(convert(one))
+                    await slicer.tick()
+                return converted, meta
+
+        return await pages.read(page)
 
     async def watch(
         self, resource: Resource, **options: Unpack[WatchOptions]

@@ -165,7 +165,8 @@ class EventCorrelator:
         key = (*kind, involved.get("fieldPath", ""), message)
         if self._is_one_of_many(kind, message, at):
             message, key = COMBINED + message, kind
-        message = _cut(message)
+        if len(message) > MESSAGE_LENGTH:
+            message = message[: MESSAGE_LENGTH - 4] + " ..."
         series = self._series.touch(key)
         if series is None:
             series = self._series[key] = Series(self._event(what, now))
@@ -231,7 +232,3 @@ class EventCorrelator:
         if len(name) > _NAME_LENGTH or not _DNS_SUBDOMAIN.fullmatch(name):
             return f"{uuid.uuid4()}.{stamp:x}"
         return name
-
-
-def _cut(message: str) -> str:
-    return message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 4] + " ..."

@@ -79,10 +79,7 @@ class TlsMaterial:
             raise ConfigError(f"{self.source}: {what}{where}: {' '.join(str(reason).split())}") from None
 
 
-@contextlib.contextmanager
-def _file(material: Material) -> Iterator[str | None]:
+def _file(material: Material) -> contextlib.AbstractContextManager[str | None]:
     if isinstance(material, bytes):
-        with as_file(material) as path:
-            yield path
-    else:
-        yield None if material is None else str(material)
+        return as_file(material)
+    return contextlib.nullcontext(None if material is None else str(material))

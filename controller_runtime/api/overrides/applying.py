@@ -14,13 +14,15 @@ import msgspec
 
 from controller_runtime.api import matching
 from controller_runtime.api.overrides.config import ImageRewrite, Override
-from controller_runtime.api.overrides.images import rewritten
+from controller_runtime.api.policy.images import repository_name
 from controller_runtime.api.policy.rules import matches
 from controller_runtime.api.strategic_merge import merged
 
 ALL_CONTAINERS = "*"
 _PATCHED_CONTAINERS = ("containers", "initContainers")
 _NO_SOURCE = {"value": None, "valueFrom": None}
+_LONGEST_IMAGE = 4096
+"""Maximum characters of an image that is rewritten. Valid names are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,21 @@ def for_images(overrides: Sequence[CompiledOverride]) -> list[CompiledOverride]:
     return [
         replace(one, tolerations=(), metadata={}, containers={}, spec={}) for one in overrides if one.images
     ]
+
+
+def rewritten(image: str, rewrites: Sequence[ImageRewrite]) -> str:
+    """Return an image under the first rewrite whose ``from`` begins its full name; unchanged if there is none.
+
+    A prefix ends at a boundary: ``docker.io/library/nginx`` matches ``nginx:1.29`` and not ``nginx-exporter``.
+    """
+    if not rewrites or not image or len(image) > _LONGEST_IMAGE:
+        return image
+    name = repository_name(image)
+    for one in rewrites:
+        rest = name.removeprefix(one.source)
+        if len(rest) < len(name) and (one.source.endswith("/") or not rest or rest[0] in "/:@"):
+            return one.to + rest
+    return image
 
 
 def _spec(spec: Mapping[str, Any], one: CompiledOverride) -> dict[str, Any]:

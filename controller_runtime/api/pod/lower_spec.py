@@ -94,18 +94,16 @@ def _scheduling(
     # Without this, the lower API server would add the expressions for matchLabelKeys again and refuse the
     # pod.
     above = label_keys.settled(above)
-    scheduling: dict[str, Any] = {}
     affinity = {
         kind: kept
         for kind in ("podAffinity", "podAntiAffinity")
         if (kept := _per_host((above.get("affinity") or {}).get(kind)))
     }
+    node_selector = None
     if selector is not None:
-        if node_selector := selector.get("nodeSelector"):
-            scheduling["nodeSelector"] = node_selector
+        node_selector, tolerations = selector.get("nodeSelector"), selector.get("tolerations")
         if node_affinity := (selector.get("affinity") or {}).get("nodeAffinity"):
             affinity["nodeAffinity"] = node_affinity
-        tolerations = selector.get("tolerations") or []
     else:
         tolerations = [
             toleration
@@ -114,18 +112,18 @@ def _scheduling(
         ]
     if preferred:
         affinity["nodeAffinity"] = _preferring(affinity.get("nodeAffinity") or {}, preferred)
-    if affinity:
-        scheduling["affinity"] = affinity
-    if tolerations:
-        scheduling["tolerations"] = tolerations
     spread = [
         constraint
         for constraint in above.get("topologySpreadConstraints") or ()
         if constraint.get("topologyKey") == names.LABEL_HOSTNAME
     ]
-    if spread:
-        scheduling["topologySpreadConstraints"] = spread
-    return scheduling
+    scheduling = {
+        "nodeSelector": node_selector,
+        "affinity": affinity,
+        "tolerations": tolerations,
+        "topologySpreadConstraints": spread,
+    }
+    return {field: value for field, value in scheduling.items() if value}
 
 
 def _per_host(affinity: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller_runtime.api.overrides.applying import rewritten
 from controller_runtime.api.overrides.config import ImageRewrite
-from controller_runtime.api.overrides.images import rewritten
 
 DIGEST = "sha256:" + "0" * 64
 HUB = ("docker.io/", "mirror.example/")
