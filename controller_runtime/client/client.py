@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import aiohttp
 
 from controller_runtime.client import list_pages
 from controller_runtime.client.decoding import ListMeta, decode_list, decode_watch_event, page_decoder
-from controller_runtime.client.list_pages import ListOptions, ListPages, ObjectList
+from controller_runtime.client.list_pages import ListOptions, ListPages, ObjectList, Selection
 from controller_runtime.client.object_verbs import ObjectVerbs, PatchType
 from controller_runtime.client.transport import NETWORK_ERRORS
 from controller_runtime.errors import ApiError, ConnectionFailed, Unavailable
@@ -36,16 +36,15 @@ Batch = list[WatchEvent]
 """Aliases, because ``Client.list`` hides the built-in name inside the class."""
 
 
-class WatchOptions(TypedDict, total=False):
-    """Options that ``Client.watch`` passes to ``Client.watch_batches``."""
+class WatchOptions(Selection, total=False):
+    """Options of ``Client.watch`` and ``Client.watch_batches``."""
 
-    namespace: str | None
-    label_selector: str | None
-    field_selector: str | None
-    resource_version: str | None
     timeout_seconds: float
+    """Seconds after which the server closes the watch (300)."""
     allow_bookmarks: bool
-    read_timeout: float | None
+    """Whether the server sends bookmarks (true)."""
+    read_timeout: float
+    """Seconds of silence after which the connection counts as dead; default: a little more than the watch takes."""
 
 
 class Client(ObjectVerbs):
@@ -92,9 +91,7 @@ class Client(ObjectVerbs):
         options: ListOptions,
     ) -> tuple[Items[T], str]:
         path = resource.path(namespace=options.get("namespace"))
-        params = _params(
-            options.get("label_selector"), options.get("field_selector"), options.get("resource_version")
-        )
+        params = _params(options)
         pages = ListPages(params, size=options.get("page_size", list_pages.SIZE))
 
         async def page() -> tuple[Items[T], ListMeta]:
@@ -122,16 +119,7 @@ class Client(ObjectVerbs):
                     yield event
 
     async def watch_batches(
-        self,
-        resource: Resource,
-        *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        resource_version: str | None = None,
-        timeout_seconds: float = _DEFAULT_WATCH,
-        allow_bookmarks: bool = True,
-        read_timeout: float | None = None,
+        self, resource: Resource, **options: Unpack[WatchOptions]
     ) -> AsyncGenerator[Batch, None]:
         """Watch a collection and yield the events of each network read as one batch.
 
@@ -144,17 +132,16 @@ class Client(ObjectVerbs):
             ResponseTooLarge: an event exceeds a limit.
             ApiError: the server refused the watch or sent an error event.
         """
-        params = _params(label_selector, field_selector, resource_version)
-        params |= {"watch": "1", "timeoutSeconds": str(max(1, int(timeout_seconds)))}
-        if allow_bookmarks:
+        seconds = options.get("timeout_seconds", _DEFAULT_WATCH)
+        params = _params(options) | {"watch": "1", "timeoutSeconds": str(max(1, int(seconds)))}
+        if options.get("allow_bookmarks", True):
             params["allowWatchBookmarks"] = "true"
-        silence = read_timeout if read_timeout is not None else timeout_seconds + _WATCH_GRACE
-        path = resource.path(namespace=namespace)
+        path = resource.path(namespace=options.get("namespace"))
         async with self.stream(
             "GET",
             path,
             params=params,
-            read_timeout=silence,
+            read_timeout=options.get("read_timeout", seconds + _WATCH_GRACE),
             head_timeout=self.timeout,
             verb="WATCH",
             flow=resource.plural,
@@ -216,9 +203,11 @@ def _unchanged(one: T) -> T:
     return one
 
 
-def _params(
-    label_selector: str | None, field_selector: str | None, resource_version: str | None
-) -> dict[str, str]:
-    selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+def _params(options: Selection) -> dict[str, str]:
+    selectors = {
+        "labelSelector": options.get("label_selector"),
+        "fieldSelector": options.get("field_selector"),
+    }
     params = {name: text for name, text in selectors.items() if text}
-    return params if resource_version is None else {**params, "resourceVersion": resource_version}
+    version = options.get("resource_version")
+    return params if version is None else {**params, "resourceVersion": version}

@@ -28,19 +28,24 @@ class ObjectList:
     resource_version: str
 
 
-class ListOptions(TypedDict, total=False):
-    """Options of ``Client.list`` and ``Client.list_as``."""
+class Selection(TypedDict, total=False):
+    """The objects of a list or watch."""
 
     namespace: str | None
-    """The namespace to list; None: all."""
+    """The namespace; None: all."""
     label_selector: str | None
     """As kubectl's ``-l``."""
     field_selector: str | None
     """As kubectl's ``--field-selector``."""
-    page_size: int
-    """Objects per request (500); 0: all in one."""
     resource_version: str | None
     """The API parameter; None: the newest."""
+
+
+class ListOptions(Selection, total=False):
+    """Options of ``Client.list`` and ``Client.list_as``."""
+
+    page_size: int
+    """Objects per request (500); 0: all in one."""
 
 
 class ListPages:
