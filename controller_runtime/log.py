@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -27,8 +27,6 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor, Wrapped
 
 from controller_runtime import redaction
 from controller_runtime.errors import ConfigError
-
-LogFormat = Literal["json", "console", "auto"]
 
 TRACE = 5
 LEVELS: Mapping[str, int] = {
@@ -60,7 +58,7 @@ class ByteStream(Protocol):
 
 def configure(
     level: str = "info",
-    format: LogFormat | str = "auto",  # noqa: A002 - named as the flag is
+    format: str = "auto",  # noqa: A002 - named as the flag is
     *,
     klog_v: int | None = None,
     stream: ByteStream | None = None,
@@ -91,7 +89,7 @@ def configure(
         _stamp,
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
-        _redact,
+        lambda _logger, _method, event: redaction.redact(event),
         _Console(colors=terminal and "NO_COLOR" not in os.environ) if console else _json_line,
     ]
     structlog.configure(
@@ -195,10 +193,6 @@ def _stamp(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     level = {"exception": "error", "warn": "warning", "fatal": "critical"}.get(method, method)
     return {"time": now, "level": level, "msg": message, **event}
-
-
-def _redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    return redaction.redact(event)
 
 
 # --- renderers

@@ -71,14 +71,12 @@ class _Cleaner:
     def clean(self, key: object, value: Any, depth: int) -> Any:
         """Return a value without secrets, at any depth of plain containers."""
         self._left -= _ITEM
-        if isinstance(value, str):
-            if isinstance(key, str) and _is_secret(key):
-                return REDACTED
-            return self._text(value, LONGEST_TRACEBACK if key in _TRACEBACKS else LONGEST_VALUE)
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(key, str) and _is_secret(key):
             return REDACTED
+        if isinstance(value, str):
+            return self._text(value, LONGEST_TRACEBACK if key in _TRACEBACKS else LONGEST_VALUE)
         if isinstance(value, datetime):
             return value
         if isinstance(value, bytes | bytearray):

@@ -67,15 +67,12 @@ class Store:
 
     def _reindex(self, key: str, old: Object | None, new: Object | None) -> None:
         for name, indexer in self._indexers.items():
-            before = dict.fromkeys(indexer(old)) if old is not None else {}
-            after = dict.fromkeys(indexer(new)) if new is not None else {}
+            before = set(indexer(old)) if old is not None else set()
+            after = set(indexer(new)) if new is not None else set()
             index = self._indexes[name]
-            for value in before:
-                if value not in after:
-                    keys = index[value]
-                    del keys[key]
-                    if not keys:
-                        del index[value]
-            for value in after:
-                if value not in before:
-                    index.setdefault(value, {})[key] = None
+            for value in before - after:
+                del index[value][key]
+                if not index[value]:
+                    del index[value]
+            for value in after - before:
+                index.setdefault(value, {})[key] = None

@@ -5,6 +5,8 @@ The virtual node adds these nodes to its capacity, and the multi-scheduler lets 
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
@@ -145,18 +147,16 @@ def most(autoscaling: Autoscaling, existing: Sequence[Sequence[int]]) -> dict[st
         autoscaling: as configured.
         existing: the result of ``matching_shapes`` for each existing node.
     """
-    counts = [0] * len(autoscaling.shapes)
-    for found in existing:
-        for position in found:
-            counts[position] += 1
-    numbers = left(autoscaling, sum(bool(found) for found in existing), counts)
+    counts = Counter(itertools.chain.from_iterable(existing))
+    nodes = sum(map(bool, existing))
+    numbers = left(autoscaling, nodes, [counts[position] for position in range(len(autoscaling.shapes))])
     offers = [
         ({name: quantity.of(name, text) for name, text in resources_of(shape).items()}, number)
         for shape, number in zip(autoscaling.shapes, numbers, strict=True)
     ]
     total: dict[str, int] = {}
     for resource in {name for amounts, _ in offers for name in amounts}:
-        remaining, found_amount = max(0, autoscaling.max_nodes - sum(map(bool, existing))), 0
+        remaining, found_amount = max(0, autoscaling.max_nodes - nodes), 0
         for amounts, number in sorted(offers, key=lambda one: -one[0].get(resource, 0)):
             taken = min(number, remaining)
             remaining -= taken

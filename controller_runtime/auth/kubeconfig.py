@@ -221,19 +221,14 @@ def _cluster_info(cluster: Section, *, url: str) -> dict[str, Any]:
         raise ConfigError(
             f"{cluster.at('certificate-authority')}: {error.filename}: {error.strerror}"
         ) from None
+    # The first of equal names wins, as everywhere in kubeconfigs.
+    extensions = {item.text("name"): item.values for item in reversed(cluster.sections("extensions"))}
     info: dict[str, Any] = {
         "server": url,
         "tls-server-name": cluster.text("tls-server-name"),
         "insecure-skip-tls-verify": cluster.flag("insecure-skip-tls-verify"),
         "certificate-authority-data": base64.b64encode(pem).decode() if pem else "",
         "proxy-url": cluster.text("proxy-url"),
-        "config": next(
-            (
-                item.values.get("extension")
-                for item in cluster.sections("extensions")
-                if item.text("name") == _EXEC_EXTENSION
-            ),
-            None,
-        ),
+        "config": extensions.get(_EXEC_EXTENSION, {}).get("extension"),
     }
     return {name: value for name, value in info.items() if value}

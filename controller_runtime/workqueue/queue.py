@@ -51,8 +51,7 @@ _QUEUES: weakref.WeakSet[WorkQueue[Any]] = weakref.WeakSet()
 
 def longest_wait() -> float:
     """Return the seconds for which the oldest key in the queues of this event loop waits; 0: none waits."""
-    loop = asyncio.get_running_loop()
-    return max((queue.oldest() for queue in list(_QUEUES) if queue.belongs_to(loop)), default=0.0)
+    return max((queue.oldest() for queue in list(_QUEUES)), default=0.0)
 
 
 class QueueShutDown(Exception):  # noqa: N818 - a signal to stop, not a failure
@@ -110,13 +109,14 @@ class WorkQueue(Generic[K]):
         return len(self._lanes)
 
     def oldest(self) -> float:
-        """Return the seconds for which the oldest key waits for a worker, without delayed keys; 0: none waits."""
+        """Return the seconds for which the oldest key waits for a worker, without delayed keys.
+
+        0: none waits, or the keys were added in another event loop.
+        """
+        if self._loop is not asyncio.get_running_loop():
+            return 0.0
         # The keys are in the order in which they were added.
         return next((self._now() - added for _, added in self._dirty.values()), 0.0)
-
-    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Report whether keys were added in this event loop."""
-        return self._loop is loop
 
     def add(self, key: K, *, priority: int = 0) -> None:
         """Queue a key unless it is queued; keys of higher priority come first.

@@ -140,11 +140,8 @@ def readmit(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
     required = node_affinity.get(_REQUIRED)
     if not required or not nodes:
         return dict(spec)
-    terms = []
-    for term in required.get("nodeSelectorTerms") or ():
-        left = _without(term, nodes)
-        if left or not term:
-            terms.append(left)
+    found = required.get("nodeSelectorTerms") or ()
+    terms = [left for term in found if (left := _without(term, nodes)) or not term]
     node_affinity = {name: value for name, value in node_affinity.items() if name != _REQUIRED}
     if terms:
         node_affinity[_REQUIRED] = {"nodeSelectorTerms": terms}
