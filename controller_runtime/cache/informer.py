@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, Self
+from typing import Any, Self, TypeVar, Unpack
 
 import structlog
 from prometheus_client import Counter, Gauge
@@ -16,6 +16,7 @@ from prometheus_client import Counter, Gauge
 from controller_runtime import consistency
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.client.client import Client
+from controller_runtime.client.list_pages import Selection
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -71,27 +72,23 @@ class Informer:
         client: Client,
         resource: Resource,
         *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
         indexers: Mapping[str, Indexer] | None = None,
         transform: Callable[[Object], Object] | None = None,
         name: str = "",
         is_minor: bool = False,
+        **selection: Unpack[Selection],
     ) -> None:
         """Create an informer; ``run`` starts it.
 
         Args:
             client: the cluster.
             resource: the resource to follow.
-            namespace: the namespace to follow; None: all.
-            label_selector: as kubectl's ``-l``.
-            field_selector: as kubectl's ``--field-selector``.
             indexers: by index name, a function that returns an object's index values.
             transform: called on every object before it is stored; removes fields that are not needed.
             name: in logs and metrics; empty: the resource.
             is_minor: while the server is unreachable, other informers reconnect first; for informers of
                 single objects. Applies after the first list.
+            selection: the namespace to follow, and selectors.
         """
         self.resource = resource
         self.store = Store({key: _guarded(indexer) for key, indexer in (indexers or {}).items()})
@@ -101,11 +98,7 @@ class Informer:
             client,
             resource,
             self,
-            selection={
-                "namespace": namespace,
-                "label_selector": label_selector,
-                "field_selector": field_selector,
-            },
+            selection=selection,
             transform=None if transform is None else _guarded(transform),
             name=self.name,
             is_minor=is_minor,

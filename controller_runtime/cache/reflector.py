@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 from prometheus_client import Counter
 
 from controller_runtime.cache.watch_backoff import WatchBackoff, is_history_missing
 from controller_runtime.client.client import Client
+from controller_runtime.client.list_pages import Selection
 from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed, without_frames
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource
@@ -74,10 +75,9 @@ class Reflector:
         resource: Resource,
         sink: Sink,
         *,
-        selection: Mapping[str, Any],
+        selection: Selection,
         transform: Callable[[Object], Object] | None,
         name: str,
-        page_size: int = 500,
         list_transform: Callable[[Object], Object] | None = None,
         is_minor: bool = False,
     ) -> None:
@@ -87,10 +87,9 @@ class Reflector:
             client: the cluster.
             resource: the resource to follow.
             sink: receives the objects.
-            selection: namespace and selectors, as ``Client.list`` takes them.
+            selection: namespace and selectors.
             transform: called on every object before the sink receives it; None: no change.
             name: in logs and metrics.
-            page_size: objects per page of a list; 0: no paging.
             list_transform: called on the objects of lists instead, while they are read; None: ``transform`` is.
             is_minor: while the server is unreachable, other reflectors reconnect first. Applies after the
                 first list.
@@ -103,7 +102,6 @@ class Reflector:
         self._selection = selection
         self._transform = transform
         self._list_transform = list_transform or transform
-        self._page_size = page_size
         self._name = name
         self._is_minor = is_minor
         self._contact: float | None = None
@@ -168,9 +166,7 @@ class Reflector:
             await asyncio.sleep(delay)
 
     async def _list(self) -> None:
-        listed = await self._client.list(
-            self._resource, page_size=self._page_size, transform=self._list_transform, **self._selection
-        )
+        listed = await self._client.list(self._resource, transform=self._list_transform, **self._selection)
         self._note_contact()
         self._client.outage.answered()
         await self._sink.replace(listed.items)

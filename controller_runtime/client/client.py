@@ -39,6 +39,8 @@ Batch = list[WatchEvent]
 class WatchOptions(Selection, total=False):
     """Options of ``Client.watch`` and ``Client.watch_batches``."""
 
+    resource_version: str | None
+    """The version after which changes are sent; None: the server's choice."""
     timeout_seconds: float
     """Seconds after which the server closes the watch (300)."""
     allow_bookmarks: bool
@@ -203,7 +205,7 @@ def _unchanged(one: T) -> T:
     return one
 
 
-def _params(options: Selection) -> dict[str, str]:
+def _params(options: ListOptions | WatchOptions) -> dict[str, str]:
     selectors = {
         "labelSelector": options.get("label_selector"),
         "fieldSelector": options.get("field_selector"),

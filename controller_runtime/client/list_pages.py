@@ -29,7 +29,7 @@ class ObjectList:
 
 
 class Selection(TypedDict, total=False):
-    """The objects of a list or watch."""
+    """The objects of a list, watch or informer."""
 
     namespace: str | None
     """The namespace; None: all."""
@@ -37,8 +37,6 @@ class Selection(TypedDict, total=False):
     """As kubectl's ``-l``."""
     field_selector: str | None
     """As kubectl's ``--field-selector``."""
-    resource_version: str | None
-    """The API parameter; None: the newest."""
 
 
 class ListOptions(Selection, total=False):
@@ -46,6 +44,8 @@ class ListOptions(Selection, total=False):
 
     page_size: int
     """Objects per request (500); 0: all in one."""
+    resource_version: str | None
+    """The API parameter; None: the newest."""
 
 
 class ListPages:

@@ -35,7 +35,6 @@ _NORMAL_BURST = 50
 _NORMAL_BUFFER = 20_000
 """Maximum number of waiting Normal events; the oldest are dropped first."""
 _PAGE = 500
-_SELECTION = {"field_selector": "involvedObject.kind=Pod"}
 _NOTHING = from_dict({"metadata": {}})
 _LATE = 2.0
 """Seconds after which an event is tried again if its pod is unknown: watches of pods and events have no common order."""
@@ -57,9 +56,8 @@ class EventMirror:
             self.context.lower,
             resources.EVENTS,
             self,
-            selection=_SELECTION,
+            selection={"field_selector": "involvedObject.kind=Pod"},
             transform=None,
-            page_size=_PAGE,
             list_transform=self._of_our_pod,
             name=resources.EVENTS.qualified,
             is_minor=True,
