@@ -85,10 +85,7 @@ def resolved(
     If all names of a right are placeholders without a value, the right is omitted, because without
     ``resourceNames`` it would apply to all objects.
 
-    Args:
-        rights: a component's table.
-        names: placeholder, such as ``VIRTUAL_NODE`` → its values.
-        own_namespace: the value of ``OWN_NAMESPACE``.
+    ``names`` has the values of each placeholder, such as ``VIRTUAL_NODE``.
     """
     found = []
     for right in rights:

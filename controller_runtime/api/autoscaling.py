@@ -70,12 +70,7 @@ class Autoscaling(_Base):
 
 
 def problems(where: str, autoscaling: Autoscaling) -> Iterator[str]:
-    """Yield the errors that the types do not detect, each as ``field: problem``.
-
-    Args:
-        where: the location in the configuration, such as ``clusters[0].autoscaling``.
-        autoscaling: as configured.
-    """
+    """Yield the errors that the types do not detect, each as ``field: problem``. ``where`` is the setting's location."""
     if not autoscaling.shapes:
         yield f"{where}.shapes: at least one shape is required"
     seen: set[str] = set()
@@ -101,12 +96,7 @@ def resources_of(shape: Shape) -> dict[str, str]:
 
 
 def labels_of(shape: Shape, pool: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels by which nodes of a shape are recognized.
-
-    Args:
-        shape: the shape.
-        pool: labels of the lower nodes that the virtual node represents.
-    """
+    """Return the labels by which nodes of a shape are recognized; ``pool``: those of all nodes of the virtual node."""
     return {**shape.labels, **pool}
 
 

@@ -89,11 +89,6 @@ def resolve(selector: Mapping[str, Any], *, node_name: str, node_labels: Mapping
 
     A required term is kept only if the virtual node matches the term in ``upperNodeSelectorTerms`` for it, if
     any. If a kept term is empty, every lower node is allowed, so the required affinity is removed.
-
-    Args:
-        selector: from ``parse``.
-        node_name: the virtual node.
-        node_labels: its labels in the upper cluster.
     """
     upper_terms = selector.get(UPPER_TERMS)
     resolved = {member: value for member, value in selector.items() if member != UPPER_TERMS}

@@ -53,12 +53,7 @@ and status with it."""
 
 
 def convert(document: Any, kind: type[T], *, where: str = "") -> T:
-    """Return a decoded document as a value of a struct type.
-
-    Args:
-        document: mappings, lists and scalars.
-        kind: its type.
-        where: location of the document in the configuration file, for errors.
+    """Return a decoded document as a value of a struct type; ``where`` is its location in the file, for errors.
 
     Raises:
         ValueError: names the first invalid field and its path; for an unknown field, suggests a known one.

@@ -83,11 +83,7 @@ def _weights(text: str) -> dict[str, int]:
 def behind(weights: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:
     """Return the clusters in the order in which they should get the next pod: first the one that is most behind its share.
 
-    The shares are those of the existing pods and the next one.
-
-    Args:
-        weights: weight by cluster.
-        counts: pods by cluster; clusters without weight are ignored.
+    The shares are those of the existing pods and the next one. Pods of clusters without weight are ignored.
     """
     total = sum(weights.values())
     pods = 1 + sum(counts.get(cluster, 0) for cluster in weights)
@@ -100,14 +96,7 @@ def behind(weights: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:
 def choose(
     weights: Mapping[str, int], counts: Mapping[str, int], candidates: Collection[str], max_skew: int | None
 ) -> str | None:
-    """Return the cluster of the next pod; None: only clusters above their share and the maximum skew can take it.
-
-    Args:
-        weights: weight by cluster.
-        counts: pods by cluster.
-        candidates: clusters that can take the pod.
-        max_skew: as in ``Division``.
-    """
+    """Return the candidate for the next pod; None: they are all above their share and the maximum skew."""
     for cluster in behind(weights, counts):
         if cluster in candidates and (max_skew is None or is_within(weights, counts, cluster, max_skew)):
             return cluster

@@ -70,12 +70,7 @@ def compile_selector(selector: Mapping[str, Any]) -> Matcher:
 
 
 def selector_problems(where: str, selector: Mapping[str, Any]) -> list[str]:
-    """Return the errors of a metav1.LabelSelector in a configuration, each as ``field: what``; empty: none.
-
-    Args:
-        where: the selector's location in the configuration.
-        selector: as configured.
-    """
+    """Return the errors of a metav1.LabelSelector in a configuration, each as ``field: what``; empty: none."""
     unknown = selector.keys() - {"matchLabels", "matchExpressions"}
     if unknown:
         return [f"{where}: unknown {', '.join(sorted(unknown))}; matchLabels and matchExpressions are known"]
@@ -120,14 +115,7 @@ def admits(
     labels: Mapping[str, str],
     taints: Collection[Mapping[str, Any]],
 ) -> bool:
-    """Report whether a node's labels, name and taints admit a pod.
-
-    Args:
-        spec: the pod's spec; nodeSelector, required node affinity and tolerations are read.
-        name: the node's name.
-        labels: the node's labels.
-        taints: the node's taints.
-    """
+    """Report whether a node's name, labels and taints admit a pod by its selector, affinity and tolerations."""
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}

@@ -83,12 +83,7 @@ class ExecCredentials(Credentials):
     """
 
     def __init__(self, plugin: Plugin, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """Create credentials; the plugin runs on first use.
-
-        Args:
-            plugin: the plugin to run.
-            now: wall clock, compared with the expiry.
-        """
+        """Create credentials; the plugin runs on first use. ``now`` is compared with the expiry."""
         self._plugin = plugin
         self._now = now
         self._headers: dict[str, str] | None = None

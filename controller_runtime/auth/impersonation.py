@@ -24,12 +24,7 @@ class Impersonating(Credentials):
     """Credentials of one user with the headers to impersonate another user."""
 
     def __init__(self, own: Credentials, headers: Mapping[str, str]) -> None:
-        """Create credentials.
-
-        Args:
-            own: our credentials; the user must be allowed to impersonate.
-            headers: headers from ``headers_of``; a name may occur several times.
-        """
+        """Create credentials with headers from ``headers_of``; our user must be allowed to impersonate."""
         self._own = own
         self._impersonation = headers
 

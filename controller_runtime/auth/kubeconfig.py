@@ -75,14 +75,9 @@ async def load(
 
 
 async def trouble(path: str, *, context: str = "", server: str = "") -> str:
-    """Return what is wrong with a kubeconfig; empty if it can be used.
+    """Return what is wrong with a kubeconfig, which ``load`` gets with these arguments; empty if it can be used.
 
     Called before a kubeconfig in use is replaced: if the new one cannot be used, the old one stays in use.
-
-    Args:
-        path: as for ``load``; there is no fallback.
-        context: as for ``load``.
-        server: as for ``load``.
     """
     # Commands for users do not call this, and importing lifecycle with the log takes 0.3 s of CPU time.
     from controller_runtime.process import lifecycle  # noqa: PLC0415

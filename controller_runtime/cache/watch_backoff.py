@@ -42,11 +42,7 @@ class WatchBackoff:
         self._trouble = _Ladder(base=0.8, maximum=30.0)
 
     def begins(self, now: float) -> None:
-        """Record the start of an attempt; time spent waiting does not count as time without failures.
-
-        Args:
-            now: the loop's seconds.
-        """
+        """Record the start of an attempt; time spent waiting does not count as time without failures."""
         if self._waits:
             self._waits, self._last = False, now
 

@@ -59,12 +59,7 @@ class ListPages:
     """
 
     def __init__(self, params: Mapping[str, str], *, size: int) -> None:
-        """Start a list with its first page.
-
-        Args:
-            params: the list's query.
-            size: objects per page; 0: no paging.
-        """
+        """Start a list with its first page of ``size`` objects; 0: no paging."""
         self._query = dict(params)
         self._size = size
         self._most = size or SIZE

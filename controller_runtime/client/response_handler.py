@@ -41,10 +41,7 @@ class CpuMeter:
         self._at = 0.0
 
     def check(self, now: float) -> None:
-        """Check whether the server has exceeded its CPU time.
-
-        Args:
-            now: seconds of a monotonic clock.
+        """Check whether the server has exceeded its CPU time by now, in seconds of a monotonic clock.
 
         Raises:
             aiohttp.ClientPayloadError: the limit is exceeded.
@@ -55,12 +52,7 @@ class CpuMeter:
             raise aiohttp.ClientPayloadError("receiving the server's responses takes too much CPU time")
 
     def add(self, seconds: float, size: int) -> None:
-        """Count the CPU time of one read.
-
-        Args:
-            seconds: CPU time.
-            size: bytes received; 0 if only earlier bytes were parsed.
-        """
+        """Count the CPU seconds of one read of ``size`` bytes; 0 if only earlier bytes were parsed."""
         allowed = _PER_READ + size * _PER_BYTE if size else 0.0
         self._debt = max(0.0, self._debt + seconds - allowed)
 

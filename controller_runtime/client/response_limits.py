@@ -51,14 +51,7 @@ class ResponseReader:
     def __init__(
         self, limits: ResponseLimits, *, cluster: str, server: str, metrics: TransportMetrics
     ) -> None:
-        """Create a reader.
-
-        Args:
-            limits: the limits of each response.
-            cluster: the cluster's name, for errors.
-            server: its URL, for errors.
-            metrics: counts responses that exceed a limit.
-        """
+        """Create a reader; cluster and server are named in errors, ``metrics`` counts responses that exceed a limit."""
         self.limits = limits
         self._large = asyncio.Semaphore(limits.large_at_once)
         self._client_name = f"{server}: cluster {cluster or 'without a name'}"

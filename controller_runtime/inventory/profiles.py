@@ -59,11 +59,7 @@ def select(
 
     Nothing in a ClusterProfile raises an error: a ClusterProfile that cannot be used is refused, and the others are used.
 
-    Args:
-        profiles: the ClusterProfiles.
-        providers: the credential plugins, in order of preference.
-        settings: the names that are allowed, and their prefix.
-        taken: names of clusters and virtual nodes that the configuration file defines.
+    Providers are in order of preference. ``taken`` has the names of clusters and virtual nodes in the configuration file.
     """
     kubeconfigs: dict[str, bytes] = {}
     refused: dict[str, str] = {}

@@ -33,11 +33,7 @@ def new(namespace: str, name: str) -> dict[str, Any]:
 def held(lease: Mapping[str, Any], *, identity: str, duration: float, now: datetime) -> dict[str, Any]:
     """Return the Lease as a candidate writes it to acquire or renew it; other content is kept.
 
-    Args:
-        lease: the Lease as last read, or from ``new``.
-        identity: the candidate's identity.
-        duration: lease duration in seconds, rounded up to an integer.
-        now: wall clock.
+    The duration is rounded up to full seconds.
     """
     old = spec_of(lease)
     is_renewal = holder_of(lease) == identity

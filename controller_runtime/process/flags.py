@@ -96,14 +96,7 @@ def address(text: str) -> str:
 
 
 def add_flag(group: argparse._ActionsContainer, usage: str, help_text: str, **options: Any) -> None:
-    """Add a flag by its usage, such as ``-n --namespace NS``; its default is an empty text.
-
-    Args:
-        group: the parser, or one of its groups.
-        usage: the flag with all its names, and the placeholder of its value.
-        help_text: as argparse's ``help``.
-        options: other arguments of ``add_argument``.
-    """
+    """Add a flag by its usage, such as ``-n --namespace NS``; its default is an empty text."""
     *flags, metavar = usage.split()
     group.add_argument(*flags, metavar=metavar, help=help_text, **{"default": "", **options})
 

@@ -15,12 +15,7 @@ class ByteBudget(Generic[_Holder]):
     """
 
     def __init__(self, limit: int, *, drop: Callable[[_Holder], None]) -> None:
-        """Create a budget.
-
-        Args:
-            limit: bytes of all holders.
-            drop: called with a holder that must stop; its bytes no longer count.
-        """
+        """Create a budget; ``drop`` is called with a holder that must stop, and its bytes no longer count."""
         self._limit = limit
         self._drop = drop
         self._held: dict[_Holder, int] = {}

@@ -11,11 +11,7 @@ class LineSplitter:
     """Returns the complete lines of each chunk; chunks may be cut anywhere."""
 
     def __init__(self, limit: int) -> None:
-        """Create a splitter.
-
-        Args:
-            limit: maximum bytes of one line.
-        """
+        """Create a splitter with a maximum of bytes for one line."""
         self._limit = limit
         self._rest = bytearray()
 

@@ -31,11 +31,7 @@ class TokenBucket:
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self, flow: str = "") -> None:
-        """Take one token, waiting for it if necessary; a cancelled wait takes none.
-
-        Args:
-            flow: the flow of the request, such as its resource; flows with waiters are served in turn.
-        """
+        """Take one token of a flow, such as a resource, waiting if necessary; a cancelled wait takes none."""
         if self._qps <= 0:
             return
         loop = asyncio.get_running_loop()

@@ -27,12 +27,7 @@ class Lanes(Generic[K]):
     """
 
     def __init__(self, flow: Callable[[K], str] | None = None, *, workers: int = 0) -> None:
-        """Create empty lanes.
-
-        Args:
-            flow: returns the flow of a key, such as its namespace; None: all keys are one flow.
-            workers: number of workers, so that one flow does not hold all of them; 0: no limit.
-        """
+        """Create empty lanes; the arguments are those of ``WorkQueue``."""
         self._flow = flow
         self._free = workers
         self._is_bounded = workers > 0 and flow is not None

@@ -117,14 +117,7 @@ def status_of(annotations: Mapping[str, str]) -> Status | None:
 
 
 def summary(pods: Mapping[str, PodState], *, request: str, moved: int, stopped: str) -> Status:
-    """Return the status for the pods that are still on the virtual node.
-
-    Args:
-        pods: the pods by UID.
-        request: text of the request.
-        moved: number of pods that have left.
-        stopped: as ``Status.stopped``.
-    """
+    """Return the status for the pods, by UID, that are still on the virtual node."""
     listed = sorted(pods.values(), key=lambda one: (one.state != "stays", one.state != "moving", one.pod))
     count = {state: sum(one.state == state for one in listed) for state in ("moving", "waiting", "stays")}
     return Status(

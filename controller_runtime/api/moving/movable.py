@@ -29,8 +29,8 @@ def why_not_evictable(
     two.
 
     Args:
-        metadata: metadata of the pod.
-        spec: its spec.
+        metadata: of the pod.
+        spec: of the pod.
         local_storage: whether pods with emptyDir or hostPath volumes may be moved.
         system_critical: whether pods of system priority may be moved.
     """

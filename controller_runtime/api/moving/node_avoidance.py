@@ -100,13 +100,7 @@ def require_virtual(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def active(nodes: Mapping[str, datetime], *, now: datetime, freeze_period: float) -> dict[str, datetime]:
-    """Return the nodes that are still frozen.
-
-    Args:
-        nodes: node → time at which it was found unschedulable.
-        now: the current time, with time zone.
-        freeze_period: seconds.
-    """
+    """Return the nodes that were found unschedulable less than ``freeze_period`` seconds ago."""
     oldest = now - timedelta(seconds=freeze_period)
     return {node: since for node, since in nodes.items() if since > oldest}
 

@@ -26,12 +26,7 @@ _OURS = (
 
 
 def problems(where: str, overrides: Sequence[Override]) -> list[str]:
-    """Return the errors of a cluster's overrides, each as ``field: what``; empty: none.
-
-    Args:
-        where: their location in the configuration, such as ``clusters[0].overrides``.
-        overrides: as configured.
-    """
+    """Return the errors of a cluster's overrides, each as ``field: what``; empty: none."""
     if len(overrides) > _MOST:
         return [f"{where}: {len(overrides)} are too many for one cluster; at most {_MOST}"]
     found: list[str] = []

@@ -74,12 +74,7 @@ class Violation:
 
 
 def violations(pod: Mapping[str, Any], rules: Effective) -> list[Violation]:
-    """Return all violations of a pod; empty: the pod is allowed.
-
-    Args:
-        pod: the pod as sent to the lower cluster, or as predicted by ``lower_spec``.
-        rules: those for the pod's upper namespace.
-    """
+    """Return all violations of a lower pod, as it is sent or predicted by ``lower_spec``; empty: it is allowed."""
     return [
         Violation(field_of(rule), field, value, _allowed(rule, rules.values[rule]), rules.sources[rule])
         for rule, field, value in _fields(pod, rules.values)

@@ -18,12 +18,7 @@ _CHOICES = {
 
 
 def problems(where: str, policy: Policy) -> list[str]:
-    """Return the errors of a policy, each as ``field: what``; empty: none.
-
-    Args:
-        where: the policy's location in the configuration, such as ``clusters[0].policy``.
-        policy: as configured.
-    """
+    """Return the errors of a policy, each as ``field: what``; empty: none."""
     found = list(_problems(where, policy))
     for pattern, rules in policy.namespaces.items():
         found += _problems(f"{where}.namespaces[{pattern}]", rules)
