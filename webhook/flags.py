@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
-    Klog,
+    LogOptions,
     add_boolean,
     add_duration,
     add_flag,
@@ -28,8 +28,8 @@ from webhook.mutation.mutate import Surroundings
 PROGRAM = "virtual-node-webhook"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(LogOptions):
     """Parsed command line."""
 
     address: str
@@ -58,9 +58,6 @@ class Options:
     """Seconds for which the server keeps listening after the signal to stop."""
     leader_elect: bool
     health_addr: str
-    log_level: str
-    log_format: str
-    klog: Klog
 
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Options:

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection.elector import JITTER
-from controller_runtime.process.flags import Klog, add_boolean, add_duration
+from controller_runtime.process.flags import LogOptions, add_boolean, add_duration
 
 
 class LeaseTimes(TypedDict, total=False):
@@ -20,7 +20,7 @@ class LeaseTimes(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerOptions:
+class ControllerOptions(LogOptions):
     """Options of a controller of which one of several replicas works."""
 
     kubeconfig: str = ""
@@ -30,9 +30,6 @@ class ControllerOptions:
     leader_elect: bool = True
     lease: LeaseTimes = field(default_factory=LeaseTimes)
     health_addr: str = ""
-    log_level: str = "info"
-    log_format: str = "auto"
-    klog: Klog = field(default_factory=Klog)
 
 
 def add_election_flags(group: argparse._ActionsContainer) -> None:

@@ -5,34 +5,18 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import lifecycle, version
 from controller_runtime.process.argparser import complain
-from controller_runtime.process.flags import Klog
+from controller_runtime.process.flags import LogOptions
 
 _VERSION = (["version"], ["--version"], ["-version"])
 
 
-class Options(Protocol):
-    """The options of every daemon: the arguments of ``log.configure``."""
-
-    @property
-    def log_level(self) -> str:
-        """Return ``--log-level``."""
-
-    @property
-    def log_format(self) -> str:
-        """Return ``--log-format``."""
-
-    @property
-    def klog(self) -> Klog:
-        """Return klog's flags, such as ``--v``."""
-
-
-_Options = TypeVar("_Options", bound=Options)
+_Options = TypeVar("_Options", bound=LogOptions)
 
 
 def main(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +49,15 @@ class Klog:
     verbosity: int = 0
     ignored: tuple[str, ...] = ()
     """Flags without effect as they were typed, because logs are only written to standard error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """The options of every daemon: the arguments of ``log.configure``."""
+
+    log_level: str = "info"
+    log_format: str = "auto"
+    klog: Klog = field(default_factory=Klog)
 
 
 def parse_duration(text: str) -> float:
@@ -185,7 +194,7 @@ def read_text(flag: str, path: str | Path) -> str:
 
 def options(kind: type[T], given: argparse.Namespace, **others: Any) -> T:
     """Return a dataclass with these values; its other fields get the flags that have their names."""
-    names = {field.name for field in fields(kind) if hasattr(given, field.name)}  # type: ignore[arg-type]
+    names = {one.name for one in fields(kind) if hasattr(given, one.name)}  # type: ignore[arg-type]
     return kind(**others, **{name: getattr(given, name) for name in names - others.keys()})
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.process.flags import Klog, add_boolean, add_flag, add_upper_flags
+from controller_runtime.process.flags import LogOptions, add_boolean, add_flag, add_upper_flags
 from multi_scheduler import config as configuration
 from multi_scheduler.config import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessOptions:
+class ProcessOptions(LogOptions):
     """The options that both programs share."""
 
     config: Config
@@ -26,9 +26,6 @@ class ProcessOptions:
     master: str
     health_addr: str
     """Address for health and metrics without TLS; empty: none."""
-    log_level: str
-    log_format: str
-    klog: Klog
 
 
 def add_config_flags(group: argparse._ActionsContainer) -> None:

@@ -17,7 +17,7 @@ from controller_runtime.api.autoscaling import TAINT_EFFECTS, Taint
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import Klog, comma_list, take_klog
+from controller_runtime.process.flags import LogOptions, comma_list, take_klog
 from virtual_node.config import file as config_file
 from virtual_node.config import program, setting, usable, validation
 from virtual_node.config import types as configuration
@@ -59,16 +59,13 @@ _OVERRIDES = (
 """Parsed flags that override the file. Each is None if it was not given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(LogOptions):
     """A parsed command line: process-wide options and the configuration."""
 
     config: Config
     config_file: str
     """Path given by ``--config``; empty: flags describe the only lower cluster."""
-    log_level: str
-    log_format: str
-    klog: Klog
     startup_timeout: float
     """Maximum seconds for the upper cluster to answer at start; 0: unlimited."""
     waits: bool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asyncio import sslproto
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from resource import RLIMIT_NOFILE, getrlimit
 
 import pytest
@@ -15,7 +14,7 @@ import multi_scheduler.cli
 import webhook.cli
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import daemon, version
-from controller_runtime.process.flags import Klog
+from controller_runtime.process.flags import LogOptions
 
 PROGRAMS = {
     "virtual-node-webhook": webhook.cli.main,
@@ -25,23 +24,14 @@ PROGRAMS = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """The minimal options of a daemon."""
-
-    log_level: str = "info"
-    log_format: str = "json"
-    klog: Klog = field(default_factory=Klog)
-
-
-async def _three(_options: Options) -> int:
+async def _three(_options: LogOptions) -> int:
     return 3
 
 
-def _parse(arguments: Sequence[str]) -> Options:
+def _parse(arguments: Sequence[str]) -> LogOptions:
     if arguments:
         raise ConfigError("--colour: 'mauve' is no colour")
-    return Options()
+    return LogOptions(log_format="json")
 
 
 def test_exit_code_is_the_result_of_the_daemon(monkeypatch: pytest.MonkeyPatch):
