@@ -190,18 +190,13 @@ _decode_meta = decoder(ObjectMeta)
 _decode_string = decoder(str)
 
 
-def decode_object(raw: bytes | msgspec.Raw, *, api_version: str = "", kind: str = "") -> Object:
+def decode_object(raw: bytes | msgspec.Raw) -> Object:
     """Return the Object in a JSON text.
-
-    Args:
-        raw: the JSON.
-        api_version: used if the JSON has none, as in items of a list.
-        kind: used if the JSON has none.
 
     Raises:
         msgspec.DecodeError: not JSON, or not an object with metadata.
     """
-    return assemble(_decode_fields(raw), api_version=api_version, kind=kind)
+    return assemble(_decode_fields(raw))
 
 
 def from_dict(whole: Mapping[str, Any]) -> Object:

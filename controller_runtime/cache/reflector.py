@@ -140,7 +140,7 @@ class Reflector:
             except (ApiError, ConfigError) as error:
                 trouble = self.last_error = without_frames(error)
             if isinstance(trouble, ConnectionFailed):
-                outage.mark_unreachable(trouble)
+                outage.error = trouble
             elif isinstance(trouble, ApiError):
                 outage.answered()
                 is_answered = True  # so the list after a 410 is not queued again

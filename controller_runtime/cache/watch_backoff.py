@@ -13,6 +13,7 @@ its server. Here three kinds of failures are distinguished, the last two with a 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from controller_runtime.errors import ApiError, ConnectionFailed, Expired, NotConnected
 from controller_runtime.util import backoff
@@ -72,22 +73,22 @@ class WatchBackoff:
         return max(pause, asked or 0.0) * jitter
 
 
+@dataclass(slots=True, kw_only=True)
 class _Ladder:
     """Doubling delays that restart after a time without failures."""
 
-    def __init__(self, *, base: float, maximum: float) -> None:
-        self.failures = 0
-        self._base = base
-        self._maximum = maximum
-        self._last = float("-inf")
+    base: float
+    maximum: float
+    failures: int = 0
+    last: float = float("-inf")
 
     def step(self, now: float) -> float:
         """Count a failure and return the seconds to wait, without jitter."""
-        if now - self._last > _QUIET:
+        if now - self.last > _QUIET:
             self.failures = 0
-        self._last = now
+        self.last = now
         self.failures += 1
-        return backoff.exponential(self.failures - 1, base=self._base, maximum=self._maximum)
+        return backoff.exponential(self.failures - 1, base=self.base, maximum=self.maximum)
 
 
 def is_history_missing(error: Exception) -> bool:

@@ -38,7 +38,8 @@ class Outage:
     """Whether one API server is reachable, and the queue of watches that wait for it.
 
     Attributes:
-        error: why the last attempt found the server unreachable; None while the server answers.
+        error: why the server is unreachable: a watch broke or got no answer, so new watches queue. None while the server
+            answers.
     """
 
     def __init__(self) -> None:
@@ -67,10 +68,6 @@ class Outage:
         (self._minor if is_minor else self._line).append(waiter)
         self._arm()
         await waiter
-
-    def mark_unreachable(self, error: Exception) -> None:
-        """Mark the server unreachable because a watch broke or got no answer; new watches queue."""
-        self.error = error
 
     def answered(self) -> None:
         """Mark the server reachable because a watch or its list got an answer; a refusal counts, too."""

@@ -25,6 +25,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from aiohttp import web
@@ -72,6 +73,7 @@ async def count_requests(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
 
 
+@dataclass(eq=False)
 class Gate:
     """Creates the protocol of every accepted connection.
 
@@ -84,24 +86,15 @@ class Gate:
         stream: Matches the head of a request whose handler takes over the connection.
     """
 
-    def __init__(
-        self,
-        server: web.Server,
-        context: ContextSource,
-        *,
-        connections: Connections,
-        options: Mapping[str, Any],
-        hold: bool = False,
-        stream: re.Pattern[bytes] | None = None,
-    ) -> None:
-        self.context = context
-        self.connections = connections
-        self.hold = hold
-        self.stream = stream
-        self.handshakes: set[asyncio.Task[None]] = set()
-        self.fronts: set[Front] = set()
-        self.server = server
-        self.options = options
+    server: web.Server
+    context: ContextSource
+    _: KW_ONLY
+    connections: Connections
+    options: Mapping[str, Any]
+    hold: bool = False
+    stream: re.Pattern[bytes] | None = None
+    handshakes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    fronts: set[Front] = field(default_factory=set, init=False)
 
     def __call__(self) -> asyncio.Protocol:
         """Return the protocol of a connection that is about to be accepted."""

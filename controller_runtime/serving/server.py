@@ -198,15 +198,6 @@ class HttpsServer:
         self._stopping = True
         await self._running.aclose()
 
-    async def run(self) -> None:
-        """Serve until cancelled, then stop gracefully.
-
-        Raises:
-            OSError: as ``start``.
-        """
-        async with self:
-            await asyncio.Event().wait()
-
     async def __aenter__(self) -> Self:
         await self.start()
         return self

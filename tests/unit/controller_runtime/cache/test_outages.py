@@ -163,7 +163,7 @@ async def test_informers_without_a_cache_reconnect_first() -> None:
 async def test_refusal_shows_that_the_server_is_back() -> None:
     """A server that is back and returns 403 is reachable, so no other informer waits for it."""
     server = RestartedServer()
-    server.outage.mark_unreachable(REFUSED)
+    server.outage.error = REFUSED
     server.down = Forbidden("no", code=403)
     followers = Followers(server, size=1)
     await asyncio.sleep(0.1)

@@ -31,7 +31,7 @@ class Crowd:
         self.tries: list[float] = []
         self.back: list[tuple[float, bool]] = []
         """Time of each answer, and whether the client had low priority."""
-        self.outage.mark_unreachable(REFUSED)
+        self.outage.error = REFUSED
         self.tasks = [asyncio.create_task(self._follow(is_minor=index < minor)) for index in range(size)]
 
     async def _follow(self, *, is_minor: bool) -> None:
@@ -41,7 +41,7 @@ class Crowd:
             self.tries.append(loop.time())
             if await self.attempt():
                 break
-            self.outage.mark_unreachable(REFUSED)
+            self.outage.error = REFUSED
         self.outage.answered()
         self.back.append((loop.time(), is_minor))
 
@@ -69,7 +69,7 @@ async def test_watches_start_at_once_while_the_server_answers() -> None:
     begun = loop.time()
     outage = Outage()
     await outage.turn(is_minor=True)
-    outage.mark_unreachable(REFUSED)
+    outage.error = REFUSED
     outage.answered()
     await outage.turn(is_minor=True)
     assert loop.time() == begun
@@ -82,7 +82,7 @@ async def test_calls_after_each_outage_and_not_otherwise() -> None:
     outage.answered()
     assert calls == []
     for _ in range(2):
-        outage.mark_unreachable(REFUSED)
+        outage.error = REFUSED
         outage.answered()
         outage.answered()
     assert calls == [1, 1]
@@ -174,7 +174,7 @@ async def test_one_broken_server_of_three_delays_little() -> None:
 async def test_cancelled_client_in_the_queue_blocks_no_other() -> None:
     """As when the last pod with a reference to a ConfigMap is deleted."""
     outage = Outage()
-    outage.mark_unreachable(REFUSED)
+    outage.error = REFUSED
     waiting = [asyncio.create_task(outage.turn(is_minor=False)) for _ in range(100)]
     await asyncio.sleep(0)
     for task in waiting[:99]:
@@ -191,7 +191,7 @@ async def test_writers_and_leases_never_queue(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Outage, "turn", never)
     async with serve(answers(reply(), reply(), reply({"items": []}))) as server, client_of(server) as client:
-        client.outage.mark_unreachable(REFUSED)
+        client.outage.error = REFUSED
         await client.update(resources.LEASES, {"metadata": {"name": "n", "namespace": "a"}})
         await client.patch(resources.PODS, "p", {}, namespace="n", subresource="status")
         await client.list(resources.PODS)

@@ -273,7 +273,7 @@ class TestErrors:
         with listening.bind("127.0.0.1", 0) as taken:
             port = taken.getsockname()[1]
             with capture_logs() as logs:
-                assert await lifecycle.run_until_signal(server.HttpsServer("127.0.0.1", port).run()) == 1
+                assert await lifecycle.run_until_signal(server.HttpsServer("127.0.0.1", port).start()) == 1
         assert [entry["event"] for entry in logs] == [f"address 127.0.0.1:{port} is already in use"]
 
     async def test_main_that_cancels_itself_has_failed(self) -> None:

@@ -203,11 +203,16 @@ class TestListening:
             async with asyncio.timeout(60):
                 await cancelled.wait()
 
-    async def test_run_serves_until_cancelled(self, session: aiohttp.ClientSession) -> None:
+    async def test_serves_until_cancelled(self, session: aiohttp.ClientSession) -> None:
         """Then the port is free."""
         server = HttpsServer("127.0.0.1", 0)
         started = fired(server.app.on_startup)
-        task = asyncio.create_task(server.run())
+
+        async def run() -> None:
+            async with server:
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(run())
         await started.wait()
         assert (await get(session, server, "/livez"))[0] == 200
         task.cancel()
