@@ -90,7 +90,7 @@ def configure(
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
         lambda _logger, _method, event: redaction.redact(event),
-        _Console(colors=terminal and "NO_COLOR" not in os.environ) if console else _json_line,
+        _console(colors=terminal and "NO_COLOR" not in os.environ) if console else _json_line,
     ]
     structlog.configure(
         processors=processors,
@@ -206,17 +206,12 @@ def _json_line(_logger: WrappedLogger, _method: str, event: EventDict) -> bytes:
         return json.dumps({str(key): str(value) for key, value in event.items()}).encode()
 
 
-class _Console:
-    """Prints structlog's columns, and plain tracebacks: those of ``rich`` show local variables with secrets."""
-
-    def __init__(self, *, colors: bool) -> None:
-        self._render = structlog.dev.ConsoleRenderer(
-            colors=colors,
-            timestamp_key="time",
-            event_key="msg",
-            exception_formatter=structlog.dev.plain_traceback,
-        )
-
-    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> bytes:
-        text = self._render(logger, method, event)
-        return text.encode("utf-8", "backslashreplace")
+def _console(*, colors: bool) -> Processor:
+    """Return a renderer of columns, and plain tracebacks: those of ``rich`` show local variables with secrets."""
+    render = structlog.dev.ConsoleRenderer(
+        colors=colors,
+        timestamp_key="time",
+        event_key="msg",
+        exception_formatter=structlog.dev.plain_traceback,
+    )
+    return lambda logger, method, event: render(logger, method, event).encode("utf-8", "backslashreplace")

@@ -11,12 +11,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def resource(name: str, count: int) -> str:
-    """Return an amount of a resource rounded to about three digits: ``23.5 GiB``, ``1.5`` CPU, ``110`` pods.
-
-    Args:
-        name: the resource, such as ``cpu`` or ``memory``.
-        count: in the unit of ``quantity.of``: thousandths for cpu, units otherwise.
-    """
+    """Return a count of ``quantity.of`` rounded to about three digits: ``23.5 GiB``, ``1.5`` CPU, ``110`` pods."""
     if name == "cpu":
         return _short(count / 1000, digits=3 if abs(count) < 1000 else 2)
     if name in quantity.BINARY_RESOURCES or name.startswith("hugepages-"):
@@ -35,10 +30,7 @@ def text(name: str, value: str | float) -> str:
 def count(number: int, one: str, several: str = "") -> str:
     """Return a number with its noun, and verb if given: ``1 pod``, ``3 pods``, ``3 pods wait``.
 
-    Args:
-        number: the count.
-        one: the words after the number 1, such as ``pod waits``.
-        several: the words after other numbers; empty: ``one`` with an s.
+    ``several`` has the words for other numbers than 1; empty: ``one`` with an s.
     """
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from controller_runtime import log
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.process.listening import is_loopback
 
 
-def weaknesses(config: ConnectionConfig) -> list[tuple[str, str]]:
-    """Return each weakness of the connection to an API server with its remedy.
+def weaknesses(config: ConnectionConfig) -> Iterator[tuple[str, str]]:
+    """Yield each weakness of the connection to an API server with its remedy.
 
     A server on loopback is excluded: ``kubectl proxy`` and tunnels use plain HTTP there.
     """
-    found = []
     if config.server.lower().startswith("http:") and not is_loopback(config.host):
         what = "credentials and data" if config.has_credentials else "data"
-        found.append(
-            (
-                f"server {config.server} is plain HTTP: others on the network path can read and change {what}",
-                "give the server's https:// address in the kubeconfig, with certificate-authority-data",
-            )
+        yield (
+            f"server {config.server} is plain HTTP: others on the network path can read and change {what}",
+            "give the server's https:// address in the kubeconfig, with certificate-authority-data",
         )
     if not config.verifies_server:
-        found.append(
-            (
-                f"insecure-skip-tls-verify: others on the network path can impersonate {config.server}",
-                "replace insecure-skip-tls-verify by certificate-authority-data in the kubeconfig",
-            )
+        yield (
+            f"insecure-skip-tls-verify: others on the network path can impersonate {config.server}",
+            "replace insecure-skip-tls-verify by certificate-authority-data in the kubeconfig",
         )
-    return found
 
 
 def warn(config: ConnectionConfig, *, cluster: str) -> None:

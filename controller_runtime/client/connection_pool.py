@@ -43,13 +43,7 @@ class ConnectionPool:
     """
 
     def __init__(self, config: ConnectionConfig, headers: Mapping[str, str], *, meter: CpuMeter) -> None:
-        """Create a pool; connections open on first use.
-
-        Args:
-            config: the server; its TLS context is the identity.
-            headers: sent with every request.
-            meter: limits the CPU time that the server's bytes cost.
-        """
+        """Create a pool for the current TLS context; connections open on first use."""
         self.context = config.ssl
         self.closed = False
         self.served_certificate: bytes | None = None

@@ -17,11 +17,6 @@ T = TypeVar("T")
 def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[list[Object], ListMeta]:
     """Return the items and metadata of a list; items get the apiVersion and kind that servers omit.
 
-    Args:
-        raw: the JSON of the list.
-        api_version: of items, if neither they nor the list have one.
-        kind: of items, if the list has none.
-
     Raises:
         msgspec.DecodeError: not JSON, or not a list of objects.
     """

@@ -153,10 +153,7 @@ class EventCorrelator:
     def correlate(self, what: Happening, *, at: float, now: datetime) -> Series | None:
         """Return the Event to write for a happening; None if the object has had too many.
 
-        Args:
-            what: the happening; its message is cut at 1,024 characters.
-            at: seconds of a monotonic clock.
-            now: the same moment of the wall clock.
+        The message is cut at 1,024 characters. ``at`` is the same moment as ``now`` in seconds of a monotonic clock.
         """
         involved = what.involved
         subject = tuple(involved.get(key, "") for key in ("kind", "namespace", "name", "uid", "apiVersion"))

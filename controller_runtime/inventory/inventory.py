@@ -96,10 +96,7 @@ class Inventory:
         """Return the path of the kubeconfig of each lower cluster, by the cluster's name; log what is refused.
 
         The path changes with the content, so a changed path means a changed cluster. A cluster that changes again and again
-        is changed less and less often.
-
-        Args:
-            taken: names of clusters and virtual nodes that the configuration file defines.
+        is changed less and less often. ``taken``: the names of clusters and virtual nodes in the configuration file.
         """
         self._reread_providers()
         if self.has_synced and (self._is_stale or self._taken != frozenset(taken)):

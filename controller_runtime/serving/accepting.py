@@ -22,6 +22,7 @@ its handshake is subject to the same limits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -67,9 +68,7 @@ def peer_of(request: web.BaseRequest) -> Peer | None:
 async def count_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Record in `Connections` which connections have a current request; a server's outermost middleware."""
     peer = peer_of(request)
-    if peer is None:
-        return await handler(request)
-    with peer.request():
+    with contextlib.nullcontext() if peer is None else peer.request():
         return await handler(request)
 
 

@@ -138,13 +138,9 @@ def _short(reason: str) -> str:
 def how(
     owner: Mapping[str, Any] | None, labels: Mapping[str, str], *, is_ready: bool, recreates: bool = False
 ) -> How:
-    """Return how a pod that may move leaves its virtual node.
+    """Return how a pod with this controller leaves its virtual node; ``recreates`` is the result of that function.
 
-    Args:
-        owner: the pod's controller in its ownerReferences; None: it has none.
-        labels: labels of the pod.
-        is_ready: whether the pod is Ready. A pod that is not Ready answers no requests, so nothing waits for it.
-        recreates: whether the owner's pods must end before new ones start (the result of ``recreates``).
+    A pod that is not Ready answers no requests, so nothing waits for it.
     """
     if owner is None:
         return How.RECREATED

@@ -88,14 +88,8 @@ def volume_of(claim: Json | None) -> str:
 def why_pinned(claim: Json | None, volume: Json | None, *, node: str, elsewhere: Iterable[Json]) -> str:
     """Return why a claim keeps its pods on their virtual node; empty if it does not.
 
-    The volume's node affinity decides. Without node affinity, the claim keeps the pod on the claim's selected
-    node.
-
-    Args:
-        claim: the claim; None: it does not exist.
-        volume: the volume that the claim is bound to; None: there is none.
-        node: virtual node of the pod.
-        elsewhere: other virtual nodes that admit the pod.
+    The volume's node affinity decides, if it matches another virtual node that admits the pod (``elsewhere``). Without node
+    affinity, the claim keeps the pod on the claim's selected node.
     """
     if claim is None or (claim.get("status") or {}).get("phase") != "Bound":
         return ""

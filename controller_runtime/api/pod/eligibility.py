@@ -23,14 +23,7 @@ class Eligibility:
         pod_selector: Mapping[str, Any],
         takes_claims: bool = False,
     ) -> None:
-        """Compile the pod selector.
-
-        Args:
-            cluster: name of the lower cluster.
-            allowed: shell patterns of upper namespaces; empty: all.
-            pod_selector: a LabelSelector; empty: all pods.
-            takes_claims: whether ResourceClaims follow pods to this cluster.
-        """
+        """Compile the pod selector; ``allowed``: shell patterns of upper namespaces, empty: all."""
         self._takes_claims = takes_claims
         self._cluster = cluster
         self._allowed = allowed

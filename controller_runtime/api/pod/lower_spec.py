@@ -50,12 +50,7 @@ def lower_spec(
     topology spread over ``kubernetes.io/hostname`` are kept: replicas that must not share an upper node must
     not share a lower node either. Other topology keys name upper topology and are dropped. The annotation
     ``preferred-node`` adds a preference for one lower node, with no effect if the policy forbids its key.
-
-    Args:
-        upper: the upper pod.
-        rules: the policy for its namespace, with the PriorityClasses to keep.
-        node_name: the virtual node.
-        node_labels: labels of the virtual node that a clusterSelector may match.
+    The policy has the PriorityClasses to keep.
     """
     above = upper["spec"]
     annotations = upper["metadata"].get("annotations") or {}

@@ -30,13 +30,7 @@ class PolicySet:
     def __init__(
         self, policy: Policy | None = None, *, cluster: str = "", host_paths: Sequence[str] = ()
     ) -> None:
-        """Resolve presets and overrides once.
-
-        Args:
-            policy: as configured; None: no rule is set.
-            cluster: name of the lower cluster, for ``Effective.sources``.
-            host_paths: ``volumes.allowedHostPaths``.
-        """
+        """Resolve presets and overrides once; ``host_paths``: those of ``volumes.allowedHostPaths``."""
         policy = policy or Policy()
         where = f"clusters[{cluster}].policy"
         cluster_wide = _resolve(policy, where, _defaults(where))

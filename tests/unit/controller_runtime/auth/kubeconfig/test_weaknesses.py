@@ -44,7 +44,7 @@ async def _load(
 async def test_insecure_connections_are_named(tmp_path, server, insecure, token, found):
     """With what to do; loopback is left out."""
     config = await _load(tmp_path, server, insecure=insecure, token=token)
-    assert len(weaknesses(config)) == len(found)
+    assert len(list(weaknesses(config))) == len(found)
     for (what, step), text in zip(weaknesses(config), found, strict=True):
         assert text in what
         assert "kubeconfig" in step
