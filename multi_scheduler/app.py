@@ -68,7 +68,7 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
             **{weighted.name: weighted.agent.unready for weighted in agents},
         }
         for name, check in checks.items():
-            server.add_check(name, check)
+            server.health.add(name, check)
         if options.health_addr:
             await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
         await server.start()

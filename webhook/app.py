@@ -53,7 +53,7 @@ async def run(options: Options) -> None:
         server = WebhookServer(options.address, options.port, tls=tls, knowledge=state)
         checks = {"caches": state.unready, "certificate": unready}
         for name, check in checks.items():
-            server.add_check(name, check)
+            server.health.add(name, check)
         if options.health_addr:
             await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
         await server.start()

@@ -47,18 +47,10 @@ class ConnectionConfig:
         tls_server_name: str | None = None,
         source: str = "",
     ) -> None:
-        """Create a configuration.
+        """Create a configuration; the arguments that are not described here are attributes.
 
-        Args:
-            server: an http or https URL.
-            ssl_context: a fixed TLS context for an https server.
-            tls: TLS files to make the context from, now and when they change; instead of ``ssl_context``.
-            credentials: the source of headers; None: no credentials.
-            namespace: of the context.
-            context_name: of the kubeconfig.
-            proxy_url: the HTTP proxy.
-            tls_server_name: the name to verify instead of the host.
-            source: the origin of this configuration, for messages.
+        For an https server, ``ssl_context`` is a fixed TLS context, or ``tls`` has the files to make it from, now and when
+        they change. ``credentials`` is the source of headers; None: no credentials.
 
         Raises:
             ConfigError: the server is not a URL, or the TLS files cannot be used.

@@ -228,7 +228,6 @@ def _after_short(shorts: int) -> float:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason label of the restart metric."""
     if is_history_missing(error):
         return "expired"
     return "disconnected" if isinstance(error, ConnectionFailed) else type(error).__name__

@@ -104,11 +104,9 @@ class Transport:
         )
 
     async def __aenter__(self) -> Self:
-        """Return the client; leaving the block closes it."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
         await self.close()
 
     @property

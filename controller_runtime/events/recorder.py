@@ -232,7 +232,6 @@ class EventRecorder:
         self._drop("unanswered")
 
     async def _write(self, series: Series) -> None:
-        """Create or update the server's Event to match the current state of the series."""
         fingerprint = series.fingerprint()
         if fingerprint == series.sent:
             return

@@ -34,7 +34,10 @@ class HealthChecks:
         self.add("ping", lambda: None, live=True)
 
     def add(self, name: str, check: Check, *, live: bool = False) -> None:
-        """Add or replace a check of readiness; with ``live`` also of liveness."""
+        """Add or replace a check of ``/readyz``; with ``live`` also of ``/livez`` and ``/healthz``.
+
+        Use ``live`` only for failures that a restart repairs, not for an unreachable cluster.
+        """
         known = self._checks.get(name)
         self._checks[name] = (check, live or (known is not None and known[1]))
 

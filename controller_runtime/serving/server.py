@@ -133,13 +133,6 @@ class HttpsServer:
         """Add a handler for a path; method ``*`` means every method. Call before ``start``."""
         self.app.router.add_route(method, path, handler)
 
-    def add_check(self, name: str, check: Check, *, live: bool = False) -> None:
-        """Add a check to ``/readyz``; with ``live`` also to ``/livez`` and ``/healthz``.
-
-        Use ``live`` only for failures that a restart repairs, not for an unreachable cluster.
-        """
-        self.health.add(name, check, live=live)
-
     async def start(self) -> None:
         """Bind and serve; if that fails or is cancelled, close everything.
 
@@ -252,4 +245,4 @@ class HealthServer(HttpsServer):
         limits = ConnectionLimits(total=128, strangers=128)
         super().__init__(*parse_address(address), limits=limits, name="health", setting=setting, **options)
         for name, check in (checks or {}).items():
-            self.add_check(name, check)
+            self.health.add(name, check)

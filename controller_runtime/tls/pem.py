@@ -18,7 +18,6 @@ class KeyPair:
     key: bytes
 
     def __repr__(self) -> str:
-        """Hide the key."""
         return f"KeyPair(certificate=<{len(self.certificate)} bytes>, key=<hidden>)"
 
     def write(self, certificate_path: str | Path, key_path: str | Path) -> None:

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 
 class _Look(NamedTuple):
-    """The observed state of a file."""
-
     stamp: tuple[float, int, int]
     """Modification time, inode and size."""
     digest: bytes

@@ -77,7 +77,7 @@ class Parent:
                     setting="--metrics-addr (metricsAddress)",
                     registry=self._metrics,
                 )
-                server.add_check("workers-alive", lambda: self._trouble("livez"), live=True)
+                server.health.add("workers-alive", lambda: self._trouble("livez"), live=True)
                 await stack.enter_async_context(server)
             async with asyncio.TaskGroup() as group:
                 for worker in self._workers:

@@ -124,7 +124,6 @@ def _container(container: Mapping[str, Any], patches: Sequence[Mapping[str, Any]
 
 
 def _rewrite(spec: dict[str, Any], rewrites: Sequence[ImageRewrite]) -> None:
-    """Rewrite the images of a spec, in place."""
     for kind in (*_PATCHED_CONTAINERS, "ephemeralContainers"):
         if spec.get(kind):
             spec[kind] = [

@@ -49,8 +49,6 @@ class _Use(msgspec.Struct):
 
 
 class _Moved(msgspec.Struct, rename="camel"):
-    """The content of the annotation."""
-
     resource_claims: list[_Entry]
     containers: dict[str, list[_Use]] = {}
     """By container name: entries of its ``resources.claims``."""

@@ -104,7 +104,6 @@ def summary(found: Sequence[Violation]) -> str:
 
 
 def _allowed(rule: str, value: Any) -> str:
-    """Return the text for what a rule allows."""
     if rule in _FORBIDDING:
         return _FORBIDDING[rule][1]
     if rule in _LISTING:

@@ -176,7 +176,6 @@ def _annotations(pod: Pod, prefixes: tuple[str, ...], allowed: Sequence[str]) ->
 
 
 def _profile_type(value: str) -> str:
-    """Return the profile type of an annotation's value."""
     if value == "":
         return UNDEFINED
     if value in {"runtime/default", "docker/default"}:

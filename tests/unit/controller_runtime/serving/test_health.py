@@ -27,7 +27,7 @@ class TestHealth:
     async def test_verbose_lists_every_check_as_apiserver_does(self, session: aiohttp.ClientSession) -> None:
         """``?verbose`` prints a line for each check and the verdict."""
         async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("informers", lambda: None)
+            server.health.add("informers", lambda: None)
             assert await get(session, server, "/readyz?verbose") == (
                 200,
                 "[+]ping ok\n[+]shutdown ok\n[+]informers ok\nreadyz check passed\n",
@@ -37,7 +37,7 @@ class TestHealth:
         """A failure is 500 with the list of checks; the reason is logged once, and so is the recovery."""
         reasons: list[str | None] = ["cluster west is silent", "cluster west is silent", None]
         async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("clusters", lambda: reasons.pop(0))
+            server.health.add("clusters", lambda: reasons.pop(0))
             with capture_logs() as logs:
                 first = await get(session, server, "/readyz")
                 await get(session, server, "/readyz")
@@ -56,10 +56,10 @@ class TestHealth:
     async def test_readiness_alone_fails_unless_a_check_is_live(self, session: aiohttp.ClientSession) -> None:
         """A readiness check does not affect liveness; a live check is part of all three endpoints."""
         async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("remote", lambda: "away")
+            server.health.add("remote", lambda: "away")
             assert (await get(session, server, "/livez"))[0] == 200
             assert (await get(session, server, "/readyz"))[0] == 500
-            server.add_check("loop", lambda: "stuck", live=True)
+            server.health.add("loop", lambda: "stuck", live=True)
             assert (await get(session, server, "/livez"))[0] == 500
             assert (await get(session, server, "/healthz/loop"))[0] == 500
             assert (await get(session, server, "/livez/remote"))[0] == 404
@@ -67,8 +67,8 @@ class TestHealth:
     async def test_excluded_checks_do_not_count(self, session: aiohttp.ClientSession) -> None:
         """``?exclude=`` excludes checks, repeated or with commas, and warns of unknown names."""
         async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("a", lambda: "bad")
-            server.add_check("b", lambda: "bad")
+            server.health.add("a", lambda: "bad")
+            server.health.add("b", lambda: "bad")
             assert await get(session, server, "/readyz?exclude=a&exclude=b,c&verbose") == (
                 200,
                 (
@@ -80,7 +80,7 @@ class TestHealth:
     async def test_single_check(self, session: aiohttp.ClientSession) -> None:
         """``/readyz/name`` runs one check; an unknown one is 404."""
         async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("a", lambda: "bad")
+            server.health.add("a", lambda: "bad")
             assert await get(session, server, "/readyz/a") == (
                 500,
                 "internal server error: reason withheld\n",
@@ -94,7 +94,7 @@ class TestHealth:
             raise RuntimeError("boom")
 
         async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("broken", broken)
+            server.health.add("broken", broken)
             assert (await get(session, server, "/readyz/broken"))[0] == 500
             assert (await get(session, server, "/livez"))[0] == 200
 
