@@ -16,7 +16,7 @@ from prometheus_client import Counter, Gauge
 from controller_runtime import consistency
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.client.client import Client
-from controller_runtime.client.list_pages import Selection
+from controller_runtime.client.list_pages import ObjectSelection
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -76,7 +76,7 @@ class Informer:
         transform: Callable[[Object], Object] | None = None,
         name: str = "",
         is_minor: bool = False,
-        **selection: Unpack[Selection],
+        **selection: Unpack[ObjectSelection],
     ) -> None:
         """Create an informer; ``run`` starts it.
 

@@ -11,7 +11,7 @@ import aiohttp
 
 from controller_runtime.client import list_pages
 from controller_runtime.client.decoding import ListMeta, decode_list, decode_watch_event, page_decoder
-from controller_runtime.client.list_pages import ListOptions, ListPages, ObjectList, Selection
+from controller_runtime.client.list_pages import ListOptions, ListPages, ObjectList, ObjectSelection
 from controller_runtime.client.object_verbs import ObjectVerbs, PatchType
 from controller_runtime.client.transport import NETWORK_ERRORS
 from controller_runtime.errors import ApiError, ConnectionFailed, Unavailable
@@ -36,7 +36,7 @@ Batch = list[WatchEvent]
 """Aliases, because ``Client.list`` hides the built-in name inside the class."""
 
 
-class WatchOptions(Selection, total=False):
+class WatchOptions(ObjectSelection, total=False):
     """Options of ``Client.watch`` and ``Client.watch_batches``."""
 
     resource_version: str | None

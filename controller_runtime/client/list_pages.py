@@ -28,7 +28,7 @@ class ObjectList:
     resource_version: str
 
 
-class Selection(TypedDict, total=False):
+class ObjectSelection(TypedDict, total=False):
     """The objects of a list, watch or informer."""
 
     namespace: str | None
@@ -39,7 +39,7 @@ class Selection(TypedDict, total=False):
     """As kubectl's ``--field-selector``."""
 
 
-class ListOptions(Selection, total=False):
+class ListOptions(ObjectSelection, total=False):
     """Options of ``Client.list`` and ``Client.list_as``."""
 
     page_size: int
