@@ -246,7 +246,7 @@ async def test_pods_are_created_at_once_when_an_outage_ends():
         scene.lower.fault = lambda _verb, _plural, _key: NotConnected("connection refused")
         scene.bind("web", uid="u-2")
         await asyncio.sleep(3600)
-        scene.lower.outage.mark_unreachable(NotConnected("connection refused"))
+        scene.lower.outage.error = NotConnected("connection refused")
         scene.lower.fault = lambda _verb, _plural, _key: None
         scene.lower.outage.answered()
         await asyncio.sleep(0.1)
