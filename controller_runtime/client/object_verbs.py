@@ -104,14 +104,8 @@ class ObjectVerbs(Transport):
     ) -> dict[str, Any]:
         """Create an object, or POST to a subresource of ``name``; return the response.
 
-        Args:
-            resource: the object's resource.
-            body: the object.
-            namespace: the namespace; None: the one in the body.
-            name: the object whose subresource is posted to; None: create an object.
-            subresource: the subresource of ``name``.
-            params: the query.
-            headers: more headers for this request, such as ``Impersonate-User``.
+        Without a namespace, the one in the body is used. ``headers`` has more headers for this request, such as
+        ``Impersonate-User``.
 
         Raises:
             AlreadyExists: an object with this name exists.

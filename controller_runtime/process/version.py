@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-DISTRIBUTION = "virtual-node"
-
 
 def version() -> str:
     """Return the installed version; empty when run from sources that are not installed."""
     from importlib import metadata  # noqa: PLC0415 - few commands ask for the version
 
     try:
-        return metadata.version(DISTRIBUTION)
+        return metadata.version("virtual-node")
     except metadata.PackageNotFoundError:
         return ""

@@ -115,7 +115,8 @@ class HttpsServer:
         self._shutdown_timeout = shutdown_timeout
         self._running = contextlib.AsyncExitStack()
         """Closes what ``start`` has opened."""
-        self._port = 0
+        self.port = 0
+        """The bound port; 0 before ``start``."""
         self._stopping = False
         self.health = HealthChecks()
         self.health.add("shutdown", lambda: "shutting down" if self._stopping else None)
@@ -123,11 +124,6 @@ class HttpsServer:
             self.health.add_routes(self.app)
         if metrics:
             self.add_route("GET", "/metrics", MetricsPage(registry).get)
-
-    @property
-    def port(self) -> int:
-        """Return the bound port; 0 before ``start``."""
-        return self._port
 
     def add_route(self, method: str, path: str, handler: Handler) -> None:
         """Add a handler for a path; method ``*`` means every method. Call before ``start``."""
@@ -146,11 +142,11 @@ class HttpsServer:
             if self._setting:
                 raise ConfigError(f"{self._setting}: {error.strerror}") from None
             raise
-        self._port = sock.getsockname()[1]
+        self.port = sock.getsockname()[1]
         try:
             await self._serve(sock)
         except BaseException:
-            self._port = 0
+            self.port = 0
             await self.stop()
             raise
 

@@ -11,7 +11,6 @@ are identified by name or key, because their positions may differ in the lower c
 
 NOT_SET = "not set"
 _KINDS = ("initContainers", "containers", "ephemeralContainers")
-_WINDOWS = "windows"
 
 
 def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -35,4 +34,4 @@ def container_contexts(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[s
 
 def is_windows(spec: Mapping[str, Any]) -> bool:
     """Return whether the pod runs only on Windows, where Linux security settings must not be set."""
-    return (spec.get("os") or {}).get("name") == _WINDOWS
+    return (spec.get("os") or {}).get("name") == "windows"
