@@ -48,9 +48,9 @@ class Cluster(MemoryClient):
         for informer, seen in self._fed.items():
             if (plural := informer.resource.plural) not in self.held:
                 self._fed[informer] = self.server.version
-                for event in self.server.since(
-                    plural, seen, selection(*informer._reflector._selection.values())
-                ):
+                found = informer._reflector._selection
+                matches = selection(*map(found.get, ("namespace", "label_selector", "field_selector")))
+                for event in self.server.since(plural, seen, matches):
                     informer.change(event.type, event.object)
 
     def _schedule(self, commit: Commit) -> None:
