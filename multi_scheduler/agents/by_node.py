@@ -23,9 +23,10 @@ class NodeSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, k
 
 
 class AskedPod:
-    """The pod that is being scheduled: its spec in the upper cluster, and what it requests."""
+    """The pod that is being scheduled: its labels, its spec in the upper cluster, and what it requests."""
 
     def __init__(self, pod: Mapping[str, Any]) -> None:
+        self.labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
         self.spec: Mapping[str, Any] = pod["spec"]
 
     @cached_property
@@ -43,15 +44,15 @@ class ViewAgent(Agent, Generic[S]):
     """An agent with settings that reads the view."""
 
     settings_type: type[S]
-    """Set by the agent."""
+    """Set by the agent, unless it passes its settings to the constructor."""
 
-    def __init__(self, context: AgentContext) -> None:
+    def __init__(self, context: AgentContext, settings: S | None = None) -> None:
         """Read the settings.
 
         Raises:
             ConfigError: a setting is wrong.
         """
-        self._settings = context.read_settings(self.settings_type)
+        self._settings = context.read_settings(self.settings_type) if settings is None else settings
         self._view = context.use_view()
 
 

@@ -16,4 +16,6 @@ class PressureAgent(NodeAgent[NodeSettings]):
 
     def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
         """Return 1 for an empty node without pressure; None if PSI is missing or old."""
-        return node.usage.score(len(list(node.pods())), node.allocatable) if node.usage is not None else None
+        if node.usage is None or node.usage.pressure is None:
+            return None
+        return node.usage.score(len(list(node.pods())), node.allocatable)

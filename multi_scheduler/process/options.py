@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.process.flags import LogOptions, add_boolean, add_flag, add_upper_flags
+from controller_runtime.process.flags import Klog, LogOptions, add_boolean, add_flag, add_upper_flags
 from multi_scheduler import config as configuration
 from multi_scheduler.config import Config
 

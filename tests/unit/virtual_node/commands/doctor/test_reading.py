@@ -130,7 +130,7 @@ async def test_a_failing_credential_plugin_is_one_plain_error(monkeypatch: pytes
     async def refuse(_client: Client) -> None:
         raise ConfigError("the exec plugin failed")
 
-    monkeypatch.setattr(reading.read_installation, "read", refuse)
+    monkeypatch.setattr("virtual_node.commands.doctor.read_installation.read", refuse)
     with pytest.raises(ConfigError, match="the exec plugin failed"):
         await _look()
 
