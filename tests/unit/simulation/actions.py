@@ -1,8 +1,40 @@
-"""What can happen in a simulation."""
+"""What can happen in a simulation, and who makes it happen."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+from controller_runtime.errors import NotFound
+
+if TYPE_CHECKING:
+    from tests.unit.simulation.world import World
+
+T = TypeVar("T")
 Deed = Callable[[], str | Awaitable[str]]
-"""Returns what it was; empty: nothing."""
+"""Returns what it was; empty, or with an ``ApiError``: nothing."""
+
+
+class Actor:
+    """Somebody whose deeds, the public methods, come of the world's seed."""
+
+    _weights: ClassVar[Mapping[str, float]] = {}
+    """Of deeds that are done more or less often than others, by name."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._chance = world, world.chance
+
+    def deeds(self) -> dict[Deed, float]:
+        """Return the methods with their weights."""
+        names = [name for name in vars(type(self)) if not name.startswith("_")]
+        return {getattr(self, name): self._weights.get(name, 1) for name in names}
+
+    def _any(self, found: Sequence[T]) -> T:
+        """Return one of these.
+
+        Raises:
+            NotFound: there is none, so that the deed ends.
+        """
+        if not found:
+            raise NotFound("nothing to choose from", code=404)
+        return self._chance.choice(found)

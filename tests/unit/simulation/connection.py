@@ -18,8 +18,7 @@ from tests.fakes.apiserver.client import MemoryClient, copied
 from tests.fakes.apiserver.selectors import selection
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body, Commit
-from tests.unit.simulation.network import Road
-from tests.unit.simulation.network_faults import Weather
+from tests.unit.simulation.network import Road, Weather
 from tests.unit.simulation.watching import Watch, follow
 
 T = TypeVar("T")

@@ -4,40 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from controller_runtime.errors import ApiError
-from tests.unit.simulation.actions import Deed
-from tests.unit.simulation.network_faults import Weather
-
-if TYPE_CHECKING:
-    from tests.unit.simulation.world import World
+from tests.unit.simulation.actions import Actor
+from tests.unit.simulation.network import Weather
 
 _KINDS = ("pods", "pods", "configmaps", "secrets", "namespaces", "services", "endpointslices")
 
 
-class Disasters:
+class Disasters(Actor):
     """Weather and accidents."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self._chance = world, world.chance
-
-    def deeds(self) -> dict[Deed, float]:
-        """With their weights."""
-        return {
-            self.go_down: 1,
-            self.fall_silent: 1,
-            self.make_errors: 1,
-            self.be_late: 1,
-            self.hold_watches: 1,
-            self.calm_down: 1,
-            self.break_watches: 1,
-            self.compact: 1,
-            self.restart: 1,
-            self.kill: 1.5,
-            self.overlap: 1,
-            self.stay_away: 0.5,
-        }
+    _weights: ClassVar = {"kill": 1.5, "stay_away": 0.5}
 
     # --- networks and servers ---------------------------------------------------------------------
 

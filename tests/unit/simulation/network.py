@@ -1,4 +1,7 @@
-"""The way of a request there and back: it takes time, it fails, and it may arrive after its sender has gone."""
+"""The way of a request there and back: it takes time, it fails, and it may arrive after its sender has gone.
+
+The weather is what the network and a server do to requests at the moment.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from controller_runtime.errors import (
@@ -19,13 +23,42 @@ from controller_runtime.errors import (
     TooManyRequests,
     Unavailable,
 )
-from tests.unit.simulation.network_faults import Weather
 
 T = TypeVar("T")
 _TIMEOUT = 60.0
 """Seconds after which a client gives up what is not answered."""
 _LATE: set[asyncio.Task[None]] = set()
 """Requests that outlive their process; the loop alone would let them be collected."""
+
+
+@dataclass
+class Weather:
+    """One cluster's. Shares are of 1."""
+
+    down: bool = False
+    """Nobody accepts connections."""
+    silent: bool = False
+    """Nothing answers, no connection breaks."""
+    errors: float = 0.0
+    """Share of requests that are answered with an error and not carried out."""
+    losing: float = 0.0
+    """Share of writes that are carried out and whose answer is lost."""
+    conflicts: float = 0.0
+    """Share of changes that are refused because somebody else was quicker."""
+    slow: float = 0.0
+    """Share of requests that take seconds on their way."""
+    held: set[str] = field(default_factory=set)
+    """Plurals whose watches say nothing for now."""
+    lag: float = 0.0
+    """Seconds by which watches are late at most."""
+    behind: int = 0
+    """Last revisions that watches do not report yet."""
+    disorder: float = 0.0
+    """Share of watch events that come twice; if any do, those of different objects come in any order."""
+
+    def clear(self) -> None:
+        """All is well."""
+        vars(self).update(vars(Weather()))
 
 
 class Road:

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body
-from tests.unit.simulation.actions import Deed
+from tests.unit.simulation.actions import Actor
 from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.users import NAMES, SECRETS, SERVICES, SETTINGS, SPACES
-
-if TYPE_CHECKING:
-    from tests.unit.simulation.world import World
 
 HOLD = "stranger.com/hold"
 _POOLS = {"pods": NAMES, "configmaps": SETTINGS, "secrets": SECRETS, "services": SERVICES}
 
 
-class Strangers:
+class Strangers(Actor):
     """They delete and change what is ours, and take names that we need."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self._chance = world, world.chance
-
-    def deeds(self) -> dict[Deed, float]:
-        """With their weights."""
-        return {
-            self.delete: 1,
-            self.change: 1,
-            self.take_a_name: 1,
-            self.give_a_name_back: 1,
-            self.delete_namespace: 0.3,
-            self.hold_pod: 1,
-        }
+    _weights: ClassVar = {"delete_namespace": 0.3}
 
     def delete(self) -> str:
         lower = self._any_lower()
@@ -40,8 +25,6 @@ class Strangers:
             ["pods", "pods", "pods", "configmaps", "secrets", "services", "endpointslices"]
         )
         body = self._any_of(lower, plural, is_ours=True)
-        if body is None:
-            return ""
         grace = self._chance.choice([None, 0]) if plural == "pods" else None
         lower.delete(plural, key_of(body), who="stranger", grace=grace)
         return f"{lower.name} {plural} {key_of(body)} {grace}"
@@ -52,8 +35,6 @@ class Strangers:
             ["pods", "configmaps", "secrets", "services", "endpointslices", "namespaces"]
         )
         body = self._any_of(lower, plural, is_ours=True)
-        if body is None:
-            return ""
         change: Body = {"metadata": {"labels": {"stranger": str(self._chance.random())}}}
         if plural in {"configmaps", "secrets"} and self._chance.random() < 0.5:
             change = {"data": {"k": "meddled"}}
@@ -93,8 +74,6 @@ class Strangers:
     def give_a_name_back(self) -> str:
         lower, plural = self._any_lower(), self._chance.choice(list(_POOLS))
         body = self._any_of(lower, plural, is_ours=False)
-        if body is None:
-            return ""
         lower.delete(plural, key_of(body), who="stranger", grace=0)
         return f"{lower.name} {plural} {key_of(body)}"
 
@@ -107,8 +86,6 @@ class Strangers:
         """With a finalizer, or no longer."""
         lower = self._any_lower()
         body = self._any_of(lower, "pods", is_ours=True)
-        if body is None:
-            return ""
         held = body["metadata"].get("finalizers")
         change: Body = {"metadata": {"finalizers": None if held else [HOLD]}}
         lower.patch("pods", key_of(body), change, who="stranger")
@@ -117,10 +94,6 @@ class Strangers:
     def _any_lower(self) -> Server:
         return self._chance.choice(list(self._world.lowers.values()))
 
-    def _any_of(self, server: Server, plural: str, *, is_ours: bool) -> Body | None:
-        found = [
-            body
-            for body in server.all(plural)
-            if self._world.watchdog.is_ours(body) == is_ours and not key_of(body).startswith("kube-")
-        ]
-        return self._chance.choice(found) if found else None
+    def _any_of(self, server: Server, plural: str, *, is_ours: bool) -> Body:
+        found = [body for body in server.all(plural) if self._world.watchdog.is_ours(body) == is_ours]
+        return self._any([body for body in found if not key_of(body).startswith("kube-")])

@@ -13,7 +13,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process import lifecycle
 from tests.fakes.apiserver.server import Server
 from tests.unit.simulation.connection import Connection
-from tests.unit.simulation.network_faults import Weather
+from tests.unit.simulation.network import Weather
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.context import ClusterContext

@@ -14,7 +14,7 @@ import sys
 
 from controller_runtime.api import names
 from tests.fakes.apiserver.server import Server
-from tests.unit.simulation.network_faults import Weather
+from tests.unit.simulation.network import Weather
 from tests.unit.simulation.script import PAUSE, SINGLE, Outcome, compared, perform
 from tests.unit.simulation.world import Plan, World
 

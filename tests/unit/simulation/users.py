@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from controller_runtime.client.client import PatchType
 from tests.fakes.apiserver.storage import Body
-from tests.unit.simulation.actions import Deed
+from tests.unit.simulation.actions import Actor
 from tests.unit.simulation.bodies import key_of, uid_of
 
 if TYPE_CHECKING:
@@ -19,27 +19,16 @@ SECRETS = ("password",)
 SERVICES = ("front", "back")
 
 
-class Users:
+class Users(Actor):
     """They make, change and delete everything that is mirrored."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self._upper, self._chance = world, world.upper, world.chance
+    _weights: ClassVar = {
+        "make_pod": 8, "replace_pod": 3, "delete_pod": 4, "change_pod": 2, "change_namespace": 1.5, "collect_pods": 0.3,
+    }  # fmt: skip
 
-    def deeds(self) -> dict[Deed, float]:
-        """With their weights."""
-        return {
-            self.make_pod: 8,
-            self.replace_pod: 3,
-            self.delete_pod: 4,
-            self.evict_pod: 1,
-            self.change_pod: 2,
-            self.take_off_finalizers: 1,
-            self.change_config_map: 1,
-            self.change_secret: 1,
-            self.change_service: 1,
-            self.change_namespace: 1.5,
-            self.collect_pods: 0.3,
-        }
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._upper = world.upper
 
     def make_pod(self) -> str:
         space, name = self._chance.choice(SPACES), self._chance.choice(NAMES)
@@ -53,8 +42,6 @@ class Users:
     def replace_pod(self) -> str:
         """Delete the object at once and recreate it under its name."""
         pod = self._any_pod()
-        if pod is None:
-            return ""
         key, metadata = key_of(pod), pod["metadata"]
         self._upper.delete("pods", key, who="user", grace=0)
         if self._upper.find("pods", key):
@@ -65,16 +52,12 @@ class Users:
 
     def delete_pod(self) -> str:
         pod = self._any_pod()
-        if pod is None:
-            return ""
         grace = self._chance.choice([None, None, None, 0, 1, 300])
         self._upper.delete("pods", key_of(pod), who="user", grace=grace)
         return f"{key_of(pod)} {grace}"
 
     def evict_pod(self) -> str:
         pod = self._any_pod()
-        if pod is None:
-            return ""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
         status: Body = {"status": {"conditions": [condition]}}
         self._upper.patch(
@@ -86,8 +69,6 @@ class Users:
 
     def change_pod(self) -> str:
         pod = self._any_pod()
-        if pod is None:
-            return ""
         changes: list[Body] = [
             {"metadata": {"labels": {"x": str(self._chance.random())}}},
             {"metadata": {"annotations": {"y": str(self._chance.random())}}},
@@ -100,10 +81,7 @@ class Users:
         return f"{key_of(pod)} {change}"
 
     def take_off_finalizers(self) -> str:
-        found = [pod for pod in self._upper.all("pods") if pod["metadata"].get("finalizers")]
-        if not found:
-            return ""
-        key = key_of(self._chance.choice(found))
+        key = key_of(self._any([pod for pod in self._upper.all("pods") if pod["metadata"].get("finalizers")]))
         self._upper.patch("pods", key, {"metadata": {"finalizers": None}}, who="user")
         return key
 
@@ -153,9 +131,8 @@ class Users:
 
     # --- within -----------------------------------------------------------------------------------
 
-    def _any_pod(self) -> Body | None:
-        found = self._upper.all("pods")
-        return self._chance.choice(found) if found else None
+    def _any_pod(self) -> Body:
+        return self._any(self._upper.all("pods"))
 
     def _content(self, plural: str, kind: str, name: str) -> str:
         space, data = self._chance.choice(SPACES), {"k": str(self._chance.randrange(1000))}

@@ -14,7 +14,7 @@ from tests.unit.simulation.actions import Deed
 from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.connection import OnWrite
 from tests.unit.simulation.disasters import Disasters
-from tests.unit.simulation.network_faults import Weather
+from tests.unit.simulation.network import Weather
 from tests.unit.simulation.other_actors import Strangers
 from tests.unit.simulation.outcome import what_is_wrong
 from tests.unit.simulation.process import Process
