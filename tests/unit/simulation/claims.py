@@ -39,13 +39,10 @@ def are_provisioned(server: Server, pod: Body) -> bool:
 def bind_above(server: Server) -> None:
     """Bind claims to the volumes that name them, and end what is deleted."""
     for volume in server.all(_VOLUMES):
-        reference = volume["spec"].get("claimRef")
-        claim = server.find(_CLAIMS, f"{reference['namespace']}/{reference['name']}") if reference else None
-        if (
-            claim is not None
-            and uid_of(claim) == reference.get("uid")
-            and not claim["spec"].get("volumeName")
-        ):
+        claim = server.find(_CLAIMS, _claim_of(volume))
+        if claim is None or claim["spec"].get("volumeName"):
+            continue
+        if uid_of(claim) == volume["spec"]["claimRef"].get("uid"):
             _bind(server, claim, volume)
     _end(server)
 
@@ -61,8 +58,7 @@ def provide_below(server: Server) -> None:
             server.patch(_CLAIMS, key_of(claim), status, who="resizer", subresource="status")
     _end(server)
     for volume in server.all(_VOLUMES):
-        reference = volume["spec"]["claimRef"]
-        if server.find(_CLAIMS, f"{reference['namespace']}/{reference['name']}") is None:
+        if server.find(_CLAIMS, _claim_of(volume)) is None:
             server.delete(_VOLUMES, key_of(volume), who="provisioner")
             server.patch(_VOLUMES, key_of(volume), {"metadata": {"finalizers": None}}, who="provisioner")
 
@@ -104,13 +100,12 @@ def _bind(server: Server, claim: Body, volume: Body) -> None:
 def _end(server: Server) -> None:
     """Take the protection off what is being deleted and not used any more."""
     used = {key for pod in server.all("pods") for key in _of(pod)}
-    claims = {f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in server.all(_CLAIMS)}
+    claims = {key_of(claim) for claim in server.all(_CLAIMS)}
     for claim in server.all(_CLAIMS):
         if is_ending(claim) and key_of(claim) not in used:
             _unprotect(server, _CLAIMS, claim)
     for volume in server.all(_VOLUMES):
-        reference = volume["spec"].get("claimRef") or {}
-        if is_ending(volume) and f"{reference.get('namespace')}/{reference.get('name')}" not in claims:
+        if is_ending(volume) and _claim_of(volume) not in claims:
             _unprotect(server, _VOLUMES, volume)
 
 
@@ -118,6 +113,11 @@ def _unprotect(server: Server, plural: str, body: Body) -> None:
     left = [one for one in body["metadata"].get("finalizers") or () if one != PROTECTED[plural]]
     if left != body["metadata"].get("finalizers"):
         server.patch(plural, key_of(body), {"metadata": {"finalizers": left}}, who="protection")
+
+
+def _claim_of(volume: Body) -> str:
+    reference = volume["spec"].get("claimRef") or {}
+    return f"{reference.get('namespace')}/{reference.get('name')}"
 
 
 def _of(pod: Body) -> list[str]:

@@ -66,7 +66,7 @@ class Disasters(Actor):
 
     def compact(self) -> str:
         """Old versions go, and most watches have to begin anew."""
-        server = self._chance.choice([self._world.upper, *self._world.lowers.values()])
+        server = self._chance.choice(self._world.servers)
         server.floor = server.version
         for process in self._world.processes.values():
             for connection in process.connections:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.network import later
 from tests.unit.simulation.script import Outcome, compared, perform
-from tests.unit.simulation.world import PERIODIC, World
+from tests.unit.simulation.watchdog import PERIODIC
+from tests.unit.simulation.world import World
 
 
 @dataclass(frozen=True)

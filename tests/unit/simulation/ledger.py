@@ -10,11 +10,9 @@ from typing import Any
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Commit
 from tests.unit.simulation.bodies import is_ending
-from tests.unit.simulation.watchdog import OURS
+from tests.unit.simulation.watchdog import OURS, PERIODIC
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
-_IGNORED = frozenset({"leases", "nodes"})
-"""Resources that are written periodically; they have no place in the comparison."""
 _VOLATILE = frozenset({"resourceVersion", "creationTimestamp", "generation", "observedGeneration"})
 """Metadata that counts writes: a retry that changes nothing else is allowed."""
 
@@ -35,12 +33,12 @@ class Ledger:
             f"{server.name} {plural} {key}": _comparable(body)
             for server in self._servers
             for plural, bodies in sorted(server.objects.items())
-            if plural not in _IGNORED
+            if plural not in PERIODIC
             for key, body in sorted(bodies.items())
         }
 
     def _count(self, server: str, commit: Commit) -> None:
-        if not commit.who.startswith(OURS) or commit.plural in _IGNORED:
+        if not commit.who.startswith(OURS) or commit.plural in PERIODIC:
             return
         what = f"{server} {commit.plural} {commit.key}"
         if commit.old is None:

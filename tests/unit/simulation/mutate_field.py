@@ -53,7 +53,7 @@ class Mutation:
 
 def mutations(world: World) -> Iterator[Mutation]:
     """Every mutation of the objects that there are: of those that we have made, and of what we write on others."""
-    for server in (world.upper, *world.lowers.values()):
+    for server in world.servers:
         for plural, bodies in sorted(server.objects.items()):
             if plural == "leases":
                 continue
@@ -182,7 +182,7 @@ def run(mutation: Mutation, *, is_up: bool) -> Outcome:
     def mutate(world: World, phase: str) -> bool:
         if phase != "create":
             return False
-        server = world.upper if mutation.server == "upper" else world.lowers[mutation.server]
+        [server] = [one for one in world.servers if one.name == mutation.server]
         if not is_up:
             world.crash("a", restart_after=2.0)
         try:

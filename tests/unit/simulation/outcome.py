@@ -12,7 +12,7 @@ from tests.fakes.apiserver.rules import FINISHED
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import is_ending, key_of, labels_of, uid_of
-from tests.unit.simulation.outcome_copies import wrong_copies, wrong_tokens
+from tests.unit.simulation.outcome_copies import PLURALS, wrong_copies, wrong_tokens
 from tests.unit.simulation.outcome_services import wrong_services
 from tests.unit.simulation.process import Process
 from virtual_node.translate.pods import dependencies, lower_pod, update
@@ -20,9 +20,6 @@ from virtual_node.translate.pods import status as pod_status
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
-
-_PLURALS = {"ConfigMap": "configmaps", "Secret": "secrets"}
-_CONTENT = ("pods", "configmaps", "secrets", "services")
 
 
 def what_is_wrong(world: World) -> list[str]:
@@ -103,7 +100,7 @@ def _is_excused(world: World, process: Process, upper: Body) -> bool:
     if space is not None and is_ending(space):
         return True
     for need in dependencies.dependencies(upper):
-        plural, key = _PLURALS[need.kind], f"{namespace}/{need.name}"
+        plural, key = PLURALS[need.kind], f"{namespace}/{need.name}"
         is_there, copy = world.upper.find(plural, key) is not None, lower.find(plural, key)
         if not is_there and not need.optional:
             return "waiting" in said
@@ -119,11 +116,5 @@ def _wrong_namespaces(world: World) -> Iterator[str]:
             name = namespace["metadata"]["name"]
             if names.LABEL_UPPER_CLUSTER not in labels_of(namespace) or world.upper.find("namespaces", name):
                 continue
-            others = [
-                body
-                for plural in _CONTENT
-                for body in lower.all(plural)
-                if body["metadata"]["namespace"] == name and not world.watchdog.is_ours(body)
-            ]
-            if not others and not is_ending(namespace):
+            if not world.watchdog.others_in(lower, name) and not is_ending(namespace):
                 yield f"{lower.name}: namespace {name} has outlived its upper one"

@@ -18,7 +18,7 @@ from virtual_node.translate.pods import dependencies, service_account, token_sec
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
-_PLURALS = {"ConfigMap": "configmaps", "Secret": "secrets"}
+PLURALS = {"ConfigMap": "configmaps", "Secret": "secrets"}
 
 
 def wrong_copies(world: World) -> Iterator[str]:
@@ -41,7 +41,7 @@ def wrong_copies(world: World) -> Iterator[str]:
             desired["metadata"]["name"] = copy["metadata"]["name"]
             if patch := copies.copy_patch(copy, desired):
                 yield f"{lower.name}: {plural} {key} is not as above: {json.dumps(patch)[:200]}"
-        for plural in _PLURALS.values():
+        for plural in PLURALS.values():
             for copy in lower.all(plural):
                 what = (plural, key_of(copy))
                 if what not in wanted and what not in held and _is_left_over(world, lower, plural, copy):
@@ -79,7 +79,7 @@ def _wanted(
             continue
         namespace = pod["metadata"]["namespace"]
         needs = [
-            (_PLURALS[need.kind], need.name, need.name, need.optional)
+            (PLURALS[need.kind], need.name, need.name, need.optional)
             for need in dependencies.dependencies(pod)
         ]
         if token_secrets.token_requests(pod):

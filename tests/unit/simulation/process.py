@@ -39,13 +39,7 @@ class Process:
         )
         self.faults: list[str] = []
         """Errors that it should have known."""
-        clients: Any = self.connections
-        recorder: Any = Recorder()
-        self.context = ClusterContext(
-            name=cluster.name, cluster_id=CLUSTER_ID, upper=clients[0], lower=clients[1], settings=settings,
-            config=cluster, nodes={node.name: node for node in cluster.virtual_nodes()}, recorder=recorder,
-            log=structlog.get_logger(),
-        )  # fmt: skip
+        self.context = context_between(*self.connections, cluster=cluster, settings=settings)
         self._task = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
@@ -79,6 +73,17 @@ class Process:
                 if not _is_known(error):
                     self.faults.append("".join(traceback.format_exception(error))[-900:])
             await asyncio.sleep(_RESTART)
+
+
+def context_between(
+    upper: Any, lower: Any, *, cluster: configuration.LowerClusterConfig, settings: configuration.Config
+) -> ClusterContext:
+    """Return what controllers know of two clusters, with their connections."""
+    recorder: Any = Recorder()
+    return ClusterContext(
+        name=cluster.name, cluster_id=CLUSTER_ID, upper=upper, lower=lower, settings=settings, config=cluster,
+        nodes={node.name: node for node in cluster.virtual_nodes()}, recorder=recorder, log=structlog.get_logger(),
+    )  # fmt: skip
 
 
 def _is_known(error: BaseException) -> bool:

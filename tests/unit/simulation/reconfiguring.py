@@ -27,7 +27,7 @@ from tests.unit.simulation import configurations
 from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.connection import Connection
 from tests.unit.simulation.ledger import Ledger, differences
-from tests.unit.simulation.process import CLUSTER_ID, Endpoints, Recorder, holds
+from tests.unit.simulation.process import CLUSTER_ID, Endpoints, context_between, holds
 from tests.unit.simulation.runner import Story, play
 from tests.unit.simulation.users import SERVICES, SPACES
 from tests.unit.simulation.world import Plan, World
@@ -36,7 +36,6 @@ from virtual_node.app import App
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config import file as config_file
 from virtual_node.config.types import Config
-from virtual_node.controllers.base.context import ClusterContext
 
 _PLAN: Plan = {name: (name, [f"vn-{name}"]) for name in configurations.CLUSTERS}
 _PAUSES = (0.2,) * 10 + (1.0,) * 10 + (10.0,) * 12
@@ -67,8 +66,8 @@ def wander(seed: int, *, steps: int = 12) -> list[str]:
 class _Walker:
     def __init__(self, seed: int, file: Path) -> None:
         self.world, self._file, self._chance = World(seed, plan=_PLAN), file, random.Random(seed)
-        self.world.is_calm = True
-        self._ledger = Ledger((self.world.upper, *self.world.lowers.values()))
+        self.world.workings.is_calm = True
+        self._ledger = Ledger(self.world.servers)
         self.wrong: list[str] = []
 
     async def walk(self, steps: int) -> Config:
@@ -151,16 +150,11 @@ class _Walker:
             # By force where the virtual node is gone, as the garbage collector of pods does.
             grace = None if pod["spec"]["nodeName"] in nodes else 0
             self.world.upper.delete("pods", key_of(pod), who="user", grace=grace)
-        await self._settle()
+        await self.world.let_work(_PAUSES)
         for number in range(8):
             self._make_pod("end", number, config)
-        await self._settle()
+        await self.world.let_work(_PAUSES)
         self.wrong += self.world.watchdog.wrong
-
-    async def _settle(self) -> None:
-        for pause in _PAUSES:
-            self.world.work(1.0)
-            await asyncio.sleep(pause)
 
     def _furnish(self) -> None:
         self.world.furnish()
@@ -243,16 +237,11 @@ class _Cluster(LowerCluster):
 
     async def run(self) -> None:
         world, name = self._world, self.config.name
-        connections: list[Any] = [
+        connections = [
             Connection(server, world.weathers[server.name], seed=name, who=f"vn:{name}")
             for server in (world.upper, world.lowers[name])
         ]
-        recorder: Any = Recorder()
-        context = ClusterContext(
-            name=name, cluster_id=CLUSTER_ID, upper=connections[0], lower=connections[1], settings=self.settings,
-            config=self.config, nodes={node.name: node for node in self.config.virtual_nodes()}, recorder=recorder,
-            log=structlog.get_logger(),
-        )  # fmt: skip
+        context = context_between(*connections, cluster=self.config, settings=self.settings)
         self.holds = holds(context)
         try:
             await self._run_controllers(context, [])

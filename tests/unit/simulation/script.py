@@ -6,7 +6,6 @@ Services, and their namespace.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,9 +68,9 @@ def perform(
 
     async def run(story: Story) -> None:
         world = World(seed, plan=plan, settings=settings())
-        world.is_calm = True
+        world.workings.is_calm = True
         story.happened, story.changes = world.log, world.changes
-        ledger = Ledger((world.upper, *world.lowers.values()))
+        ledger = Ledger(world.servers)
         world.furnish()
         if fault is not None:
             fault(world)
@@ -81,9 +80,9 @@ def perform(
             for phase in (create, update, delete, remove_namespace):
                 world.note(phase.__name__)
                 phase(world)
-                await _settle(world)
+                await world.let_work(_PAUSES)
                 if between is not None and between(world, phase.__name__):
-                    await _settle(world)
+                    await world.let_work(_PAUSES)
                 outcome.states.append(ledger.state())
             story.wrong += [*world.watchdog.wrong, *what_is_wrong(world)]
             story.wrong += await world.writes_while_quiet(_QUIET)
@@ -95,12 +94,6 @@ def perform(
     outcome.story = play(seed, run)
     outcome.wrong = outcome.story.wrong
     return outcome
-
-
-async def _settle(world: World) -> None:
-    for pause in _PAUSES:
-        world.work(1.0)
-        await asyncio.sleep(pause)
 
 
 def compared(outcome: Outcome, expected: Outcome, *, once_more: str = "") -> list[str]:

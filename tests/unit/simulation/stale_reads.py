@@ -58,7 +58,7 @@ class _Faults:
 
     def _arrange(self, world: World, begin: float) -> None:
         loop, chance = asyncio.get_running_loop(), self._chance
-        for server in () if self._kind is Kind.SKEW else (world.upper, *world.lowers.values()):
+        for server in () if self._kind is Kind.SKEW else world.servers:
             weather = world.weathers[server.name]
             for first in (chance.choice([0.0, chance.uniform(0.0, 1.0)]), chance.uniform(50.0, 65.0)):
                 last = first + chance.choice([chance.uniform(0.1, 2.0), chance.uniform(2.0, 40.0)])

@@ -15,6 +15,8 @@ from virtual_node.translate.base.ownership import mirrored_as
 
 OURS = "vn:"
 """How the names of our processes begin where it is noted who changed something."""
+PERIODIC = frozenset({"leases", "nodes"})
+"""Resources that are written every minute, however quiet it is."""
 _CONTENT = ("pods", "configmaps", "secrets", "services")
 
 
@@ -44,6 +46,15 @@ class Watchdog:
     def is_ours(self, body: Body) -> bool:
         """Whether one of our processes has made an object."""
         return self._made_by[uid_of(body)].startswith(OURS)
+
+    def others_in(self, lower: Server, namespace: str) -> list[str]:
+        """Keys of the objects in a lower namespace that our processes have not made."""
+        found = [body for plural in _CONTENT for body in lower.all(plural)]
+        return [
+            key_of(body)
+            for body in found
+            if body["metadata"]["namespace"] == namespace and not self.is_ours(body)
+        ]
 
     # --- above ------------------------------------------------------------------------------------
 
@@ -136,13 +147,7 @@ class Watchdog:
     def _our_deletion_of_a_namespace(self, lower: Server, commit: Commit) -> None:
         if self._upper.find("namespaces", commit.key) is not None:
             self._say(commit, "a lower namespace was deleted while its upper one is there")
-        others = [
-            key_of(body)
-            for plural in _CONTENT
-            for body in lower.all(plural)
-            if body["metadata"]["namespace"] == commit.key and not self.is_ours(body)
-        ]
-        if others:
+        if others := self.others_in(lower, commit.key):
             self._say(commit, f"a lower namespace was deleted with {others} in it")
 
     def _say(self, commit: Commit, what: str) -> None:

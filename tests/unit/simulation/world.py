@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 
 from controller_runtime.errors import ApiError
@@ -20,12 +20,10 @@ from tests.unit.simulation.outcome import what_is_wrong
 from tests.unit.simulation.process import Process
 from tests.unit.simulation.users import SPACES, Users
 from tests.unit.simulation.wall_clock import skew
-from tests.unit.simulation.watchdog import OURS, Watchdog
+from tests.unit.simulation.watchdog import OURS, PERIODIC, Watchdog
 from tests.unit.simulation.workings import Workings
 from virtual_node.config import types as configuration
 
-PERIODIC = frozenset({"leases", "nodes"})
-"""Resources that are written every minute, however quiet it is."""
 Plan = Mapping[str, tuple[str, Sequence[str]]]
 """Processes by name: the lower cluster and the virtual nodes of each."""
 SHARED: Plan = {"a": ("one", ["vn-a"]), "b": ("one", ["vn-b"]), "c": ("two", ["vn-c", "vn-d"])}
@@ -44,6 +42,7 @@ class World:
         self._seed, self._plan = seed, plan
         self.upper = Server("upper")
         self.lowers = {name: Server(name) for name in sorted({lower for lower, _ in plan.values()})}
+        self.servers = (self.upper, *self.lowers.values())
         self.weathers = {name: Weather() for name in ("upper", *self.lowers)}
         self.nodes = [node for _, nodes in plan.values() for node in nodes]
         self.watchdog = Watchdog(self.upper, self.lowers)
@@ -59,9 +58,9 @@ class World:
         """Seconds by which the clocks of processes are ahead, by process; see ``wall_clock``."""
         self._started: list[Process] = []
         self._restarts: set[asyncio.Task[None]] = set()
-        for server in (self.upper, *self.lowers.values()):
+        for server in self.servers:
             server.observers.append(partial(self._stored, server.name))
-        self._workings = Workings(self.chance)
+        self.workings = Workings(self.chance)
         self.settings = settings or configuration.Config(
             full_resync_period=self.chance.choice([0, 600.0]),
             pod_sync_workers=self.chance.choice([1, 3, 50]),
@@ -98,7 +97,7 @@ class World:
 
     def furnish(self) -> None:
         """Create what every cluster has: system namespaces, lower nodes, and the users' namespaces."""
-        for server in (self.upper, *self.lowers.values()):
+        for server in self.servers:
             for space in ("kube-system", "kube-node-lease"):
                 server.create("namespaces", {"kind": "Namespace", "metadata": {"name": space}}, who="admin")
         resources = {"cpu": "8", "memory": "8Gi", "pods": "100"}
@@ -154,17 +153,14 @@ class World:
     def work(self, share: float) -> None:
         """The clusters' own components do a share of what there is to do."""
         for lower in self.lowers.values():
-            self._workings.lower(lower, share)
-        self._workings.upper(self.upper, share, self.nodes)
+            self.workings.lower(lower, share)
+        self.workings.upper(self.upper, share, self.nodes)
 
-    @property
-    def is_calm(self) -> bool:
-        """Whether containers neither end nor restart by themselves."""
-        return self._workings.is_calm
-
-    @is_calm.setter
-    def is_calm(self, value: bool) -> None:
-        self._workings.is_calm = value
+    async def let_work(self, pauses: Iterable[float]) -> None:
+        """The clusters' own components do all that there is to do, in rounds with these pauses after them."""
+        for pause in pauses:
+            self.work(1.0)
+            await asyncio.sleep(pause)
 
     def note(self, what: str) -> None:
         """Add a line to the log."""
@@ -184,11 +180,10 @@ class World:
 
     async def writes_while_quiet(self, seconds: float) -> list[str]:
         """Let time pass in which our processes have nothing to do; a sentence for each server that they write to."""
-        servers = (self.upper, *self.lowers.values())
-        before = {server.name: server.version for server in servers}
+        before = {server.name: server.version for server in self.servers}
         await asyncio.sleep(seconds)
         wrong = []
-        for server in servers:
+        for server in self.servers:
             late = [
                 f"{one.who} {one.verb} {one.plural} {one.key}"
                 for one in server.changes_since(before[server.name])
@@ -218,13 +213,10 @@ class World:
         for weather in self.weathers.values():
             weather.clear()
         self.news()
-        self.is_calm = True
+        self.workings.is_calm = True
         for lower in self.lowers.values():
             for pod in lower.all("pods"):
                 lower.patch("pods", key_of(pod), {"metadata": {"finalizers": None}}, who="stranger")
-        for pause, rounds in ((3, 60), (60, 25)):
-            for _ in range(rounds):
-                self.work(1.0)
-                await asyncio.sleep(pause)
+        await self.let_work([3] * 60 + [60] * 25)
         wrong = [*self.watchdog.wrong, *what_is_wrong(self)]
         return wrong + await self.writes_while_quiet(QUIET) + self.faults()
