@@ -33,7 +33,7 @@ from tests.fakes.apiserver.rules import (
     with_address,
 )
 from tests.fakes.apiserver.selectors import selection
-from tests.fakes.apiserver.storage import Body, Storage, is_namespaced, not_found, object_key
+from tests.fakes.apiserver.storage import Body, Storage, is_namespaced, not_found, object_key, typed
 
 _UNCONDITIONAL = frozenset({"pods", "nodes", "configmaps", "secrets", "services", "namespaces"})
 """Resources that can be replaced without a resourceVersion."""
@@ -74,7 +74,7 @@ class Server(Storage):
         }
         if plural == "services":
             check_addresses(body["spec"], self.objects[plural].values(), self.families)
-        whole = new_object(plural, body, metadata)
+        whole = new_object(plural, typed(plural, body), metadata)
         if dry_run:
             return whole
         self._created[plural, key] += 1

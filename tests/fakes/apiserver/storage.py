@@ -148,13 +148,13 @@ class Storage:
     def put(self, plural: str, body: Mapping[str, Any]) -> Body:
         """Store an object as it is; without a UID or creationTimestamp it gets one."""
         metadata = dict(body["metadata"])
-        if plural in _RESOURCES:
-            body = {"apiVersion": _RESOURCES[plural].api_version, "kind": _RESOURCES[plural].kind, **body}
         key = object_key(plural, metadata.get("namespace"), metadata["name"])
         metadata.setdefault("uid", new_uid(f"{self.name} {plural} {key} {self.version}"))
         metadata.setdefault("creationTimestamp", self.now(self.version))
         stored = self.objects[plural].get(key)
-        return self.commit(plural, key, stored, {**body, "metadata": metadata}, who="", verb="put")
+        return self.commit(
+            plural, key, stored, {**typed(plural, body), "metadata": metadata}, who="", verb="put"
+        )
 
     def change(self, plural: str, key: str, **fields: Any) -> Body:
         """Merge fields into an object."""
@@ -186,6 +186,12 @@ class Storage:
         self.history[commit.plural].append(commit)
         for observer in list(self.observers):
             observer(commit)
+
+
+def typed(plural: str, body: Mapping[str, Any]) -> Body:
+    """Return an object with the apiVersion and kind of its resource, unless it has them."""
+    found = _RESOURCES.get(plural)
+    return {"apiVersion": found.api_version, "kind": found.kind, **body} if found else {**body}
 
 
 def is_namespaced(plural: str) -> bool:

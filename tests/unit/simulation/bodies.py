@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from tests.fakes.apiserver.storage import Body
 
+TOKEN: Body = {
+    "name": "kube-api-access-x",
+    "projected": {"sources": [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca", "path": "ca"}]}},
+    ]},
+}  # fmt: skip
+"""The volume with a token that API servers add to pods."""
+
 
 def key_of(body: Body) -> str:
     """``namespace/name``, or the name."""

@@ -71,17 +71,13 @@ def _has_volume(server: Server, key: str, pod: Body) -> bool:
         return True
     if not pod["spec"].get("nodeName"):
         volume = {
-            "kind": "PersistentVolume",
             "metadata": {"name": f"pvc-{uid_of(claim)[:8]}"},
             "spec": {
                 "capacity": claim["spec"]["resources"]["requests"],
                 "accessModes": ["ReadWriteOnce"],
                 "persistentVolumeReclaimPolicy": "Delete",
                 "storageClassName": claim["spec"].get("storageClassName", "standard"),
-                "claimRef": {
-                    **dict(zip(("namespace", "name"), key.split("/"), strict=True)),
-                    "uid": uid_of(claim),
-                },
+                "claimRef": {field: claim["metadata"][field] for field in ("namespace", "name", "uid")},
             },
         }
         _bind(server, claim, server.create(_VOLUMES, volume, who="provisioner"))

@@ -48,7 +48,7 @@ class Strangers(Actor):
     def take_a_name(self) -> str:
         lower, space = self._any_lower(), self._chance.choice(SPACES)
         if lower.find("namespaces", space) is None:
-            lower.create("namespaces", {"kind": "Namespace", "metadata": {"name": space}}, who="stranger")
+            lower.create("namespaces", {"metadata": {"name": space}}, who="stranger")
         plural = self._chance.choice(list(_POOLS))
         name = self._chance.choice(_POOLS[plural])
         if lower.find(plural, f"{space}/{name}"):
@@ -57,11 +57,7 @@ class Strangers(Actor):
             lower.delete(plural, f"{space}/{name}", who="stranger", grace=0)
             if lower.find(plural, f"{space}/{name}"):
                 return ""
-        body: Body = {
-            "apiVersion": "v1",
-            "kind": plural,
-            "metadata": {"name": name, "labels": {"team": "foreign"}},
-        }
+        body: Body = {"metadata": {"name": name, "labels": {"team": "foreign"}}}
         if plural == "pods":
             body["spec"] = {"containers": [{"name": "main", "image": "foreign"}]}
         elif plural == "services":

@@ -161,10 +161,10 @@ class _Walker:
         for space in SPACES:
             for name in SERVICES:
                 spec = {"selector": {"app": name}, "ports": [{"port": 80, "protocol": "TCP"}]}
-                service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+                service = {"metadata": {"name": name}, "spec": spec}
                 self.world.upper.create("services", service, who="user", namespace=space)
             for name in ("settings", "flags"):
-                copy = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {}}
+                copy = {"metadata": {"name": name}, "data": {}}
                 self.world.upper.create("configmaps", copy, who="user", namespace=space)
 
     def _make_pod(self, phase: str, number: int, config: Config) -> None:
@@ -179,8 +179,9 @@ class _Walker:
         if number % 3 == 0:
             spec["containers"][0]["securityContext"] = {"privileged": True}
         metadata = {"name": f"{phase}-{number}", "labels": {"app": SERVICES[number // 2 % 2]}}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        made = self.world.upper.create("pods", pod, who="user", namespace=space)
+        made = self.world.upper.create(
+            "pods", {"metadata": metadata, "spec": spec}, who="user", namespace=space
+        )
         nodes = _nodes(config)
         self.world.upper.bind(key_of(made), nodes[number // 4 % len(nodes)], who="scheduler")
 

@@ -6,12 +6,13 @@ Services, and their namespace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.client.client import PatchType
 from tests.fakes.apiserver.storage import Body
+from tests.unit.simulation.bodies import TOKEN
 from tests.unit.simulation.ledger import Ledger, differences
 from tests.unit.simulation.outcome import what_is_wrong
 from tests.unit.simulation.runner import Story, play
@@ -122,20 +123,20 @@ def compared(outcome: Outcome, expected: Outcome, *, once_more: str = "") -> lis
 
 def create(world: World) -> None:
     """Everything comes at once, as ``kubectl apply -f`` of a directory."""
-    _content(world, "configmaps", "ConfigMap", "settings", {"k": "1"})
-    _content(world, "configmaps", "ConfigMap", "flags", {"k": "1"})
-    _content(world, "secrets", "Secret", "password", {"k": "MQ=="})
-    _service(world, "front", {"selector": {"app": "front"}, "ports": [{"port": 80, "protocol": "TCP"}]})
-    _service(
-        world,
-        "back",
-        {"selector": {"app": "db"}, "clusterIP": "None", "ports": [{"port": 81, "protocol": "TCP"}]},
-    )
-    _claim(world, "data")
-    _pod(world, "web-0", app="front", volumes=[_settings("settings"), _password(), _token()])
+    _make(world, "configmaps", "settings", data={"k": "1"})
+    _make(world, "configmaps", "flags", data={"k": "1"})
+    _make(world, "secrets", "password", data={"k": "MQ=="})
+    _service(world, "front", app="front", port=80)
+    _service(world, "back", app="db", port=81, clusterIP="None")
+    requests = {"requests": {"storage": "1Gi"}}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": requests, "storageClassName": "standard"}
+    _make(world, "persistentvolumeclaims", "data", spec=spec)
+    password = {"name": "password", "secret": {"secretName": "password"}}
+    data = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    _pod(world, "web-0", app="front", volumes=[_settings("settings"), password, TOKEN])
     _pod(world, "web-1", app="front", volumes=[_settings("settings"), _settings("flags")])
-    _pod(world, "db-0", app="db", volumes=[_data("data"), _settings("flags")])
-    _pod(world, "job-0", app="job", image=f"{JOB}1", restart_policy="Never", volumes=[_token()])
+    _pod(world, "db-0", app="db", volumes=[data, _settings("flags")])
+    _pod(world, "job-0", app="job", image=f"{JOB}1", restart_policy="Never", volumes=[TOKEN])
 
 
 def update(world: World) -> None:
@@ -145,22 +146,18 @@ def update(world: World) -> None:
     _patch(world, "configmaps", f"{SPACE}/settings", {"data": {"k": "2"}})
     _patch(world, "secrets", f"{SPACE}/password", {"data": {"k": "Mg=="}})
     _patch(world, "services", f"{SPACE}/front", {"spec": {"ports": [{"port": 90, "protocol": "TCP"}]}})
-    _patch(
-        world,
-        "persistentvolumeclaims",
-        f"{SPACE}/data",
-        {"spec": {"resources": {"requests": {"storage": "2Gi"}}}},
-    )
+    larger = {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}
+    _patch(world, "persistentvolumeclaims", f"{SPACE}/data", larger)
     change = {"metadata": {"labels": {"app": "front", "version": "2"}, "annotations": {"note": "2"}}}
     _patch(world, "pods", f"{SPACE}/web-0", change)
     image = {"spec": {"containers": [{"name": "main", "image": "web:2"}]}}
     upper.patch("pods", f"{SPACE}/web-0", image, who="user", patch_type=PatchType.STRATEGIC)
     upper.delete("configmaps", f"{SPACE}/flags", who="user")
-    _content(world, "configmaps", "ConfigMap", "flags", {"k": "2"}, immutable=True)
+    _make(world, "configmaps", "flags", data={"k": "2"}, immutable=True)
     upper.delete("services", f"{SPACE}/back", who="user")
-    _service(world, "back", {"selector": {"app": "db"}, "ports": [{"port": 81, "protocol": "TCP"}]})
+    _service(world, "back", app="db", port=81)
     upper.delete("pods", f"{SPACE}/web-1", who="user", grace=0)
-    _pod(world, "web-1", app="front", volumes=[_settings("flags"), _token()])
+    _pod(world, "web-1", app="front", volumes=[_settings("flags"), TOKEN])
 
 
 def delete(world: World) -> None:
@@ -178,24 +175,16 @@ def remove_namespace(world: World) -> None:
     world.upper.delete("namespaces", SPACE, who="user")
 
 
-def _content(world: World, plural: str, kind: str, name: str, data: Body, **more: Any) -> None:
-    body = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "data": data, **more}
+def _make(
+    world: World, plural: str, name: str, *, labels: Mapping[str, str] | None = None, **fields: Any
+) -> None:
+    body = {"metadata": {"name": name, **({"labels": labels} if labels else {})}, **fields}
     world.upper.create(plural, body, who="user", namespace=SPACE)
 
 
-def _service(world: World, name: str, spec: Body) -> None:
-    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
-    world.upper.create("services", body, who="user", namespace=SPACE)
-
-
-def _claim(world: World, name: str) -> None:
-    spec = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": "1Gi"}},
-        "storageClassName": "standard",
-    }
-    body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
-    world.upper.create("persistentvolumeclaims", body, who="user", namespace=SPACE)
+def _service(world: World, name: str, *, app: str, port: int, **more: str) -> None:
+    ports = [{"port": port, "protocol": "TCP"}]
+    _make(world, "services", name, spec={"selector": {"app": app}, **more, "ports": ports})
 
 
 def _pod(
@@ -207,12 +196,10 @@ def _pod(
     image: str = "web:1",
     restart_policy: str = "Always",
 ) -> None:
-    metadata = {"name": name, "labels": {"app": app}}
     spec = {
         "containers": [{"name": "main", "image": image}], "volumes": list(volumes), "restartPolicy": restart_policy,
     }  # fmt: skip
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-    world.upper.create("pods", body, who="user", namespace=SPACE)
+    _make(world, "pods", name, labels={"app": app}, spec=spec)
 
 
 def _patch(world: World, plural: str, key: str, patch: Body) -> None:
@@ -221,19 +208,3 @@ def _patch(world: World, plural: str, key: str, patch: Body) -> None:
 
 def _settings(name: str) -> Body:
     return {"name": name, "configMap": {"name": name}}
-
-
-def _password() -> Body:
-    return {"name": "password", "secret": {"secretName": "password"}}
-
-
-def _data(name: str) -> Body:
-    return {"name": "data", "persistentVolumeClaim": {"claimName": name}}
-
-
-def _token() -> Body:
-    sources = [
-        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
-        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca", "path": "ca"}]}},
-    ]
-    return {"name": "kube-api-access-x", "projected": {"sources": sources}}

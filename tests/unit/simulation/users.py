@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from controller_runtime.client.client import PatchType
 from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.actions import Actor
-from tests.unit.simulation.bodies import key_of, uid_of
+from tests.unit.simulation.bodies import TOKEN, key_of, uid_of
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
@@ -86,10 +86,10 @@ class Users(Actor):
         return key
 
     def change_config_map(self) -> str:
-        return self._content("configmaps", "ConfigMap", self._chance.choice(SETTINGS))
+        return self._content("configmaps", self._chance.choice(SETTINGS))
 
     def change_secret(self) -> str:
-        return self._content("secrets", "Secret", self._chance.choice(SECRETS))
+        return self._content("secrets", self._chance.choice(SECRETS))
 
     def change_service(self) -> str:
         space, name = self._chance.choice(SPACES), self._chance.choice(SERVICES)
@@ -106,9 +106,8 @@ class Users(Actor):
             {"selector": {"app": name}, "clusterIP": "None", "ports": ports},
             {"type": "ExternalName", "externalName": "example.com"},
         ]
-        body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}}
-        spec = self._chance.choice(specs)
-        self._upper.create("services", {**body, "spec": spec}, who="user", namespace=space)
+        body = {"metadata": {"name": name}, "spec": self._chance.choice(specs)}
+        self._upper.create("services", body, who="user", namespace=space)
         return f"{key} made"
 
     def change_namespace(self) -> str:
@@ -134,10 +133,10 @@ class Users(Actor):
     def _any_pod(self) -> Body:
         return self._any(self._upper.all("pods"))
 
-    def _content(self, plural: str, kind: str, name: str) -> str:
+    def _content(self, plural: str, name: str) -> str:
         space, data = self._chance.choice(SPACES), {"k": str(self._chance.randrange(1000))}
         key, draw = f"{space}/{name}", self._chance.random()
-        body: Body = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "data": data}
+        body: Body = {"metadata": {"name": name}, "data": data}
         if self._upper.find(plural, key) is not None:
             if draw > 0.5:
                 self._upper.patch(plural, key, {"data": data}, who="user")
@@ -159,12 +158,7 @@ class Users(Actor):
             secret = {"secretName": chance.choice(SECRETS), "optional": chance.random() < 0.5}
             volumes.append({"name": "p", "secret": secret})
         if chance.random() < 0.4:
-            root_ca = {"name": "kube-root-ca.crt", "items": [{"key": "ca", "path": "ca"}]}
-            sources = [
-                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
-                {"configMap": root_ca},
-            ]
-            volumes.append({"name": "kube-api-access-x", "projected": {"sources": sources}})
+            volumes.append(TOKEN)
         metadata: Body = {"name": name, "labels": {"app": chance.choice(SERVICES)}}
         if chance.random() < 0.15:
             metadata["finalizers"] = ["example.com/hold"]
@@ -174,4 +168,4 @@ class Users(Actor):
         }  # fmt: skip
         if chance.random() < 0.2:
             spec["terminationGracePeriodSeconds"] = chance.choice([0, 1, 600])
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        return {"metadata": metadata, "spec": spec}

@@ -185,7 +185,7 @@ def _publish(server: Server, key: str, service: Body) -> None:
         return
     labels = {"kubernetes.io/service-name": name}
     body = {
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "endpoints": endpoints,
-        "metadata": {"name": key.partition("/")[2], "labels": labels}, "ports": [{"port": 80, "protocol": "TCP"}],
+        "addressType": "IPv4", "endpoints": endpoints, "ports": [{"port": 80, "protocol": "TCP"}],
+        "metadata": {"name": key.partition("/")[2], "labels": labels},
     }  # fmt: skip
     server.create("endpointslices", body, who="endpoints", namespace=namespace)

@@ -99,17 +99,12 @@ class World:
         """Create what every cluster has: system namespaces, lower nodes, and the users' namespaces."""
         for server in self.servers:
             for space in ("kube-system", "kube-node-lease"):
-                server.create("namespaces", {"kind": "Namespace", "metadata": {"name": space}}, who="admin")
+                server.create("namespaces", {"metadata": {"name": space}}, who="admin")
         resources = {"cpu": "8", "memory": "8Gi", "pods": "100"}
         status = {"allocatable": resources, "conditions": [{"type": "Ready", "status": "True"}]}
         for lower in self.lowers.values():
             for name in ("n1", "n2"):
-                node = {
-                    "kind": "Node",
-                    "metadata": {"name": name, "labels": {}},
-                    "spec": {},
-                    "status": status,
-                }
+                node = {"metadata": {"name": name, "labels": {}}, "spec": {}, "status": status}
                 lower.create("nodes", node, who="admin")
         for space in SPACES:
             self.make_namespace(space)
@@ -174,8 +169,8 @@ class World:
 
     def make_namespace(self, name: str) -> None:
         """In the upper cluster, with what every namespace has."""
-        self.upper.create("namespaces", {"kind": "Namespace", "metadata": {"name": name}}, who="user")
-        root_ca = {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}, "data": {"ca": "x"}}
+        self.upper.create("namespaces", {"metadata": {"name": name}}, who="user")
+        root_ca = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca": "x"}}
         self.upper.create("configmaps", root_ca, who="controller manager", namespace=name)
 
     async def writes_while_quiet(self, seconds: float) -> list[str]:
