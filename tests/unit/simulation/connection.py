@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from controller_runtime.errors import Expired
-from controller_runtime.objects import WatchEvent, from_dict
+from controller_runtime.objects import WatchEvent
 from controller_runtime.resources import Resource
-from tests.fakes.apiserver.client import MemoryClient, copied
+from tests.fakes.apiserver.client import MemoryClient, bookmark, copied
 from tests.fakes.apiserver.selectors import selection
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body, Commit
@@ -100,7 +100,7 @@ class Connection(MemoryClient):
     async def watch(self, _resource: Resource, **_: Any) -> AsyncIterator[WatchEvent]:
         """Events: there are none."""
         await asyncio.Event().wait()
-        yield WatchEvent("BOOKMARK", from_dict({"metadata": {}}))
+        yield bookmark(0)
 
     async def read(self, path: str, **_: Any) -> dict[str, Any]:
         """Return discovery, or a list of metadata."""
@@ -113,11 +113,8 @@ class Connection(MemoryClient):
             return copied({"items": [{"metadata": item.to_dict()["metadata"]} for item in items]})
         else:
             kinds = ["endpointslices"] if "discovery.k8s.io" in parts else _KINDS
-            answer = {
-                "resources": [
-                    {"name": kind, "kind": kind, "namespaced": True, "verbs": ["list"]} for kind in kinds
-                ]
-            }
+            common = {"namespaced": True, "verbs": ["list"]}
+            answer = {"resources": [{"name": kind, "kind": kind, **common} for kind in kinds]}
         await self._road.ask("get", path, lambda: None)
         return copied(answer)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body
-from tests.unit.simulation.bodies import key_of, uid_of
+from tests.unit.simulation.bodies import key_of, labels_of, uid_of
 from tests.unit.simulation.process import CLUSTER_ID
 from virtual_node.translate.services import endpoints, services
 
@@ -50,10 +50,7 @@ def _differs(copy: Body, service: Body) -> bool:
 def _wrong_slices(world: World, lower: Server, wanted: dict[str, Body]) -> Iterator[str]:
     mirrored = {}
     for piece in world.upper.all("endpointslices"):
-        namespace, name = (
-            piece["metadata"]["namespace"],
-            piece["metadata"]["labels"]["kubernetes.io/service-name"],
-        )
+        namespace, name = piece["metadata"]["namespace"], labels_of(piece)["kubernetes.io/service-name"]
         service, copy = wanted.get(f"{namespace}/{name}"), lower.find("services", f"{namespace}/{name}")
         if service is None or service["spec"].get("type") == "ExternalName":
             continue

@@ -11,8 +11,7 @@ from unittest import mock
 
 import structlog
 
-from tests.unit.simulation.clock import VirtualLoop
-from tests.unit.simulation.wall_clock import virtual_wall_clock
+from tests.unit.simulation.clock import VirtualLoop, virtual_wall_clock
 
 
 @dataclass

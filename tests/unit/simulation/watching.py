@@ -7,7 +7,8 @@ import random
 from collections.abc import AsyncIterator
 
 from controller_runtime.errors import ConnectionFailed
-from controller_runtime.objects import WatchEvent, from_dict
+from controller_runtime.objects import WatchEvent
+from tests.fakes.apiserver.client import bookmark
 from tests.fakes.apiserver.selectors import Matches
 from tests.fakes.apiserver.server import Server
 from tests.unit.simulation.network import Road
@@ -26,11 +27,6 @@ class Watch:
         self.dirty = True
         """Something has changed since ``seen``."""
 
-    def bookmark(self, version: int) -> None:
-        """Where nothing has changed, the watch has seen all up to that version."""
-        if not self.dirty:
-            self.seen = version
-
 
 async def follow(
     watch: Watch, server: Server, road: Road, chosen: Matches
@@ -41,11 +37,8 @@ async def follow(
         ConnectionFailed: it broke.
         Expired: what it has to begin with has been compacted.
     """
-    loop, weather, chance = (
-        asyncio.get_running_loop(),
-        road.weather,
-        road.chance(f"follow {watch.plural} {watch.name}"),
-    )
+    loop, weather = asyncio.get_running_loop(), road.weather
+    chance = road.chance(f"follow {watch.plural} {watch.name}")
     ends = loop.time() + chance.uniform(300, 600)
 
     def is_held() -> bool:
@@ -70,7 +63,7 @@ async def follow(
                 yield batch[:half]
                 await asyncio.sleep(chance.random())
                 await road.end_if_dead()
-                yield [*batch[half:], _bookmark(until)]  # a watch that is resumed must not go back
+                yield [*batch[half:], bookmark(until)]  # a watch that is resumed must not go back
                 continue
             if batch:
                 yield batch
@@ -80,12 +73,9 @@ async def follow(
                 await watch.wake.wait()
         except TimeoutError:
             if not is_held():
-                watch.bookmark(server.version)
-                yield [_bookmark(watch.seen)]
-
-
-def _bookmark(version: int) -> WatchEvent:
-    return WatchEvent("BOOKMARK", from_dict({"metadata": {"resourceVersion": str(version)}}))
+                if not watch.dirty:
+                    watch.seen = server.version
+                yield [bookmark(watch.seen)]
 
 
 def _disordered(batch: list[WatchEvent], share: float, chance: random.Random) -> list[WatchEvent]:

@@ -12,6 +12,7 @@ from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Commit
 from tests.unit.simulation.actions import Deed
 from tests.unit.simulation.bodies import key_of
+from tests.unit.simulation.clock import skew
 from tests.unit.simulation.connection import OnWrite
 from tests.unit.simulation.disasters import Disasters
 from tests.unit.simulation.network import Weather
@@ -19,7 +20,6 @@ from tests.unit.simulation.other_actors import Strangers
 from tests.unit.simulation.outcome import what_is_wrong
 from tests.unit.simulation.process import Process
 from tests.unit.simulation.users import SPACES, Users
-from tests.unit.simulation.wall_clock import skew
 from tests.unit.simulation.watchdog import OURS, PERIODIC, Watchdog
 from tests.unit.simulation.workings import Workings
 from virtual_node.config import types as configuration
@@ -55,7 +55,7 @@ class World:
         self.on_write: OnWrite | None = None
         """Decides what becomes of the writes of processes that are started from now on; None: the weather does."""
         self.skews: dict[str, float] = {}
-        """Seconds by which the clocks of processes are ahead, by process; see ``wall_clock``."""
+        """Seconds by which the clocks of processes are ahead, by process; see ``clock``."""
         self._started: list[Process] = []
         self._restarts: set[asyncio.Task[None]] = set()
         for server in self.servers:
