@@ -16,22 +16,21 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from aiohttp import web
-
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
-from controller_runtime.tls.pem import as_file
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, self_signed
-from virtual_node.kubelet import Authenticator, KubeletServer, PodTarget, UserInfo
+from tests.tls import client_context, server_context
+from tests.unit.virtual_node.kubelet.lower import Everybody, OnePod
+from virtual_node.kubelet import KubeletServer
 
 REQUEST = (
-    b"POST /exec/ns/pod/main?output=1&command=cat HTTP/1.1\r\nHost: node\r\n"
+    b"POST /exec/shop/web-1/main?output=1&command=cat HTTP/1.1\r\nHost: node\r\n"
     b"Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
 )
 SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
@@ -46,18 +45,11 @@ class Secrets:
 
     def server(self) -> ssl.SSLContext | None:
         """Return a server's context."""
-        if self.pair is None:
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        with as_file(self.pair.certificate) as certificate, as_file(self.pair.key) as key:
-            context.load_cert_chain(certificate, key)
-        return context
+        return None if self.pair is None else server_context(self.pair)
 
     def client(self) -> ssl.SSLContext | None:
         """Return a client's context."""
-        return (
-            None if self.pair is None else ssl.create_default_context(cadata=self.pair.certificate.decode())
-        )
+        return None if self.pair is None else client_context(self.pair)
 
 
 def send(secrets: Secrets, amount: int, ready: Connection) -> None:
@@ -111,38 +103,15 @@ def node(secrets: Secrets, lower_port: int, ready: Connection) -> None:
     asyncio.run(_node(secrets, lower_port, ready))
 
 
-class _Everybody(Authenticator):
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    async def authenticate(self, request: web.BaseRequest) -> UserInfo:
-        return UserInfo("benchmark")
-
-
-class _OnePod:
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget:
-        pod = {"spec": {"containers": [{"name": "main"}]}}
-        return PodTarget(cluster="lower", namespace=namespace, name=name, client=self._client, pod=pod)
-
-    def pods(self) -> list[Mapping[str, Any]]:
-        return []
-
-    def running_pods(self) -> list[Mapping[str, Any]]:
-        return []
-
-
 async def _node(secrets: Secrets, lower_port: int, ready: Connection) -> None:
     scheme = "http" if secrets.pair is None else "https"
     config = ConnectionConfig(f"{scheme}://localhost:{lower_port}", ssl_context=secrets.client())
     server = KubeletServer(
-        _OnePod(Client(config)),
+        OnePod(Client(config)),
         address="127.0.0.1",
         port=0,
         tls=None if secrets.pair is None else CertificateReloader.from_pair(secrets.pair),
-        authenticator=_Everybody(),
+        authenticator=Everybody(),
         authorizer=None,
         node_name="node",
     )

@@ -7,7 +7,6 @@ response times, so a slow response delays no later request.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import ssl
 import statistics
 from multiprocessing.connection import Connection
@@ -19,6 +18,7 @@ from aiohttp import web
 
 from controller_runtime.serving.server import HttpsServer
 from controller_runtime.tls.reloader import CertificateReloader, self_signed
+from tests.benchmarks.bench_splice import process
 from webhook.mutation.mutate import Surroundings
 from webhook.server import WebhookServer
 
@@ -123,17 +123,10 @@ def _print(name: str, took: list[float]) -> float:
 
 def main() -> None:
     """Serve, load, print."""
-    ours, theirs = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
-    server.start()
-    try:
-        bare_port, port = ours.recv()
+    with process(_serve) as ((bare_port, port), _):
         bare = _print("bare", asyncio.run(_load(bare_port)))
         webhook = _print("webhook", asyncio.run(_load(port)))
         print(f"webhook / bare, p99: {webhook / bare:.2f}")
-    finally:
-        server.terminate()
-        server.join()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,8 @@ from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import Credentials
 from controller_runtime.client.client import Client
 from controller_runtime.tls.key_pairs import make_ca, sign
-from controller_runtime.tls.pem import KeyPair, as_file
+from controller_runtime.tls.pem import KeyPair
+from tests.tls import client_context, server_context
 
 CA = make_ca("loopback-ca")
 
@@ -127,22 +127,6 @@ def intermediate(root: KeyPair, name: str) -> KeyPair:
     return KeyPair(signed.public_bytes(serialization.Encoding.PEM), own.key)
 
 
-def server_context(pair: KeyPair, *, clients: bytes | None = None) -> ssl.SSLContext:
-    """Return TLS for a server; with ``clients``, a certificate of that CA is requested."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with as_file(pair.certificate + pair.key) as path:
-        context.load_cert_chain(path)
-    if clients is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(cadata=clients.decode())
-    return context
-
-
-def client_context() -> ssl.SSLContext:
-    """Return a context that trusts the servers of this module."""
-    return ssl.create_default_context(cadata=CA.certificate.decode())
-
-
 @asynccontextmanager
 async def serve(
     script: Script, *, tls: bool = False, clients: bytes | None = None, pair: KeyPair | None = None
@@ -180,6 +164,6 @@ async def serve(
 
 def client_of(server: Server, *, credentials: Credentials | None = None, **options: Any) -> Client:
     """A client without a rate limit."""
-    context = client_context() if server.scheme == "https" else None
+    context = client_context(CA) if server.scheme == "https" else None
     config = ConnectionConfig(server.url, ssl_context=context, credentials=credentials)
     return Client(config, **{"qps": 0, **options})

@@ -15,8 +15,7 @@ from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from tests.fuzz.mutation import hostile
 from tests.thorough import IS_THOROUGH
-from tests.unit.virtual_node.kubelet.conftest import Everybody, OnePod, Token
-from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer
+from tests.unit.virtual_node.kubelet.lower import Everybody, Exchange, LowerServer, OnePod, Token
 from virtual_node.kubelet import KubeletServer
 
 _INPUTS = 200 if IS_THOROUGH else 50

@@ -21,10 +21,10 @@ from controller_runtime.errors import (
 from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import make_ca, sign
 from controller_runtime.tls.pem import KeyPair
+from tests.tls import client_context
 from tests.unit.controller_runtime.loopback import (
     CA,
     answers,
-    client_context,
     client_of,
     intermediate,
     reply,
@@ -66,10 +66,10 @@ async def test_https_without_a_context_is_verified() -> None:
 async def test_server_name_of_its_own() -> None:
     """``tls-server-name`` is what the certificate is verified against."""
     async with serve(answers(reply()), tls=True) as server:
-        good = ConnectionConfig(server.url, ssl_context=client_context(), tls_server_name="inside.example")
+        good = ConnectionConfig(server.url, ssl_context=client_context(CA), tls_server_name="inside.example")
         async with Client(good, qps=0) as client:
             assert await client.get(resources.NODES, "n") == {}
-        bad = ConnectionConfig(server.url, ssl_context=client_context(), tls_server_name="other.example")
+        bad = ConnectionConfig(server.url, ssl_context=client_context(CA), tls_server_name="other.example")
         async with Client(bad, qps=0) as client:
             with pytest.raises(ConnectionFailed, match=r"other\.example"):
                 await client.get(resources.NODES, "n")
@@ -79,7 +79,7 @@ async def test_certificate_of_the_server_is_known_after_the_first_request() -> N
     """From the connection of the request, without another one."""
     pair = sign(CA, "server", hosts=["127.0.0.1"])
     async with serve(answers(reply()), tls=True, pair=pair) as server:
-        config = ConnectionConfig(server.url, ssl_context=client_context())
+        config = ConnectionConfig(server.url, ssl_context=client_context(CA))
         async with Client(config, qps=0) as client:
             seen = [client.served_certificate]
             await client.get(resources.NODES, "n")
@@ -173,7 +173,7 @@ async def test_tunnel_through_a_proxy() -> None:
         proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
         config = ConnectionConfig(
             server.url,
-            ssl_context=client_context(),
+            ssl_context=client_context(CA),
             proxy_url=f"http://me:p%40ss@127.0.0.1:{proxy.sockets[0].getsockname()[1]}",
             tls_server_name="inside.example",
         )
@@ -197,7 +197,7 @@ async def test_proxy_that_refuses_is_named_without_its_password() -> None:
         port = proxy.sockets[0].getsockname()[1]
         config = ConnectionConfig(
             "https://api.example",
-            ssl_context=client_context(),
+            ssl_context=client_context(CA),
             proxy_url=f"http://me:secret@127.0.0.1:{port}",
         )
         async with Client(config, qps=0) as client:

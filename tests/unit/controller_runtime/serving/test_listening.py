@@ -17,9 +17,10 @@ from aiosignal import Signal
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import listening
 from controller_runtime.serving.server import HealthServer, HttpsServer
-from controller_runtime.tls import key_pairs, pem
+from controller_runtime.tls import key_pairs
 from controller_runtime.tls import reloader as certificates
 from controller_runtime.tls.reloader import CertificateReloader
+from tests.tls import client_context
 from tests.unit.controller_runtime.serving.asking import get
 
 
@@ -124,12 +125,7 @@ class TestListening:
                     assert response.status == 401
                 async with stranger.post(f"{url}/filter") as response:
                     assert response.status == 401
-            known = ssl.create_default_context(cadata=serving_pair.certificate.decode())
-            with (
-                pem.as_file(client.certificate) as certificate,
-                pem.as_file(client.key) as key,
-            ):
-                known.load_cert_chain(certificate, key)
+            known = client_context(serving_pair, client)
             async with (
                 aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=known)) as friend,
                 friend.post(f"{url}/filter") as response,

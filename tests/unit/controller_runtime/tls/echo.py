@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 
 from cryptography import x509
 
-from controller_runtime.tls.pem import as_file
 from controller_runtime.tls.reloader import KeyPair
 
 
@@ -31,15 +30,6 @@ async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
     finally:
         server.close()
         await server.wait_closed()
-
-
-def client_context(ca: KeyPair, pair: KeyPair | None = None) -> ssl.SSLContext:
-    """Return the context of a client that trusts the CA and may have a pair of its own."""
-    context = ssl.create_default_context(cadata=ca.certificate.decode())
-    if pair is not None:
-        with as_file(pair.certificate) as certificate, as_file(pair.key) as key:
-            context.load_cert_chain(certificate, key)
-    return context
 
 
 async def dial(

@@ -11,7 +11,8 @@ from prometheus_client import REGISTRY
 
 from controller_runtime.tls import reloader as certificates
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair
-from tests.unit.controller_runtime.tls.echo import ask, client_context, dial, serial, serving
+from tests.tls import client_context
+from tests.unit.controller_runtime.tls.echo import ask, dial, serial, serving
 
 
 def errors_counted(name: str) -> float:

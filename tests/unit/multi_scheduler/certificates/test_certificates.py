@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
-import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +15,6 @@ from structlog.testing import capture_logs
 
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.tls.key_pairs import covers, is_issued_by, share_left
-from controller_runtime.tls.pem import as_file
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
 from multi_scheduler.certificates.keeper import CertificateKeeper
 from multi_scheduler.certificates.secrets import (
@@ -28,6 +26,7 @@ from multi_scheduler.certificates.secrets import (
     renewed_server,
 )
 from multi_scheduler.extender.server import ExtenderServer
+from tests.tls import client_context
 
 HOSTS = ["extender.ns.svc", "127.0.0.1"]
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -220,10 +219,7 @@ async def test_accepts_the_scheduler_and_refuses_other_clients():
     server = ExtenderServer("127.0.0.1", 0, tls=keeper.tls, extender=Nothing())  # type: ignore[arg-type]
 
     async def call(pair: KeyPair | None) -> int:
-        context = ssl.create_default_context(cadata=client.bundle.decode())
-        if pair is not None:
-            with as_file(pair.certificate) as certificate, as_file(pair.key) as key:
-                context.load_cert_chain(certificate, key)
+        context = client_context(KeyPair(client.bundle, b""), pair)
         url = f"https://127.0.0.1:{server.port}/filter"
         async with aiohttp.ClientSession() as session, session.post(url, data=b"{}", ssl=context) as answer:
             return answer.status
@@ -249,16 +245,13 @@ async def test_accepts_the_scheduler_and_refuses_other_clients():
 
 async def test_names_of_client_certificates_can_be_limited():
     """For a CA that also signs other certificates."""
-    pair, ca = sign(make_ca("s"), "s", hosts=["127.0.0.1"]), make_ca("shared")
+    authority, ca = make_ca("s"), make_ca("shared")
+    pair = sign(authority, "s", hosts=["127.0.0.1"])
     tls = CertificateReloader.from_pair(pair, client_ca=ca.certificate)
     server = ExtenderServer("127.0.0.1", 0, tls=tls, extender=None, client_names=["scheduler"])  # type: ignore[arg-type]
     async with server, aiohttp.ClientSession() as session:
         for name, status in (("scheduler", 200), ("other", 401)):
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            known = sign(ca, name, usage="client")
-            with as_file(known.certificate) as certificate, as_file(known.key) as key:
-                context.load_cert_chain(certificate, key)
+            context = client_context(authority, sign(ca, name, usage="client"))
             url = f"https://127.0.0.1:{server.port}/filter"
             async with session.post(url, data=b"", ssl=context) as answer:
                 assert answer.status == status

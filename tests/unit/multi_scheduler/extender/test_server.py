@@ -16,13 +16,13 @@ import aiohttp
 import pytest
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.pem import as_file
-from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, self_signed, sign
+from controller_runtime.tls.reloader import CertificateReloader, make_ca, self_signed, sign
 from multi_scheduler import flags
 from multi_scheduler.extender import server as server_module
 from multi_scheduler.extender.extender import Filtered, NotReadyError
 from multi_scheduler.extender.protocol import Candidates, candidates
 from multi_scheduler.extender.server import MAX_BODY_BYTES, ExtenderServer
+from tests.tls import client_context
 
 BINDING = {"PodName": "web", "PodNamespace": "shop", "PodUID": "u-1", "Node": "vn-a"}
 
@@ -152,21 +152,14 @@ async def test_client_ca_refuses_other_clients(verb):
         for path in ("healthz", "readyz", "metrics"):
             async with session.get(f"{url}/{path}", ssl=stranger) as answer:
                 assert answer.status == 200
-        other = _known(pair, sign(make_ca("other"), "scheduler", usage="client"))
+        other = client_context(pair, sign(make_ca("other"), "scheduler", usage="client"))
         with pytest.raises(aiohttp.ClientError):
             await session.post(f"{url}/{verb}", json=_call("victim"), ssl=other)
         assert extender.asked == []
-        known = _known(pair, sign(clients, "scheduler", usage="client"))
+        known = client_context(pair, sign(clients, "scheduler", usage="client"))
         async with session.post(f"{url}/filter", json=_call("mine"), ssl=known) as answer:
             assert answer.status == 200
         assert extender.asked == ["mine"]
-
-
-def _known(server: KeyPair, client: KeyPair) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=server.certificate.decode())
-    with as_file(client.certificate) as certificate, as_file(client.key) as key:
-        context.load_cert_chain(certificate, key)
-    return context
 
 
 async def test_calls_above_the_limit_wait_and_are_refused(monkeypatch: pytest.MonkeyPatch):

@@ -5,76 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from controller_runtime.auth.kubeconfig import ConnectionConfig, Credentials
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
-from controller_runtime.tls.pem import as_file
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
-from tests.unit.virtual_node.kubelet.lower import LowerServer, Script
-from virtual_node.kubelet import Authenticator, Authorizer, KubeletServer, PodTarget, UserInfo
-
-POD: Mapping[str, Any] = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {"namespace": "shop", "name": "web-1", "uid": "u-1"},
-    "spec": {
-        "containers": [{"name": "main"}, {"name": "side"}],
-        "initContainers": [{"name": "init"}],
-        "ephemeralContainers": [{"name": "debug"}],
-    },
-}
-
-
-class Token(Credentials):
-    """A bearer token for the lower cluster that grows when it is renewed."""
-
-    def __init__(self) -> None:
-        self.refreshed = 0
-
-    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """The headers to send now."""
-        self.refreshed += refresh
-        return {"Authorization": f"Bearer lower-{self.refreshed}"}
-
-
-@dataclass
-class OnePod:
-    """A virtual node with one pod, shop/web-1, mirrored as t-shop/web-1-x."""
-
-    client: Client
-    listed: Iterable[Mapping[str, Any]] = (POD,)
-
-    def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
-        """Find the pod."""
-        if (namespace, name) != ("shop", "web-1") or uid not in {None, "u-1"}:
-            return None
-        return PodTarget(cluster="east", namespace="t-shop", name="web-1-x", client=self.client, pod=POD)
-
-    def pods(self) -> Iterable[Mapping[str, Any]]:
-        """The pods of the node."""
-        return iter(self.listed)
-
-    def running_pods(self) -> Iterable[Mapping[str, Any]]:
-        """No pod runs."""
-        return ()
-
-
-class Everybody(Authenticator):
-    """Authenticates every request; authentication has its own tests."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    async def authenticate(self, request: web.BaseRequest) -> UserInfo:
-        """Return an administrator."""
-        return UserInfo("admin")
+from tests.tls import client_context, server_context
+from tests.unit.virtual_node.kubelet.lower import Everybody, LowerServer, OnePod, Script, Token
+from virtual_node.kubelet import Authenticator, Authorizer, KubeletServer
 
 
 @dataclass(frozen=True)
@@ -86,18 +29,11 @@ class Pki:
 
     def server_context(self) -> ssl.SSLContext:
         """A server's context."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        with as_file(self.server.certificate) as certificate, as_file(self.server.key) as key:
-            context.load_cert_chain(certificate, key)
-        return context
+        return server_context(self.server)
 
     def client_context(self, pair: KeyPair | None = None) -> ssl.SSLContext:
         """A client's context, with its own certificate where it has one."""
-        context = ssl.create_default_context(cadata=self.ca.certificate.decode())
-        if pair is not None:
-            with as_file(pair.certificate) as certificate, as_file(pair.key) as key:
-                context.load_cert_chain(certificate, key)
-        return context
+        return client_context(self.ca, pair)
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,79 @@
-"""A lower apiserver on loopback with scripted answers to upgrades, which records its connections."""
+"""Both sides of a kubelet API: its one pod and its users, and a lower apiserver with scripted answers to upgrades."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
+
+from aiohttp import web
+
+from controller_runtime.auth.kubeconfig import Credentials
+from controller_runtime.client.client import Client
+from virtual_node.kubelet import Authenticator, PodTarget, UserInfo
 
 Script = Callable[["Exchange"], Awaitable[None]]
 
 SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+
+
+POD: Mapping[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"namespace": "shop", "name": "web-1", "uid": "u-1"},
+    "spec": {
+        "containers": [{"name": "main"}, {"name": "side"}],
+        "initContainers": [{"name": "init"}],
+        "ephemeralContainers": [{"name": "debug"}],
+    },
+}
+
+
+class Token(Credentials):
+    """A bearer token for the lower cluster that grows when it is renewed."""
+
+    def __init__(self) -> None:
+        self.refreshed = 0
+
+    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
+        """The headers to send now."""
+        self.refreshed += refresh
+        return {"Authorization": f"Bearer lower-{self.refreshed}"}
+
+
+@dataclass
+class OnePod:
+    """A virtual node with one pod, shop/web-1, mirrored as t-shop/web-1-x."""
+
+    client: Client
+    listed: Iterable[Mapping[str, Any]] = (POD,)
+
+    def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
+        """Find the pod."""
+        if (namespace, name) != ("shop", "web-1") or uid not in {None, "u-1"}:
+            return None
+        return PodTarget(cluster="east", namespace="t-shop", name="web-1-x", client=self.client, pod=POD)
+
+    def pods(self) -> Iterable[Mapping[str, Any]]:
+        """The pods of the node."""
+        return iter(self.listed)
+
+    def running_pods(self) -> Iterable[Mapping[str, Any]]:
+        """No pod runs."""
+        return ()
+
+
+class Everybody(Authenticator):
+    """Authenticates every request; authentication has its own tests."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    async def authenticate(self, request: web.BaseRequest) -> UserInfo:
+        """Return an administrator."""
+        return UserInfo("admin")
 
 
 @dataclass
@@ -32,12 +95,13 @@ class Exchange:
         self.writer.write(SWITCHING + extra + b"\r\n" + behind)
         await self.writer.drain()
 
-    async def read_to_end(self) -> bytes:
-        """Read until the other side ends, however it ends."""
-        try:
-            return await self.reader.read()
-        except ConnectionError:
-            return b""
+
+async def rest_of(reader: asyncio.StreamReader) -> bytes:
+    """Read until the connection ends in any way."""
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
 
 
 class Sender:

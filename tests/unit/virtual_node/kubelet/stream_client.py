@@ -52,14 +52,6 @@ async def closed(writer: asyncio.StreamWriter) -> None:
         return
 
 
-async def rest_of(reader: asyncio.StreamReader) -> bytes:
-    """Read until the connection ends in any way."""
-    try:
-        return await reader.read()
-    except ConnectionError:
-        return b""
-
-
 def open_streams(verb: str = "exec") -> float:
     """Return the gauge of open streams."""
     return REGISTRY.get_sample_value("virtual_node_kubelet_streams", {"verb": verb}) or 0.0

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from controller_runtime.tls.key_pairs import make_ca, sign
-from controller_runtime.tls.pem import as_file
+from tests.tls import server_context
 
 CA = make_ca("test-ca")
 
@@ -58,11 +58,7 @@ async def peer_name(client: ssl.SSLContext) -> str:
 
 def _handshake(client: ssl.SSLContext) -> str:
     server_pair = sign(CA, "server", hosts=["server.example"])
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.verify_mode = ssl.CERT_REQUIRED
-    server.load_verify_locations(cadata=CA.certificate.decode())
-    with as_file(server_pair.certificate + server_pair.key) as path:
-        server.load_cert_chain(path)
+    server = server_context(server_pair, clients=CA.certificate)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = client.wrap_bio(to_client, to_server, server_hostname="server.example")
     theirs = server.wrap_bio(to_server, to_client, server_side=True)

@@ -10,7 +10,7 @@ import pytest
 
 from controller_runtime.client import retries
 from tests.unit.virtual_node.kubelet.conftest import Rig, unchunk
-from tests.unit.virtual_node.kubelet.lower import Exchange, Sender
+from tests.unit.virtual_node.kubelet.lower import Exchange, Sender, rest_of
 
 LOGS = "/containerLogs/shop/web-1/main"
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -35,7 +35,7 @@ def answering(status: int, body: bytes) -> object:
 async def two_lines(exchange: Exchange) -> None:
     """Answer with two lines."""
     exchange.writer.write(CHUNKED + chunk(b"one\n") + chunk(b"two\n") + chunk(b""))
-    await exchange.read_to_end()
+    await rest_of(exchange.reader)
 
 
 async def test_a_log_is_passed_on(rig: Rig) -> None:
@@ -66,7 +66,7 @@ async def test_lines_are_passed_on_at_once(rig: Rig) -> None:
         exchange.writer.write(CHUNKED)
         await line.wait()
         exchange.writer.write(chunk(b"first\n"))
-        await exchange.read_to_end()
+        await rest_of(exchange.reader)
 
     async with rig(script) as (_lower, node):
         reader, writer = await node.connect()
@@ -83,7 +83,7 @@ async def test_a_disconnected_client_ends_the_lower_request(rig: Rig) -> None:
 
     async def script(exchange: Exchange) -> None:
         exchange.writer.write(CHUNKED + chunk(b"line\n"))
-        await exchange.read_to_end()
+        await rest_of(exchange.reader)
 
     async with rig(script) as (lower, node):
         reader, writer = await node.connect()
@@ -104,7 +104,7 @@ async def test_a_slow_reader_blocks_the_log(rig: Rig) -> None:
         await sender.send(exchange.writer, chunk(bytes(1 << 20)), times=64)
         exchange.writer.write(chunk(b""))
         await exchange.writer.drain()
-        await exchange.read_to_end()
+        await rest_of(exchange.reader)
 
     async with rig(script) as (_lower, node):
         reader, writer = await node.connect()
@@ -201,7 +201,7 @@ async def test_stopping_ends_a_followed_log(rig: Rig) -> None:
 
     async def script(exchange: Exchange) -> None:
         exchange.writer.write(CHUNKED + chunk(b"line\n"))
-        await exchange.read_to_end()
+        await rest_of(exchange.reader)
 
     async with rig(script) as (lower, node):
         reader, writer = await node.connect()

@@ -7,7 +7,8 @@ import json
 import pytest
 from aiohttp import web
 
-from tests.unit.virtual_node.kubelet.conftest import POD, Serve
+from tests.unit.virtual_node.kubelet.conftest import Serve
+from tests.unit.virtual_node.kubelet.lower import POD
 
 
 @pytest.mark.parametrize("path", ["/pods", "/pods/"])

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from tests.unit.virtual_node.kubelet.conftest import Pki, Token
-from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer
+from tests.unit.virtual_node.kubelet.conftest import Pki
+from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer, Token, rest_of
 from virtual_node.kubelet.streams.dial import DialError, UpgradeRequest, dial, read_error_body
 
 REQUEST = UpgradeRequest("POST", "/api/v1/x?command=a", (("Upgrade", "SPDY/3.1"),))
@@ -21,7 +21,7 @@ REQUEST = UpgradeRequest("POST", "/api/v1/x?command=a", (("Upgrade", "SPDY/3.1")
 async def switch(exchange: Exchange) -> None:
     """Answer 101 and wait for the end."""
     await exchange.switch(behind=b"behind")
-    await exchange.read_to_end()
+    await rest_of(exchange.reader)
 
 
 async def test_a_server_name_of_its_own(pki: Pki) -> None:
@@ -123,7 +123,7 @@ async def test_a_silent_server_is_an_error() -> None:
     """After the limit, and its connection is closed."""
 
     async def silent(exchange: Exchange) -> None:
-        await exchange.read_to_end()
+        await rest_of(exchange.reader)
 
     async with LowerServer(silent) as lower:
         config = ConnectionConfig(f"http://127.0.0.1:{lower.port}")

@@ -18,8 +18,8 @@ import pytest
 
 from controller_runtime.serving import accepting
 from tests.unit.virtual_node.kubelet.conftest import Node, Rig, Serve
-from tests.unit.virtual_node.kubelet.lower import Exchange
-from tests.unit.virtual_node.kubelet.stream_client import EXEC, SPDY, closed, echo, rest_of, upgrade
+from tests.unit.virtual_node.kubelet.lower import Exchange, rest_of
+from tests.unit.virtual_node.kubelet.stream_client import EXEC, SPDY, closed, echo, upgrade
 from virtual_node.kubelet.streams import splice
 
 

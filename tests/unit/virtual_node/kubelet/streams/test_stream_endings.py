@@ -11,14 +11,13 @@ import pytest
 from aiohttp import web
 
 from tests.unit.virtual_node.kubelet.conftest import Rig, Serve
-from tests.unit.virtual_node.kubelet.lower import Exchange, Sender
+from tests.unit.virtual_node.kubelet.lower import Exchange, Sender, rest_of
 from tests.unit.virtual_node.kubelet.stream_client import (
     EXEC,
     SPDY,
     closed,
     echo,
     open_streams,
-    rest_of,
     upgrade,
 )
 from virtual_node.kubelet.server.server import _end_kept
@@ -61,7 +60,7 @@ async def test_a_client_that_disconnects_before_the_response_ends_the_lower_side
     """The upgrade is cancelled."""
 
     async def script(exchange: Exchange) -> None:
-        await exchange.read_to_end()
+        await rest_of(exchange.reader)
 
     async with rig(script) as (lower, node):
         _, writer = await node.connect()
@@ -126,7 +125,7 @@ async def test_a_large_transfer_is_complete_in_both_directions(rig: Rig) -> None
         await exchange.switch()
         _, digest = await asyncio.gather(send(exchange.writer), receive(exchange.reader))
         below.set_result(digest)
-        await exchange.read_to_end()
+        await rest_of(exchange.reader)
 
     async with rig(script) as (_lower, node):
         _, reader, writer = await upgrade(node)

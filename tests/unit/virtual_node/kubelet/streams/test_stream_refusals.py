@@ -7,8 +7,8 @@ import json
 import pytest
 
 from controller_runtime.errors import ConfigError
-from tests.unit.virtual_node.kubelet.conftest import Rig, Token
-from tests.unit.virtual_node.kubelet.lower import Exchange
+from tests.unit.virtual_node.kubelet.conftest import Rig
+from tests.unit.virtual_node.kubelet.lower import Exchange, Token, rest_of
 from tests.unit.virtual_node.kubelet.stream_client import EXEC, SPDY, echo
 
 
@@ -20,7 +20,7 @@ async def test_a_refusal_of_the_lower_cluster_is_relayed(rig: Rig) -> None:
         body = json.dumps(status).encode()
         head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         exchange.writer.write(head.encode() + body)
-        await exchange.read_to_end()
+        await rest_of(exchange.reader)
 
     async with rig(script) as (_lower, node):
         code, head, body = await node.ask(EXEC, *SPDY, method="POST")
@@ -54,7 +54,7 @@ async def test_rejected_credentials_are_renewed_once_and_no_error_of_the_user(ri
 
     async def script(exchange: Exchange) -> None:
         exchange.writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
-        await exchange.read_to_end()
+        await rest_of(exchange.reader)
 
     async with rig(script) as (lower, node):
         code, _, body = await node.ask(EXEC, *SPDY, method="POST")
