@@ -12,7 +12,7 @@ from aiohttp import web
 from controller_runtime.api.timestamps import micro_time
 from hack.sandbox import Cluster
 from hack.sandbox.components.metrics_server import register_metrics_api
-from hack.sandbox.ports import free_ports
+from tests.serving import served
 
 _GROUP = "/apis/metrics.k8s.io/v1beta1"
 
@@ -54,16 +54,8 @@ class MetricsApi:
 async def serving(cluster: Cluster, address: str) -> AsyncIterator[MetricsApi]:
     """Serve one to a cluster, at an address of this machine that is not a loopback one, until the block ends."""
     api = MetricsApi()
-    application = web.Application()
-    application.router.add_get("/{path:.*}", api.answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cluster.pki.certificate("apiserver"), cluster.pki.key("apiserver"))
-    (port,) = free_ports(1)
-    await web.TCPSite(runner, address, port, ssl_context=context).start()
-    try:
+    async with served(web.get("/{path:.*}", api.answer), address=address, tls=context) as port:
         await register_metrics_api(cluster, address, port)
         yield api
-    finally:
-        await runner.cleanup()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from hack.sandbox import Cluster
-from hack.sandbox.ports import free_ports
+from tests.serving import served
 
 SERVICE = "monitoring/prometheus:9090"
 _CPU, _MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
@@ -50,15 +50,9 @@ class PrometheusApi:
 async def serving(cluster: Cluster, address: str) -> AsyncIterator[PrometheusApi]:
     """Serve one as ``SERVICE`` of a cluster, at an address of this machine that is not a loopback one, until the block ends."""
     api = PrometheusApi()
-    application = web.Application()
-    application.router.add_get("/api/v1/query", api.answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    (port,) = free_ports(1)
-    await web.TCPSite(runner, address, port).start()
     namespace, _, rest = SERVICE.partition("/")
     name, _, number = rest.partition(":")
-    try:
+    async with served(web.get("/api/v1/query", api.answer), address=address) as port:
         await cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         await cluster.apply(*_objects(namespace, name, int(number), address, port))
         status = json.dumps({"status": {"podIP": address, "podIPs": [{"ip": address}]}})
@@ -66,8 +60,6 @@ async def serving(cluster: Cluster, address: str) -> AsyncIterator[PrometheusApi
             "-n", namespace, "patch", "pod", name, "--subresource=status", "--type=merge", "-p", status
         )
         yield api
-    finally:
-        await runner.cleanup()
 
 
 def _objects(namespace: str, name: str, number: int, address: str, port: int) -> list[dict[str, object]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.benchmarks.canned_server import canned
 from tests.benchmarks.tables import target
+from tests.kubeconfigs import whole, write
 
 NODES, PODS = 5000, 100_000
 SECONDS, MIB = 30.0, 300.0
@@ -40,7 +41,10 @@ def _inspect(server: str) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        upper, lower = (_kubeconfig(directory, f"{server}/{cluster}") for cluster in ("upper", "lower-0"))
+        upper, lower = (
+            write(directory / cluster, whole(cluster={"server": f"{server}/{cluster}"}))
+            for cluster in ("upper", "lower-0")
+        )
         argv = [
             *(sys.executable, "-m", "virtual_node", "inspect", "--output=json"),
             *(f"--kubeconfig={upper}", f"--client-kubeconfig={lower}", "--nodename=vn-0"),
@@ -62,19 +66,3 @@ def _inspect(server: str) -> dict[str, Any]:
         "findings": len(found["findings"]),
         "summary": found["summary"],
     }
-
-
-def _kubeconfig(directory: Path, server: str) -> Path:
-    """Write a kubeconfig without credentials; return its path."""
-    name = server.rpartition("/")[2]
-    path = directory / name
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": name,
-        "clusters": [{"name": name, "cluster": {"server": server}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "users": [{"name": name, "user": {}}],
-    }
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return path

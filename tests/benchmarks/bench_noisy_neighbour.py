@@ -35,6 +35,7 @@ from tests.benchmarks.load import LoadResult, pod, run_load
 from tests.benchmarks.stage import client_of, until_ready
 from tests.benchmarks.usage import usage
 from tests.hostile_server import KINDS
+from tests.kubeconfigs import whole, write
 
 _NOISY = "noisy"
 _LOOPBACK = "127.0.0.1"
@@ -114,16 +115,8 @@ async def main(arguments: Sequence[str]) -> int:
 
 
 def _configuration(sandbox: Sandbox, *, hostile: int, metrics: int, kubelet: int) -> dict[str, Any]:
-    kubeconfig = sandbox.directory / "hostile.kubeconfig"
-    name = "hostile"
-    cluster = {"name": name, "cluster": {"server": f"http://{_LOOPBACK}:{hostile}"}}
-    context = {"name": name, "context": {"cluster": name, "user": name}}
-    kubeconfig.write_text(
-        json.dumps(
-            {"apiVersion": "v1", "kind": "Config", "current-context": name, "clusters": [cluster],
-             "contexts": [context], "users": [{"name": name, "user": {}}]}
-        )
-    )  # fmt: skip
+    content = whole(cluster={"server": f"http://{_LOOPBACK}:{hostile}"})
+    kubeconfig = write(sandbox.directory / "hostile.kubeconfig", content)
     real: list[Cluster] = sandbox.lower
     return {
         "apiVersion": "virtual-node.io/v1alpha1",
@@ -133,7 +126,7 @@ def _configuration(sandbox: Sandbox, *, hostile: int, metrics: int, kubelet: int
         "clusters": [
             {"name": "lower1", "nodeName": "vn1", "kubeconfig": str(real[0].kubeconfig), "port": kubelet},
             {"name": "lower2", "nodeName": "vn2", "kubeconfig": str(real[1].kubeconfig), "port": 0},
-            {"name": name, "nodeName": "vn3", "kubeconfig": str(kubeconfig), "port": 0},
+            {"name": "hostile", "nodeName": "vn3", "kubeconfig": kubeconfig, "port": 0},
         ],
     }
 

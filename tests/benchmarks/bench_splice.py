@@ -25,7 +25,7 @@ from typing import Any
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, self_signed
-from tests.tls import client_context, server_context
+from tests.serving import client_context, server_context
 from tests.unit.virtual_node.kubelet.lower import Everybody, OnePod
 from virtual_node.kubelet import KubeletServer
 

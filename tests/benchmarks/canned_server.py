@@ -23,6 +23,7 @@ from controller_runtime.api.timestamps import rfc3339
 from controller_runtime.process import version
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.benchmarks.canned_pods import CLUSTER_ID, NAMESPACE, templates
+from tests.serving import served
 
 HOST = "127.0.0.1"
 _LEASES = "apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"
@@ -153,14 +154,9 @@ async def canned(*, clusters: int, pods: int, nodes: int = 0) -> AsyncIterator[s
 
 async def _serve(clusters: int, pods: int, nodes: int) -> None:
     server = _Server(clusters, pods, nodes)
-    application = web.Application()
-    application.router.add_get("/go", server.go)
-    application.router.add_get("/{cluster}/{path:.*}", server.answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, HOST, 0, backlog=1024).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.Event().wait()
+    async with served(web.get("/go", server.go), web.get("/{cluster}/{path:.*}", server.answer)) as port:
+        print(port, flush=True)
+        await asyncio.Event().wait()
 
 
 def main(arguments: Sequence[str]) -> None:

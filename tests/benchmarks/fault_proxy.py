@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
-from pathlib import Path
 from typing import Literal, Self
 
 import aiohttp
@@ -15,6 +13,7 @@ from yarl import URL
 
 from hack.sandbox import Cluster
 from hack.sandbox.cluster import LOOPBACK
+from tests.kubeconfigs import whole, write
 
 Fault = Literal["partition", "expired", "slow"]
 SLOW = 2.0
@@ -70,19 +69,10 @@ class FaultProxy:
         await self._runner.cleanup()
         await self._session.close()
 
-    def kubeconfig(self) -> Path:
+    def kubeconfig(self) -> str:
         """Write a kubeconfig for the proxy; return its path."""
-        name = self._cluster.name
-        path = self._cluster.directory / "proxied.kubeconfig"
-        path.write_text(
-            json.dumps({
-                "apiVersion": "v1", "kind": "Config", "current-context": name,
-                "clusters": [{"name": name, "cluster": {"server": f"http://{LOOPBACK}:{self.port}"}}],
-                "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-                "users": [{"name": name, "user": {}}],
-            })
-        )  # fmt: skip
-        return path
+        content = whole(cluster={"server": f"http://{LOOPBACK}:{self.port}"})
+        return write(self._cluster.directory / "proxied.kubeconfig", content)
 
     async def begin(self, fault: Fault) -> None:
         """Begin a fault; it lasts until ``end``."""

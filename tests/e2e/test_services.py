@@ -11,6 +11,7 @@ from aiohttp import web
 from hack.sandbox import Cluster, Sandbox
 from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, pod, ready
 from tests.e2e.far_cluster import FAR, far_cluster
+from tests.serving import served
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -128,14 +129,7 @@ async def test_an_endpoint_outside_the_cluster_is_reached(sandbox: Sandbox, uppe
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(text="from afar")
 
-    application = web.Application()
-    application.router.add_get("/", answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, sandbox.bridge.address, 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    try:
+    async with served(web.get("/", answer), address=sandbox.bridge.address) as port:
         by_hand = {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
@@ -149,8 +143,6 @@ async def test_an_endpoint_outside_the_cluster_is_reached(sandbox: Sandbox, uppe
         await create(upper, namespace, far, by_hand, pod("client", "sleep 600"))
         await ready(upper, namespace, "client")
         await run(upper, namespace, "client", "wget -q -O- http://far", wanted="from afar")
-    finally:
-        await runner.cleanup()
 
 
 async def test_pods_of_two_clusters_reach_each_other_by_name(

@@ -23,7 +23,6 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_annotator, start_descheduler, start_multi_scheduler
-from hack.sandbox.ports import free_ports
 from multi_scheduler.rights import LOWER_KUBELETS
 from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.kubelets import Resource, Summary
@@ -31,6 +30,7 @@ from multi_scheduler.usage.metrics_api import MetricsApi
 from multi_scheduler.usage.store import Sample
 from tests.e2e.conftest import REAL, SIMULATED, pod
 from tests.e2e.test_inspect import least
+from tests.serving import served
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 from tests.workloads import deployment
 
@@ -159,16 +159,8 @@ class Prometheus:
 
 @contextlib.asynccontextmanager
 async def _serving(prometheus: Prometheus) -> AsyncIterator[str]:
-    application = web.Application()
-    application.router.add_get("/{cluster}/api/v1/query", prometheus.answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    (port,) = free_ports(1)
-    await web.TCPSite(runner, LOOPBACK, port).start()
-    try:
+    async with served(web.get("/{cluster}/api/v1/query", prometheus.answer)) as port:
         yield f"{LOOPBACK}:{port}"
-    finally:
-        await runner.cleanup()
 
 
 class Pods:

@@ -19,7 +19,7 @@ from controller_runtime.auth.credentials import Credentials
 from controller_runtime.client.client import Client
 from controller_runtime.tls.key_pairs import make_ca, sign
 from controller_runtime.tls.pem import KeyPair
-from tests.tls import client_context, server_context
+from tests.serving import client_context, served, server_context
 
 CA = make_ca("loopback-ca")
 
@@ -135,31 +135,16 @@ async def serve(
     server = Server(scheme="https" if tls else "http")
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        server.asked.append(
-            Asked(
-                request.method,
-                request.path,
-                dict(request.query),
-                dict(request.headers),
-                await request.read(),
-                request.transport,
-            )
-        )
+        sent = (dict(request.query), dict(request.headers), await request.read(), request.transport)
+        server.asked.append(Asked(request.method, request.path, *sent))
         return await script(request)
 
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
     pair = pair or sign(CA, "loopback", hosts=["127.0.0.1", "inside.example"])
     context = server_context(pair, clients=clients) if tls else None
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-    await site.start()
-    server.port = runner.addresses[0][1]
-    try:
+    route = web.route("*", "/{path:.*}", handle)
+    async with served(route, tls=context, shutdown_timeout=0.1, handler_cancellation=True) as port:
+        server.port = port
         yield server
-    finally:
-        await runner.cleanup()
 
 
 def client_of(server: Server, *, credentials: Credentials | None = None, **options: Any) -> Client:

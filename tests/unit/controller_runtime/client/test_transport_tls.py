@@ -21,7 +21,7 @@ from controller_runtime.errors import (
 from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import make_ca, sign
 from controller_runtime.tls.pem import KeyPair
-from tests.tls import client_context
+from tests.serving import client_context
 from tests.unit.controller_runtime.loopback import (
     CA,
     answers,

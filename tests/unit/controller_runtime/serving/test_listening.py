@@ -20,7 +20,7 @@ from controller_runtime.serving.server import HealthServer, HttpsServer
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls import reloader as certificates
 from controller_runtime.tls.reloader import CertificateReloader
-from tests.tls import client_context
+from tests.serving import client_context
 from tests.unit.controller_runtime.serving.asking import get
 
 

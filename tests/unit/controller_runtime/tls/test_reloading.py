@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 
 from controller_runtime.tls import reloader as certificates
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair
-from tests.tls import client_context
+from tests.serving import client_context
 from tests.unit.controller_runtime.tls.echo import ask, dial, serial, serving
 
 

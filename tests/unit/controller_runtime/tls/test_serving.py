@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls import reloader as certificates
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair
-from tests.tls import client_context
+from tests.serving import client_context
 from tests.unit.controller_runtime.loopback import intermediate
 from tests.unit.controller_runtime.tls.echo import ask, dial, serial, serving
 

@@ -26,7 +26,7 @@ from multi_scheduler.certificates.secrets import (
     renewed_server,
 )
 from multi_scheduler.extender.server import ExtenderServer
-from tests.tls import client_context
+from tests.serving import client_context
 
 HOSTS = ["extender.ns.svc", "127.0.0.1"]
 START = datetime(2030, 1, 1, tzinfo=UTC)

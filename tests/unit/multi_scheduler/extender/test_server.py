@@ -22,7 +22,7 @@ from multi_scheduler.extender import server as server_module
 from multi_scheduler.extender.extender import Filtered, NotReadyError
 from multi_scheduler.extender.protocol import Candidates, candidates
 from multi_scheduler.extender.server import MAX_BODY_BYTES, ExtenderServer
-from tests.tls import client_context
+from tests.serving import client_context
 
 BINDING = {"PodName": "web", "PodNamespace": "shop", "PodUID": "u-1", "Node": "vn-a"}
 

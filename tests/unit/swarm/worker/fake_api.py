@@ -17,6 +17,7 @@ from swarm.worker import Settings
 from tests.fakes.apiserver.selectors import selection
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Commit
+from tests.serving import served
 
 PREFIX = "swarm.virtual-node.io/"
 POD_UID = str(uuid.uuid4())
@@ -42,19 +43,14 @@ class FakeApi:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[FakeApi]:
         """Serve on a free port."""
-        app = web.Application()
-        app.router.add_get("/{_:.*}/{plural:configmaps|leases}", self._list)
-        app.router.add_get("/{_:.*}/{plural:configmaps|leases}/{name}", self._get)
-        app.router.add_put("/{_:.*}/{plural:leases}/{name}", self._put)
-        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
+        routes = (
+            web.get("/{_:.*}/{plural:configmaps|leases}", self._list),
+            web.get("/{_:.*}/{plural:configmaps|leases}/{name}", self._get),
+            web.put("/{_:.*}/{plural:leases}/{name}", self._put),
+        )
+        async with served(*routes, shutdown_timeout=0.1, handler_cancellation=True) as port:
+            self.url = f"http://127.0.0.1:{port}"
             yield self
-        finally:
-            await runner.cleanup()
 
     def settings(self, **more: Any) -> Settings:
         """A worker's settings for this server."""

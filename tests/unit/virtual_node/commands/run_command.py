@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from controller_runtime.api import matching
+from tests.kubeconfigs import whole, write
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
 from virtual_node import cli
 
@@ -28,13 +28,8 @@ DEPLOYMENTS = "/apis/apps/v1/namespaces/shop/deployments"
 
 def kubeconfig(folder: Path, url: str) -> str:
     """Return the path of a kubeconfig for the server."""
-    path = folder / "kubeconfig"
-    cluster = {"name": "c", "cluster": {"server": url}}
-    user = {"name": "u", "user": {"token": "t"}}
-    context = {"name": "prod", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}
-    whole = {"clusters": [cluster], "users": [user], "contexts": [context], "current-context": "prod"}
-    path.write_text(json.dumps(whole), encoding="utf-8")
-    return str(path)
+    content = whole("prod", cluster={"server": url}, user={"token": "t"}, namespace="shop")
+    return write(folder / "kubeconfig", content)
 
 
 class Person:

@@ -15,7 +15,7 @@ import pytest
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
-from tests.tls import client_context, server_context
+from tests.serving import client_context, server_context
 from tests.unit.virtual_node.kubelet.lower import Everybody, LowerServer, OnePod, Script, Token
 from virtual_node.kubelet import Authenticator, Authorizer, KubeletServer
 

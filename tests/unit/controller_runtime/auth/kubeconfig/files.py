@@ -9,36 +9,14 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from controller_runtime.tls.key_pairs import make_ca, sign
-from tests.tls import server_context
+from tests.kubeconfigs import whole, write
+from tests.serving import server_context
 
 CA = make_ca("test-ca")
 
 
 PAIR = sign(CA, "someone", usage="client")
-
-
-def whole(
-    *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None, **context: Any
-) -> dict[str, Any]:
-    """Return a kubeconfig with one context, ``one``."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "one",
-        "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u", **context}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443", **(cluster or {})}}],
-        "users": [{"name": "u", "user": user or {}}],
-    }
-
-
-def write(path: Path, content: Any) -> str:
-    """Write a kubeconfig, as YAML unless it is text."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
-    return str(path)
 
 
 def write_token(path: Path, token: str) -> None:

@@ -11,7 +11,8 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import sign
-from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, b64, whole, write
+from tests.kubeconfigs import whole, write
+from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, b64
 
 
 def broken(**changes: Any) -> dict[str, Any]:

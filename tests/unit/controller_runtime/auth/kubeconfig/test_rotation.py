@@ -13,7 +13,8 @@ from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import sign
-from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, peer_name, whole, write
+from tests.kubeconfigs import whole, write
+from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, peer_name
 
 
 @pytest.mark.looptime

@@ -18,6 +18,7 @@ from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.tls.reloader import make_ca, sign
+from tests.serving import served
 from tests.unit.virtual_node.kubelet.conftest import Pki, Serve
 from virtual_node.kubelet import Authenticator, Authorizer, load_client_ca
 from virtual_node.kubelet.auth import authentication
@@ -85,18 +86,17 @@ def upper() -> Upper:
 @pytest_asyncio.fixture
 async def client(upper: Upper) -> AsyncIterator[Client]:
     """A client of the upper cluster."""
-    app = web.Application()
-    app.router.add_post("/apis/authentication.k8s.io/v1/tokenreviews", upper.token_review)
-    app.router.add_post("/apis/authorization.k8s.io/v1/subjectaccessreviews", upper.access_review)
     path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
-    app.router.add_get(path, upper.client_ca)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    async with Client(ConnectionConfig(f"http://{host}:{port}", source="test")) as client:
+    routes = (
+        web.post("/apis/authentication.k8s.io/v1/tokenreviews", upper.token_review),
+        web.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", upper.access_review),
+        web.get(path, upper.client_ca),
+    )
+    async with (
+        served(*routes) as port,
+        Client(ConnectionConfig(f"http://127.0.0.1:{port}", source="test")) as client,
+    ):
         yield client
-    await runner.cleanup()
 
 
 async def test_a_bearer_token_is_reviewed_once(serve: Serve, upper: Upper, client: Client) -> None:

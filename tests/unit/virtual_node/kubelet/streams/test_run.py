@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 import pytest
 from aiohttp import web
 
+from tests.serving import served
 from tests.unit.virtual_node.kubelet.conftest import Node, Pki, Serve
 
 RUN = "/run/shop/web-1/main?cmd=ls+-l"
@@ -63,17 +64,10 @@ async def _served(
     wire: str,
     **options: float,
 ) -> AsyncIterator[Node]:
-    app = web.Application()
-    app.router.add_get("/prefix/api/v1/namespaces/t-shop/pods/web-1-x/exec", handler)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=pki.server_context() if wire == "tls" else None)
-    await site.start()
-    try:
-        async with serve(runner.addresses[0][1], **options) as node:
-            yield node
-    finally:
-        await runner.cleanup()
+    route = web.get("/prefix/api/v1/namespaces/t-shop/pods/web-1-x/exec", handler)
+    context = pki.server_context() if wire == "tls" else None
+    async with served(route, tls=context) as port, serve(port, **options) as node:
+        yield node
 
 
 async def test_the_output_of_a_command(answering: Answering) -> None:
