@@ -151,6 +151,11 @@ class MemoryClient:
         finally:
             self._watches.remove(watch)
 
+    async def watch(self, resource: Resource, **options: Any) -> AsyncIterator[WatchEvent]:
+        async for batch in self.watch_batches(resource, **options):
+            for event in batch:
+                yield event
+
     async def create(
         self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None,
         name: str | None = None, subresource: str | None = None, params: Mapping[str, str] | None = None, **_: Any,

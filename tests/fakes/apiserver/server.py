@@ -178,7 +178,7 @@ class Server(Storage):
     ) -> Body:  # fmt: skip
         old, new = stored["metadata"], metadata_update(stored["metadata"], after["metadata"])
         whole = {**after, "metadata": new}
-        if subresource == "status":
+        if subresource in {"status", "approval"}:
             whole = {**stored, "metadata": new, "status": after.get("status") or {}}
         elif "status" in stored:
             whole["status"] = stored["status"]

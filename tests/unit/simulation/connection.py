@@ -97,7 +97,7 @@ class Connection(MemoryClient):
         finally:
             self._open.pop(watch, None)
 
-    async def watch(self, _resource: Resource, **_: Any) -> AsyncIterator[WatchEvent]:
+    async def watch(self, resource: Resource, **_: Any) -> AsyncIterator[WatchEvent]:
         """Events: there are none."""
         await asyncio.Event().wait()
         yield bookmark(0)

@@ -54,7 +54,7 @@ async def test_a_certificate_is_requested_as_the_node():
     cluster.on_create = cluster.issue
     keeper = Keeper(cluster)
     await keeper.run_for(60)
-    ((_, _, headers),) = cluster.created
+    ((_, headers),) = cluster.created
     assert headers == {"Impersonate-User": "system:node:vn-a", "Impersonate-Group": "system:nodes"}
     ((_, issued),) = keeper.installed
     reloader = CertificateReloader.from_pair(self_signed("before"))
@@ -84,7 +84,7 @@ async def test_without_automatic_approval_the_command_is_reported():
 async def test_automatic_approval_survives_a_conflict():
     """A concurrent write of the request costs one retry."""
     cluster = FakeCluster()
-    cluster.update_errors = [Conflict("changed", code=409)]
+    cluster.errors["update"] = [Conflict("changed", code=409)]
     keeper = Keeper(cluster, approve=True)
     await keeper.run_for(60)
     assert len(cluster.approvals) == len(keeper.installed) == 1
@@ -95,7 +95,7 @@ async def test_automatic_approval_survives_a_conflict():
 async def test_a_forbidden_approval_is_left_to_administrators():
     """The request stays and the command is reported."""
     cluster = FakeCluster()
-    cluster.update_errors = [Forbidden("no", code=403)]
+    cluster.errors["update"] = [Forbidden("no", code=403)]
     keeper = Keeper(cluster, approve=True)
     await keeper.run_for(60)
     assert [reason for reason, _ in keeper.told] == ["ServingCertificatePending"]
@@ -113,7 +113,7 @@ async def test_a_denied_request_is_repeated_with_growing_pauses(kind):
     await asyncio.sleep(7000)
     assert len(cluster.requests) == 1
     await running
-    times = [time for time, _, _ in cluster.created]
+    times = [time for time, _ in cluster.created]
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert pauses[0] == pytest.approx(2.1, abs=0.2)
     assert all(600 <= pause <= 661 for pause in pauses[9:])
@@ -140,7 +140,7 @@ async def test_a_deleted_request_is_created_again():
     running = asyncio.create_task(keeper.run_for(60))
     await asyncio.sleep(10)
     (name,) = cluster.requests
-    await cluster.delete(None, name, uid=None)
+    cluster.server.remove("certificatesigningrequests", name)
     await asyncio.sleep(10)
     (again,) = cluster.requests
     cluster.issue(again)
@@ -152,7 +152,7 @@ async def test_a_deleted_request_is_created_again():
 async def test_a_broken_watch_is_restarted():
     """Changes in between are read."""
     cluster = FakeCluster()
-    cluster.watch_errors = [ConnectionFailed("broken")]
+    cluster.errors["watch"] = [ConnectionFailed("broken")]
     keeper = Keeper(cluster)
     running = asyncio.create_task(keeper.run_for(60))
     await asyncio.sleep(1)
@@ -167,7 +167,7 @@ async def test_a_broken_watch_is_restarted():
 async def test_a_refusing_cluster_is_asked_again(error):
     """Missing rights and outages may end; no request is made that cannot be watched."""
     cluster = FakeCluster()
-    cluster.create_errors = [error, error]
+    cluster.errors["create"] = [error, error]
     cluster.on_create = cluster.issue
     keeper = Keeper(cluster)
     await keeper.run_for(60)
@@ -218,7 +218,7 @@ async def test_a_valid_certificate_is_kept_until_it_is_due():
     at_hand = Issued(self_signed("kept"), START + timedelta(hours=5))
     keeper = Keeper(cluster, issued=at_hand)
     await keeper.run_for(6 * 3600)
-    ((time, _, _),) = cluster.created
+    ((time, _),) = cluster.created
     assert time == pytest.approx(5 * 3600, abs=2)
 
 
@@ -228,7 +228,11 @@ async def test_a_process_deletes_its_request_at_its_end():
     cluster = FakeCluster()
     keeper = Keeper(cluster)
     await keeper.run_for(10)
-    assert (len(cluster.created), len(cluster.deleted), cluster.requests) == (1, 1, {})
+    assert (
+        len(cluster.created),
+        len(cluster.asked("delete", "certificatesigningrequests")),
+        cluster.requests,
+    ) == (1, 1, {})
 
 
 @looptime
@@ -237,7 +241,7 @@ async def test_an_unexpected_error_is_logged_and_retried():
     cluster = FakeCluster()
     cluster.on_create = cluster.issue
     faults: Any = [RuntimeError("odd")]
-    cluster.create_errors = faults
+    cluster.errors["create"] = faults
     keeper = Keeper(cluster)
     with capture_logs() as logs:
         await keeper.run_for(60)
