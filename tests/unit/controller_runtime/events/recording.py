@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import REGISTRY
 
-from controller_runtime import resources
 from controller_runtime.client.client import PatchType
-from controller_runtime.errors import AlreadyExists, NotFound
 from controller_runtime.events.recorder import EventRecorder
-from controller_runtime.resources import Resource
+from tests.fakes.apiserver import server as apiserver
+from tests.fakes.apiserver.client import MemoryClient
+from tests.fakes.apiserver.storage import Body
 from tests.unit.background import working
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
@@ -31,56 +30,37 @@ POD = {
 }
 
 
-class Server:
-    """The Events of an apiserver, with scripted errors."""
+class Server(MemoryClient):
+    """An API server with Events only, and scripted errors."""
 
     def __init__(self, cluster: str = "test") -> None:
-        self.cluster = cluster
-        self.events: dict[tuple[str, str], dict[str, Any]] = {}
-        self.calls: list[str] = []
+        super().__init__(apiserver.Server(cluster, namespaces=("ns", "default")))
+        self.events = self.server.objects["events"]
         self.trouble: list[Exception | None] = []
         """Errors of the next requests; None: the request succeeds."""
         self.gate = asyncio.Event()
         self.gate.set()
         self._changed = asyncio.Event()
 
-    async def create(
-        self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None
-    ) -> dict[str, Any]:
-        """POST."""
-        await self._enter("create", resource)
-        key = (namespace or "", body["metadata"]["name"])
-        if key in self.events:
-            raise AlreadyExists("exists", code=409, reason="AlreadyExists")
-        self.events[key] = copy.deepcopy(dict(body))
-        return dict(body)
+    @property
+    def verbs(self) -> list[str]:
+        """Return the verbs of all requests."""
+        return [verb for verb, _, _ in self.calls]
 
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        patch: Any,
-        *,
-        namespace: str | None = None,
-        patch_type: PatchType = PatchType.MERGE,
-    ) -> dict[str, Any]:
+    async def patch(self, *arguments: Any, **options: Any) -> Body:
         """PATCH."""
-        await self._enter("patch", resource)
-        assert patch_type is PatchType.MERGE
-        key = (namespace or "", name)
-        if key not in self.events:
-            raise NotFound("gone", code=404, reason="NotFound")
-        self.events[key] |= patch
-        return self.events[key]
+        assert options.get("patch_type", PatchType.MERGE) is PatchType.MERGE
+        return await super().patch(*arguments, **options)
 
-    async def _enter(self, verb: str, resource: Resource) -> None:
-        assert resource is resources.EVENTS
-        self.calls.append(verb)
+    async def send(self, verb: str, plural: str, key: str, action: Callable[[], Any], **_: Any) -> Any:
+        assert plural == "events"
+        self.calls.append((verb, plural, key))
         self._changed.set()
         await self.gate.wait()
         error = self.trouble.pop(0) if self.trouble else None
         if error is not None:
             raise error
+        return action()
 
     async def called(self, times: int) -> None:
         """Wait until that many requests have arrived, and all but the last are answered."""
@@ -88,10 +68,10 @@ class Server:
             self._changed.clear()
             await self._changed.wait()
 
-    def only(self) -> dict[str, Any]:
-        """Return the only Event."""
+    def only(self) -> Body:
+        """Return the only Event, without the metadata that the server sets."""
         (event,) = self.events.values()
-        return event
+        return {**event, "metadata": {field: event["metadata"][field] for field in ("name", "namespace")}}
 
 
 @contextlib.asynccontextmanager

@@ -29,7 +29,7 @@ class TestCounting:
                 clock[0] += timedelta(seconds=10)
                 recorder.event(POD | {"resourceVersion": "8"}, "Warning", "BackOff", "again")
                 await asyncio.sleep(1)
-        assert server.calls == ["create", "patch", "patch"]
+        assert server.verbs == ["create", "patch", "patch"]
         event = server.only()
         assert event["count"] == 3
         assert event["firstTimestamp"] == "2026-01-02T03:04:05Z"
@@ -43,7 +43,7 @@ class TestCounting:
             recorder.event(POD, "Normal", "Pulling", "x")
         async with running(recorder):
             pass
-        assert server.calls == ["create"]
+        assert server.verbs == ["create"]
         assert server.only()["count"] == 20
 
     async def test_occurrence_during_a_request_is_not_lost(self) -> None:
@@ -55,10 +55,10 @@ class TestCounting:
             recorder.event(POD, "Normal", "Pulling", "x")
             await server.called(1)
             recorder.event(POD, "Normal", "Pulling", "x")
-            assert server.calls == ["create"]
+            assert server.verbs == ["create"]
             server.gate.set()
             await server.called(2)
-        assert server.calls == ["create", "patch"]
+        assert server.verbs == ["create", "patch"]
         assert server.only()["count"] == 2
 
     async def test_expired_event_is_created_again(self) -> None:
@@ -70,7 +70,7 @@ class TestCounting:
             await server.called(1)
             server.events.clear()
             recorder.event(POD, "Normal", "A", "x")
-        assert server.calls == ["create", "patch", "create"]
+        assert server.verbs == ["create", "patch", "create"]
         assert server.only()["count"] == 2
 
     async def test_any_difference_is_another_event(self) -> None:

@@ -38,17 +38,17 @@ class TestRecord:
             recorder.record(dict(self.EVENT) | {"count": 4})
             await server.called(2)
             recorder.record(dict(self.EVENT) | {"count": 4})
-        assert server.calls == ["create", "patch"]
+        assert server.verbs == ["create", "patch"]
         assert server.only() == dict(self.EVENT) | {"count": 4}
 
     async def test_existing_one_is_updated(self) -> None:
         """After a restart an existing Event is patched, not doubled."""
         server = Server()
-        server.events["ns", "web.1"] = dict(self.EVENT)
+        server.server.put("events", self.EVENT)
         recorder = recorder_for(server)
         async with running(recorder):
             recorder.record(dict(self.EVENT) | {"count": 9})
-        assert server.calls == ["create", "patch"]
+        assert server.verbs == ["create", "patch"]
         assert server.only()["count"] == 9
 
     async def test_routine_events_do_not_displace_recent_warnings(self) -> None:
@@ -85,7 +85,7 @@ class TestRecord:
             await server.called(1)
             recorder.record(dict(self.EVENT) | {"count": 5})
             server.gate.set()
-        assert server.calls == ["create", "patch"]
+        assert server.verbs == ["create", "patch"]
         assert server.only()["count"] == 5
 
     async def test_is_neither_aggregated_nor_filtered(self) -> None:

@@ -47,7 +47,7 @@ class TestTrouble:
         async with running(recorder):
             recorder.event(POD, "Normal", "A", "x")
             await server.called(3)
-        assert server.calls == ["create"] * 3
+        assert server.verbs == ["create"] * 3
         assert server.only()["count"] == 1
         assert asyncio.get_running_loop().time() >= 2 * (error.retry_after or 0.5)
 
@@ -66,7 +66,7 @@ class TestTrouble:
         async with running(recorder):
             recorder.event(POD, "Normal", "A", "x")
             await server.called(3)
-        assert server.calls == ["create", "create", "patch"]
+        assert server.verbs == ["create", "create", "patch"]
         assert server.only()["count"] == 1
 
     async def test_is_dropped_after_twelve_tries(self) -> None:
@@ -91,7 +91,7 @@ class TestTrouble:
         with capture_logs() as logs:
             async with running(recorder):
                 recorder.event(POD, "Normal", "A", "x")
-        assert server.calls == ["create"]
+        assert server.verbs == ["create"]
         assert [line for line in logs if line["log_level"] != "debug"] == []
 
     async def test_missing_right_is_logged_once(self) -> None:
@@ -103,7 +103,7 @@ class TestTrouble:
             async with running(recorder):
                 for reason in "ABC":
                     recorder.event(POD, "Normal", reason, "x")
-        assert server.calls == ["create"] * 3
+        assert server.verbs == ["create"] * 3
         assert len([line for line in logs if line["log_level"] == "warning"]) == 1
         assert dropped("refused", "rejected") == 3
 
