@@ -20,6 +20,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists
 from controller_runtime.objects import Object
+from tests.background import working
 from tests.benchmarks.usage import percentile
 
 CLIENTS = 32
@@ -224,10 +225,5 @@ async def make_namespace(client: Client, name: str) -> None:
     accounts = Informer(client, resources.SERVICE_ACCOUNTS, namespace=name)
     there = asyncio.Event()
     accounts.add_handler(on_add=lambda _account, _initial: there.set())
-    task = asyncio.create_task(accounts.run())
-    try:
-        async with asyncio.timeout(30):
-            await there.wait()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    async with working(accounts.run()), asyncio.timeout(30):
+        await there.wait()

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.background import working
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -49,12 +51,8 @@ async def sampled(pid: int, *, every: float = 1.0) -> AsyncIterator[list[list[fl
             samples.append([now - start, (found.cpu - cpu) / (now - before), found.rss_mib])
             before, cpu = now, found.cpu
 
-    task = asyncio.create_task(sample())
-    try:
+    async with working(sample()):
         yield samples
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def idle(pid: int, *, seconds: float) -> tuple[float, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,6 +11,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from hack.sandbox import Cluster
+from tests.background import working
 from tests.integration.descheduler.setup import LARGE, SMALL, cordoned, deployment, pods_of, run_on
 from tests.waiting import create, eventually, get
 
@@ -46,12 +46,8 @@ async def endpoints(upper: Cluster, namespace: str) -> AsyncIterator[list[int]]:
             seen.append(sum(bool(one["conditions"].get("ready")) for one in listed))
 
         slices.on_change(count)
-        task = asyncio.create_task(slices.run())
-        try:
+        async with working(slices.run()):
             yield seen
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def service() -> dict[str, Any]:

@@ -24,6 +24,7 @@ from controller_runtime.errors import ApiError, NotFound
 from controller_runtime.objects import Object
 from hack.sandbox import Cluster
 from hack.sandbox.nodes.kwok import kwok_node
+from tests.background import working
 
 CONSUMER = Path(__file__).with_name("consumer.py")
 _RENEW = 5.0
@@ -100,17 +101,15 @@ class NodeAgent:
     async def running(self) -> AsyncIterator[None]:
         """Work in the background."""
         await self.link.start()
-        async with Client(await kubeconfig.load(str(self.lower.kubeconfig)), qps=0) as client:
-            task = asyncio.create_task(self._work(client))
-            try:
+        config = await kubeconfig.load(str(self.lower.kubeconfig))
+        try:
+            async with Client(config, qps=0) as client, working(self._work(client)):
                 yield
-            finally:
-                task.cancel()
-                await asyncio.wait([task])
-                await self.link.cut()
-                for one in self.processes.values():
-                    with contextlib.suppress(ProcessLookupError):
-                        one.process.kill()
+        finally:
+            await self.link.cut()
+            for one in self.processes.values():
+                with contextlib.suppress(ProcessLookupError):
+                    one.process.kill()
 
     def kill(self, name: str) -> bool:
         """Kill a pod's process; it is restarted as a container is."""

@@ -16,6 +16,7 @@ from descheduler.moving.unfreeze import Releaser
 from descheduler.strategies.base import Context, Strategy
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
+from tests.background import working
 from tests.unit.descheduler.bodies import now
 from tests.unit.descheduler.cluster import Client, Cluster
 
@@ -73,13 +74,9 @@ class Process:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Process]:
         """Run it in the block; leaving the block is a crash."""
-        task = asyncio.create_task(self.run())
-        try:
+        async with working(self.run()):
             await asyncio.sleep(0.01)
             yield self
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def run_until(self, reaches: Callable[[str], bool], *, is_done: bool = False) -> None:
         """Run it, and crash before the first write for which ``reaches`` is true; with ``is_done``, after it."""

@@ -22,7 +22,7 @@ from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.store import Usage
 from multi_scheduler.usage.window import Measured
-from tests.unit.background import working
+from tests.background import working
 from tests.unit.multi_scheduler.agents.test_scoring_agents import FIT, Scene
 
 GIB = 1024**3

@@ -23,6 +23,7 @@ from unittest import mock
 import structlog
 from structlog.testing import capture_logs
 
+from tests.background import working
 from tests.unit.simulation import configurations
 from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.connection import Connection
@@ -200,13 +201,9 @@ class _Walker:
         endpoints: Any = Endpoints()
         with mock.patch.object(supervision, "LowerCluster", functools.partial(_Cluster, world=self.world)):
             app = _App(options)
-            work = asyncio.create_task(app._work(endpoints))
-            try:
+            async with working(app._work(endpoints)):
                 await asyncio.sleep(1)
                 yield app
-            finally:
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
 
 
 class _App(App):

@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
-from tests.unit.background import working
+from tests.background import working
 from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
 from virtual_node import supervision
 from virtual_node.app import App

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from tests.unit.background import working
+from tests.background import working
 from virtual_node.config.types import API_VERSION, KIND
 from virtual_node.config_status import ConfigStatus
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
-from tests.unit.background import working
+from tests.background import working
 from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, waits
 from virtual_node import process_health as module
 from virtual_node.health.faults import Kind, Verdict

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.objects import Object, WatchEvent
-from tests.unit.background import working
+from tests.background import working
 from tests.unit.controller_runtime.cache.scripted import Recorder, make, pod
 
 pytestmark = pytest.mark.looptime

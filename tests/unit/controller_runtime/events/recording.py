@@ -12,10 +12,10 @@ from prometheus_client import REGISTRY
 
 from controller_runtime.client.client import PatchType
 from controller_runtime.events.recorder import EventRecorder
+from tests.background import working
 from tests.fakes.apiserver import server as apiserver
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.storage import Body
-from tests.unit.background import working
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 

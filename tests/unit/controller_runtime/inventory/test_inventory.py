@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.inventory.inventory import Inventory, following
 from controller_runtime.inventory.settings import ClusterProfiles
+from tests.background import working
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
-from tests.unit.background import working
 
 pytestmark = pytest.mark.looptime
 PLURAL = "clusterprofiles"

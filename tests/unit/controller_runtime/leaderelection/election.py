@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.leaderelection.elector import LeaderElector
+from tests.background import working
 from tests.fakes.apiserver.client import MemoryClient, copied
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body, Commit
-from tests.unit.background import working
 
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
@@ -147,8 +147,6 @@ def candidate(
     )
 
 
-@contextlib.asynccontextmanager
-async def standing(elector: LeaderElector) -> AsyncIterator[asyncio.Task[None]]:
+def standing(elector: LeaderElector) -> contextlib.AbstractAsyncContextManager[asyncio.Task[None]]:
     """Run a candidate; leaving cancels it and waits for its end."""
-    async with working(elector.run()) as task:
-        yield task
+    return working(elector.run())

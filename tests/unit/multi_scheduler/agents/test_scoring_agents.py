@@ -27,7 +27,7 @@ from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.shared import Shared, _annotated
 from multi_scheduler.usage.config import UsageConfig
 from multi_scheduler.usage.store import Sample
-from tests.unit.background import working
+from tests.background import working
 
 AGENTS: dict[str, Callable[[AgentContext], Agent]] = {
     "congestion": CongestionAgent,

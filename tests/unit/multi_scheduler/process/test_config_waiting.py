@@ -17,7 +17,7 @@ from multi_scheduler import flags
 from multi_scheduler.agent import AgentContext, load
 from multi_scheduler.flags import Options
 from multi_scheduler.process import config_waiting
-from tests.unit.background import working
+from tests.background import working
 
 HEAD = "{apiVersion: virtual-node.io/v1alpha1, kind: MultiSchedulerConfiguration, "
 GOOD = HEAD + "clusters: [{name: a, kubeconfig: k}]}"

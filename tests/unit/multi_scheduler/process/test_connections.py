@@ -17,7 +17,7 @@ from controller_runtime.inventory.settings import ClusterProfiles
 from multi_scheduler.config import Config, SchedulerClusterConfig
 from multi_scheduler.process import connections
 from multi_scheduler.process.profile_clusters import ProfileClusters
-from tests.unit.background import working
+from tests.background import working
 from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
 
 

@@ -20,7 +20,7 @@ from multi_scheduler.usage.feed import Source, UsageFeed
 from multi_scheduler.usage.metrics_api import MetricsApi
 from multi_scheduler.usage.store import Sample, UsageStore
 from multi_scheduler.usage.window import Measured, Series
-from tests.unit.background import working
+from tests.background import working
 
 MIB = 1024**2
 

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
-from tests.unit.background import working
+from tests.background import working
 from virtual_node.config.types import Config
 from virtual_node.workers import parent
 from virtual_node.workers.parent import Parent

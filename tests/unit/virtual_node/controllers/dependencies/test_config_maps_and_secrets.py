@@ -21,7 +21,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Invalid
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Controller
-from tests.unit.background import working
+from tests.background import working
 from virtual_node.config import types as configuration
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.translate.base.options import PodOptions

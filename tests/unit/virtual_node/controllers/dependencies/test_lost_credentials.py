@@ -11,7 +11,7 @@ import structlog
 
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import ConfigError, NotFound
-from tests.unit.background import working
+from tests.background import working
 from virtual_node.controllers.events.mirror import EventMirror
 from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.controllers.nodes.hold import Identity, NodeHold

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller_runtime.api import names, timestamps
+from tests.background import working
 from tests.fakes.apiserver.storage import Body
-from tests.unit.background import working
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.controllers.base.problems import Problem

@@ -15,7 +15,7 @@ from controller_runtime.client.client import Batch, ObjectList
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import Expired, Forbidden
 from controller_runtime.objects import Object, WatchEvent, from_dict
-from tests.unit.background import working
+from tests.background import working
 from virtual_node.controllers.events.mirror import EventMirror
 from virtual_node.translate.pods import events
 

@@ -10,7 +10,7 @@ import pytest
 
 from controller_runtime.api.autoscaling import Autoscaling, Shape
 from controller_runtime.api.pod.conditions import is_true
-from tests.unit.background import working
+from tests.background import working
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
 from virtual_node.controllers.nodes.controller import NodeController
 

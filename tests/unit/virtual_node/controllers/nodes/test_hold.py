@@ -14,7 +14,7 @@ import structlog
 
 from controller_runtime.api import timestamps
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound, Unavailable
-from tests.unit.background import working
+from tests.background import working
 from virtual_node.controllers.nodes import hold as node_hold
 from virtual_node.controllers.nodes.hold import Identity, NodeHold, may_hold, this_process
 from virtual_node.controllers.nodes.lease import HeldElsewhereError, NodeLeaseController

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from tests.unit.background import working
+from tests.background import working
 from virtual_node.controllers.nodes.hold import Identity, NodeHold
 from virtual_node.controllers.nodes.lease import NodeLeaseController
 from virtual_node.health.reports import Report

@@ -13,8 +13,8 @@ import pytest
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.errors import NotFound
+from tests.background import working
 from tests.fakes.apiserver.storage import Body
-from tests.unit.background import working
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, clusters
 from virtual_node.config.volumes import SharedStorage, VolumeConfig
