@@ -79,8 +79,7 @@ def _times(what: str, times: dict[str, float], sent: dict[str, float], begun: fl
 
 def job(name: str) -> dict[str, Any]:
     """Return a Job of one pod that any node may run."""
-    spec = pod("", namespace="", node="")["spec"]
-    del spec["nodeName"]
+    spec = pod("")["spec"]
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -15,6 +15,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from hack.sandbox.process import Process
+from tests import workloads
 from tests.benchmarks.delay import delayed
 from tests.benchmarks.load import PodWatch, make_namespace, pod
 from tests.benchmarks.stage import progress, stage, start_node
@@ -93,18 +94,7 @@ async def _start_and_delete(client: Client, count: int, process: Process | None)
 
 def deployment(count: int, *, node: str = "") -> dict[str, Any]:
     """Return a Deployment of so many pods, for one node or for any."""
-    template = pod("", namespace="", node="")
-    spec = (
-        {**template["spec"], "nodeSelector": {"kubernetes.io/hostname": node}} if node else template["spec"]
-    )
-    spec.pop("nodeName")
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "load"},
-        "spec": {
-            "replicas": count,
-            "selector": {"matchLabels": {"app": "load"}},
-            "template": {"metadata": {"labels": {"app": "load"}}, "spec": spec},
-        },
-    }
+    body = workloads.deployment(pod("load"), replicas=count)
+    if node:
+        body["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    return body

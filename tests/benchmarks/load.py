@@ -58,7 +58,7 @@ class LoadResult:
         return percentile(self.latencies, 0.99)
 
 
-def pod(name: str, *, namespace: str, node: str) -> dict[str, Any]:
+def pod(name: str, *, namespace: str = "", node: str = "") -> dict[str, Any]:
     """Return the load's pod: one container, bound directly to a node, otherwise as the API server defaults it.
 
     The scheduler chooses the node if ``node`` is empty.
@@ -66,7 +66,9 @@ def pod(name: str, *, namespace: str, node: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"app": "load"}},
+        "metadata": {
+            "name": name, "labels": {"app": "load"}, **({"namespace": namespace} if namespace else {}),
+        },
         "spec": {
             **({"nodeName": node} if node else {}),
             "tolerations": [{"operator": "Exists"}],
@@ -78,7 +80,7 @@ def pod(name: str, *, namespace: str, node: str) -> dict[str, Any]:
                 }
             ],
         },
-    }
+    }  # fmt: skip
 
 
 async def run_load(
