@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import gzip
 import itertools
 import json
@@ -99,13 +100,10 @@ KINDS: dict[str, Callable[[str], AsyncIterator[bytes]]] = {
     for kind in (big, endless, compressed, values, deep, pages, chunks, informational, events, errors)
 }
 
-_bombs: list[bytes] = []
 
-
+@functools.cache
 def _bomb() -> bytes:
-    if not _bombs:
-        _bombs.append(gzip.compress(b"0" * (100 * MIB), 9))
-    return _bombs[0]
+    return gzip.compress(b"0" * (100 * MIB), 9)
 
 
 def _object(*, padding: int) -> bytes:

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from controller_runtime import resources
+from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.resources import Resource
 from hack.sandbox import Cluster, SandboxError
 
@@ -151,7 +152,7 @@ async def _is_ready(cluster: Cluster, namespace: str, kind: str, name: str) -> N
     async def so() -> bool:
         status.clear()
         status.update((await get(cluster, namespace, kind, name))["status"])
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in status["conditions"])
+        return is_true(status, "Ready")
 
     try:
         await eventually(so, what=f"{cluster.name}: {kind} {name} is Ready")

@@ -8,14 +8,13 @@ second to each cluster.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
-from tests.benchmarks.load import CLIENTS, PodWatch, make_namespace, pod
+from tests.benchmarks.load import PodWatch, for_all, make_namespace, pod
 from tests.benchmarks.stage import entry, progress, stage, start_nodes
 from tests.benchmarks.usage import percentile
 
@@ -44,17 +43,14 @@ async def _run(client: Client, lower: list[Client], count: int, namespace: str) 
     async with contextlib.AsyncExitStack() as stack:
         watch = await stack.enter_async_context(PodWatch(client, namespace=namespace))
         workers = [await stack.enter_async_context(PodWatch(one, namespace=namespace)) for one in lower]
-        numbers = iter(range(count))
         sent: dict[str, float] = {}
 
-        async def create() -> None:
-            for number in numbers:
-                name = f"job-{number:04d}"
-                sent[name] = time.perf_counter()
-                await client.create(resources.JOBS, job(name), namespace=namespace)
+        async def create(name: str) -> None:
+            sent[name] = time.perf_counter()
+            await client.create(resources.JOBS, job(name), namespace=namespace)
 
         begun = time.perf_counter()
-        await asyncio.gather(*(create() for _ in range(CLIENTS)))
+        await for_all((f"job-{number:04d}" for number in range(count)), create)
         generated = time.perf_counter()
         await watch.until(watch.ran, count)
         row: dict[str, Any] = {"generation": generated - begun, **_times("running", watch.ran, sent, begun)}

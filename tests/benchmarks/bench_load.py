@@ -71,19 +71,15 @@ async def measure(
     processes: Sequence[Process],
 ) -> Round:
     """Run one load and return its figures, with the CPU time of the clusters and of further processes."""
-    before, cpu = await _served(sandbox), _cpu_of(sandbox, processes)
+    before, cpu = await request_counts.served_by(sandbox), _cpu_of(sandbox, processes)
     load = await run_load(client, node=node, count=count, rate=rate)
     spent = _cpu_of(sandbox, processes)
-    after = await _served(sandbox)
+    after = await request_counts.served_by(sandbox)
     return Round(
         load,
         {name: seconds - cpu[name] for name, seconds in spent.items()},
         {name: request_counts.per_pod(before[name], after[name], count) for name in after},
     )
-
-
-async def _served(sandbox: Sandbox) -> dict[str, Mapping[str, int]]:
-    return {cluster.name: await request_counts.served(cluster) for cluster in sandbox.clusters}
 
 
 def _cpu_of(sandbox: Sandbox, processes: Sequence[Process]) -> dict[str, float]:

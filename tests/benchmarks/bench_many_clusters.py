@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.client.client import Client
-from controller_runtime.objects import Object
 from tests.benchmarks.load import PodWatch, make_namespace, pod
 from tests.benchmarks.stage import entry, progress, stage, start_nodes, until
 from tests.benchmarks.usage import idle, usage
@@ -67,9 +67,4 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
 
 async def _are_ready(upper: Client, count: int) -> bool:
     found = await upper.list(resources.NODES)
-    return sum(_is_ready(node) for node in found.items) == count
-
-
-def _is_ready(node: Object) -> bool:
-    conditions = (node.status or {}).get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return sum(is_true(node.status, "Ready") for node in found.items) == count

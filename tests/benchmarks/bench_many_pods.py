@@ -22,7 +22,7 @@ from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from tests.benchmarks import request_counts
-from tests.benchmarks.load import CLIENTS, PodWatch, make_namespace, pod
+from tests.benchmarks.load import PodWatch, for_all, make_namespace, pod
 from tests.benchmarks.stage import Stage, entry, progress, stage, start_nodes, until, until_ready
 from tests.benchmarks.tables import target
 from tests.benchmarks.usage import idle, usage
@@ -85,15 +85,13 @@ async def _create(upper: Client, count: int, wave: str) -> list[str]:
     """Create pods as fast as 32 clients can; return their names."""
     prefix = f"{wave}-{secrets.token_hex(2)}"
     created = [f"{prefix}-{number:05d}" for number in range(count)]
-    left = iter(created)
 
-    async def create() -> None:
-        for name in left:
-            body = pod(name, namespace=_NAMESPACE, node="vn-lower1")
-            body["metadata"]["labels"]["wave"] = wave
-            await upper.create(resources.PODS, body, namespace=_NAMESPACE)
+    async def create(name: str) -> None:
+        body = pod(name, namespace=_NAMESPACE, node="vn-lower1")
+        body["metadata"]["labels"]["wave"] = wave
+        await upper.create(resources.PODS, body, namespace=_NAMESPACE)
 
-    await asyncio.gather(*(create() for _ in range(CLIENTS)))
+    await for_all(created, create)
     return created
 
 
@@ -121,7 +119,7 @@ async def _page(url: str) -> float:
 
 async def _restart(at: Stage, process: Process, count: int, metrics: str) -> dict[str, Any]:
     """Restart the process; return the seconds until it has handled every pod, and its writes by cluster."""
-    before = await _served(at)
+    before = await request_counts.served_by(at.sandbox)
     await process.stop()
     begun = time.perf_counter()
     await process.start()
@@ -132,19 +130,15 @@ async def _restart(at: Stage, process: Process, count: int, metrics: str) -> dic
         "adoptSeconds": seconds,
         "adoptCpuSeconds": took.cpu,
         "restartedMiB": took.rss_mib,
-        "writes": _writes(before, await _served(at)),
+        "writes": _writes(before, await request_counts.served_by(at.sandbox)),
     }
 
 
 async def _writes_nothing(at: Stage) -> bool:
     """Report whether neither cluster gets a write for some seconds."""
-    before = await _served(at)
+    before = await request_counts.served_by(at.sandbox)
     await asyncio.sleep(_QUIET)
-    return not _writes(before, await _served(at))
-
-
-async def _served(at: Stage) -> dict[str, Any]:
-    return {one.name: await request_counts.served(one) for one in at.sandbox.clusters}
+    return not _writes(before, await request_counts.served_by(at.sandbox))
 
 
 def _writes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 from controller_runtime import resources
@@ -47,22 +46,15 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
             for run in range(max(runs.values())):
                 for count in (count for count, wanted in runs.items() if run < wanted):
                     for title, client, process in order.sample(variants, len(variants)):
-                        async with _watched(process) as samples:
+                        watching: contextlib.AbstractAsyncContextManager[list[list[float]]]
+                        watching = sampled(process.pid) if process else contextlib.nullcontext([])
+                        async with watching as samples:
                             row = await _start_and_delete(client, count, process)
                         progress(f"{title}: {row}")
                         rows.append({"variant": title, "pods": count, "run": run, **row})
-                        if run == 0 and count == max(runs) and process is not None:
+                        if run == 0 and count == max(runs) and process:
                             over_time[title] = samples
     return {"runs": rows, "overTime": over_time}
-
-
-@contextlib.asynccontextmanager
-async def _watched(process: Process | None) -> AsyncIterator[list[list[float]]]:
-    if process is None:
-        yield []
-        return
-    async with sampled(process.pid) as samples:
-        yield samples
 
 
 async def _start_and_delete(client: Client, count: int, process: Process | None) -> dict[str, float]:

@@ -22,16 +22,15 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
-
 from controller_runtime import resources
+from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, NotFound
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports
 from tests.benchmarks.bench_load import show
-from tests.benchmarks.load import LoadResult, pod, run_load
+from tests.benchmarks.bench_many_pods import scrape
+from tests.benchmarks.load import LoadResult, for_all, pod, run_load
 from tests.benchmarks.stage import client_of, until_ready
 from tests.benchmarks.usage import usage
 from tests.hostile_server import KINDS
@@ -92,7 +91,11 @@ async def main(arguments: Sequence[str]) -> int:
             await _make_noise(upper, lower, options)
             await asyncio.sleep(10)
             await step(f"{options.references} references")
-            await _create_over_quota(upper, options.over_quota)
+            # As fast as eight clients can.
+            over = [
+                pod(f"over-{number:05}", namespace=_NOISY, node="vn1") for number in range(options.over_quota)
+            ]
+            await for_all(over, lambda body: upper.create(resources.PODS, body), clients=8)
             await asyncio.sleep(10)
             await step(f"{options.over_quota} pods over quota")
             beside = await _load(upper, options, "quiet-beside")
@@ -175,17 +178,6 @@ async def _create_with_retries(upper: Client, body: dict[str, Any]) -> None:
             return
 
 
-async def _create_over_quota(upper: Client, count: int) -> None:
-    """Create pods over the quota, as fast as eight clients can."""
-    numbers = iter(range(count))
-
-    async def create() -> None:
-        for number in numbers:
-            await upper.create(resources.PODS, pod(f"over-{number:05}", namespace=_NOISY, node="vn1"))
-
-    await asyncio.gather(*(create() for _ in range(8)))
-
-
 @contextlib.asynccontextmanager
 async def _idle_connections(port: int, count: int) -> AsyncIterator[None]:
     context = ssl.create_default_context()
@@ -207,23 +199,16 @@ async def _watch_nodes(upper: Client, unready: list[str]) -> None:
     while True:
         for name in ("vn1", "vn2"):
             node = await upper.get(resources.NODES, name)
-            ready = [one["status"] for one in node["status"]["conditions"] if one["type"] == "Ready"]
-            if ready != ["True"]:
+            if not is_true(node["status"], "Ready"):
                 unready.append(name)
         await asyncio.sleep(1)
 
 
 async def _stalls(port: int) -> dict[float, float]:
     """Return the number of event loop timers that were late by at most so many seconds, cumulated."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"http://{_LOOPBACK}:{port}/metrics") as answer,
-    ):
-        text = await answer.text()
     return {
         float(sample.labels["le"]): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        for sample in await scrape(f"http://{_LOOPBACK}:{port}/metrics")
         if sample.name == "virtual_node_event_loop_stall_seconds_bucket"
     }
 

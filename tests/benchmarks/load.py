@@ -11,9 +11,9 @@ import asyncio
 import secrets
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
@@ -23,6 +23,7 @@ from controller_runtime.objects import Object
 from tests.background import working
 from tests.benchmarks.usage import percentile
 
+T = TypeVar("T")
 CLIENTS = 32
 _STARTED = frozenset({"Running", "Succeeded"})
 
@@ -112,24 +113,22 @@ async def run_load(
     async with PodWatch(client, namespace=namespace, field_selector=bound) as watch:
         # The names differ from those of earlier loads, because kwok deletes some pods again by name, up to 20 s later.
         prefix = f"load-{secrets.token_hex(3)}"
-        names = iter([f"{prefix}-{number:05d}" for number in range(count)])
         started = time.perf_counter()
 
-        async def create() -> None:
-            for name in names:
-                if rate is not None:
-                    due = started + len(sent) / rate
-                    await asyncio.sleep(max(0.0, due - time.perf_counter()))
-                sent[name] = time.perf_counter()
-                await client.create(
-                    resources.PODS, pod(name, namespace=namespace, node=node), namespace=namespace
-                )
+        async def create(name: str) -> None:
+            if rate is not None:
+                due = started + len(sent) / rate
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            sent[name] = time.perf_counter()
+            body = pod(name, namespace=namespace, node=node)
+            await client.create(resources.PODS, body, namespace=namespace)
 
-        await asyncio.gather(*(create() for _ in range(1 if rate else CLIENTS)))
+        names = [f"{prefix}-{number:05d}" for number in range(count)]
+        await for_all(names, create, clients=1 if rate else CLIENTS)
         await watch.until(watch.ran, count, limit=limit)
         latencies = [watch.ran[name] - sent[name] for name in sent]
         delete_started = time.perf_counter()
-        await _delete(client, iter(list(sent)), namespace)
+        await for_all(names, lambda name: client.delete(resources.PODS, name, namespace=namespace))
         await watch.until(watch.gone, count, limit=limit)
         return LoadResult(
             pods=count,
@@ -139,14 +138,17 @@ async def run_load(
         )
 
 
-async def _delete(client: Client, names: Iterator[str], namespace: str) -> None:
-    """Send the deletions with as many clients as the creations."""
+async def for_all(
+    items: Iterable[T], act: Callable[[T], Awaitable[object]], *, clients: int = CLIENTS
+) -> None:
+    """Call a function for each item, with so many clients at the same time."""
+    left = iter(items)
 
-    async def delete() -> None:
-        for name in names:
-            await client.delete(resources.PODS, name, namespace=namespace)
+    async def client() -> None:
+        for item in left:
+            await act(item)
 
-    await asyncio.gather(*(delete() for _ in range(CLIENTS)))
+    await asyncio.gather(*(client() for _ in range(clients)))
 
 
 class PodWatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hack.plots.lines import Axis, LineChart, Point
 from tests.benchmarks.records import Record
@@ -36,41 +36,25 @@ def charts(record: Record) -> Mapping[str, LineChart]:
     """Return the plots by name."""
     most = max(run["pods"] for run in record["figures"]["runs"])
     over_time = record["figures"]["overTime"]
-    cpu = {title: [(row[0], 100 * row[1]) for row in rows] for title, rows in sorted(over_time.items())}
-    memory = {title: [(row[0], row[2]) for row in rows] for title, rows in sorted(over_time.items())}
+
+    def by_pods(title: str, axis: Axis, value: Callable[[Record], float]) -> LineChart:
+        return LineChart(title, _PODS, axis, _series(record, value))
+
+    def by_time(what: str, axis: Axis, value: Callable[[Sequence[float]], float]) -> LineChart:
+        title = f"{what} of the virtual node's process: {most:,} pods start, then are deleted"
+        series = {name: [(row[0], value(row)) for row in rows] for name, rows in sorted(over_time.items())}
+        return LineChart(title, _SECONDS, axis, series, mark_points=False)
+
+    seconds = Axis("seconds", is_logarithmic=True)
+    throughput = "Throughput: pods of one Deployment until all have started"
     return {
-        "throughput": LineChart(
-            "Throughput: pods of one Deployment until all have started",
-            _PODS,
-            Axis("pods/s"),
-            _series(record, lambda run: run["pods"] / run["seconds"]),
+        "throughput": by_pods(throughput, Axis("pods/s"), lambda run: run["pods"] / run["seconds"]),
+        "p50": by_pods("Median time from creation to Running", seconds, lambda run: run["p50"]),
+        "p99": by_pods(
+            "99th percentile of the time from creation to Running", seconds, lambda run: run["p99"]
         ),
-        "p50": LineChart(
-            "Median time from creation to Running",
-            _PODS,
-            Axis("seconds", is_logarithmic=True),
-            _series(record, lambda run: run["p50"]),
-        ),
-        "p99": LineChart(
-            "99th percentile of the time from creation to Running",
-            _PODS,
-            Axis("seconds", is_logarithmic=True),
-            _series(record, lambda run: run["p99"]),
-        ),
-        "cpu": LineChart(
-            f"CPU of the virtual node's process: {most:,} pods start, then are deleted",
-            _SECONDS,
-            Axis("% of one core"),
-            cpu,
-            mark_points=False,
-        ),
-        "memory": LineChart(
-            f"Memory of the virtual node's process: {most:,} pods start, then are deleted",
-            _SECONDS,
-            Axis("MiB"),
-            memory,
-            mark_points=False,
-        ),
+        "cpu": by_time("CPU", Axis("% of one core"), lambda row: 100 * row[1]),
+        "memory": by_time("Memory", Axis("MiB"), lambda row: row[2]),
     }
 
 

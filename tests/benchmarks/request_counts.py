@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hack.sandbox import Cluster
+from hack.sandbox import Cluster, Sandbox
 
 _TOTAL = "apiserver_request_total{"
 _SHOWN = 0.02
@@ -31,6 +31,11 @@ async def served(cluster: Cluster) -> Counter[str]:
             if of["resource"] and resource not in _TIMED:
                 found[f"{of['verb']} {resource}"] += int(sample.value)
     return found
+
+
+async def served_by(sandbox: Sandbox) -> dict[str, Counter[str]]:
+    """Return the same for each API server, by cluster."""
+    return {cluster.name: await served(cluster) for cluster in sandbox.clusters}
 
 
 def per_pod(before: Mapping[str, int], after: Mapping[str, int], pods: int) -> dict[str, float]:

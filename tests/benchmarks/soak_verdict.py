@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.benchmarks.tables import condition
 from tests.benchmarks.usage import percentile
 
 MEMORY_GROWTH, LATENCY_GROWTH, LATENCY_NOISE = 0.05, 1.25, 0.05
@@ -47,9 +48,9 @@ def verdict(observed: Observed, *, warm_up: float, end: float, wanted: int) -> l
     """
     # A machine that cannot even create the pods in time says nothing about latency.
     kept_up = observed.created >= CREATED * wanted
-    rows = [_row("pods created", f"≥ {CREATED * wanted:,.0f}", f"{observed.created:,}", is_met=kept_up)]
+    rows = [condition("pods created", f"≥ {CREATED * wanted:,.0f}", f"{observed.created:,}", is_met=kept_up)]
     rows += [
-        _row(what, "0", _names(found), is_met=not found)
+        condition(what, "0", _names(found), is_met=not found)
         for what, found in (
             ("pods lost", observed.lost),
             ("pods doubled", observed.doubled),
@@ -63,7 +64,7 @@ def verdict(observed: Observed, *, warm_up: float, end: float, wanted: int) -> l
         growth = last / first - 1
         measured = f"{growth:+.1%} ({first:.0f} to {last:.0f} MiB)"
         rows.append(
-            _row(
+            condition(
                 f"memory growth after {warm_up / 60:g} min",
                 f"< {MEMORY_GROWTH:.0%}",
                 measured,
@@ -77,7 +78,7 @@ def verdict(observed: Observed, *, warm_up: float, end: float, wanted: int) -> l
         most = first * LATENCY_GROWTH + LATENCY_NOISE
         p99 = f"p99 {percentile(early, 0.99):.2f} to {percentile(late, 0.99):.2f} s"
         rows.append(
-            _row(
+            condition(
                 "median time to Running, first to last third",
                 f"≤ {most:.2f} s",
                 f"{first:.2f} to {last:.2f} s ({p99})",
@@ -93,7 +94,3 @@ def _between(samples: Sequence[Sample], start: float, end: float) -> list[float]
 
 def _names(found: Sequence[str]) -> str:
     return f"{len(found)}: {', '.join(found[:3])}" if found else "0"
-
-
-def _row(what: str, wanted: str, measured: str, *, is_met: bool) -> dict[str, Any]:
-    return {"what": what, "wanted": wanted, "measured": measured, "isMet": is_met}

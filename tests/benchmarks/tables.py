@@ -84,23 +84,15 @@ def many_pods(record: Record) -> str:
 def many_clusters(record: Record) -> str:
     """Return the figures of ``bench_many_clusters``."""
     found = record["figures"]
-    heads = [
-        "lower clusters",
-        "virtual nodes",
-        "all Ready after, s",
-        "MiB",
-        "CPU when idle",
-        "a pod on each Running, s",
-    ]
-    row = [
-        f"{found['clusters']}",
-        f"{found['virtualNodes']}",
-        f"{found['readySeconds']:.1f}",
-        f"{found['rssMiB']:.0f}",
-        f"{found['idleCpu']:.1%}",
-        f"{found['podsSeconds']:.1f}",
-    ]
-    return table(heads, [row])
+    columns = {
+        "lower clusters": f"{found['clusters']}",
+        "virtual nodes": f"{found['virtualNodes']}",
+        "all Ready after, s": f"{found['readySeconds']:.1f}",
+        "MiB": f"{found['rssMiB']:.0f}",
+        "CPU when idle": f"{found['idleCpu']:.1%}",
+        "a pod on each Running, s": f"{found['podsSeconds']:.1f}",
+    }
+    return table(list(columns), [list(columns.values())])
 
 
 def replay(record: Record) -> str:
@@ -138,14 +130,15 @@ def printed(record: Record) -> str:
     return "\n".join([f"`{figures['command']}`", "", "```text", *figures["lines"], "```"])
 
 
+def condition(what: str, wanted: str, measured: str, *, is_met: bool) -> dict[str, Any]:
+    """Return a row of ``targets``."""
+    return {"what": what, "wanted": wanted, "measured": measured, "isMet": is_met}
+
+
 def target(what: str, measured: float, most: float, unit: str) -> dict[str, Any]:
     """Return a row of ``targets`` for a figure that must be at most ``most``."""
-    return {
-        "what": what,
-        "wanted": f"≤ {most:g} {unit}".strip(),
-        "measured": f"{measured:,.4g} {unit}".strip(),
-        "isMet": measured <= most,
-    }
+    wanted, found = f"≤ {most:g} {unit}".strip(), f"{measured:,.4g} {unit}".strip()
+    return condition(what, wanted, found, is_met=measured <= most)
 
 
 def targets(record: Record) -> str:

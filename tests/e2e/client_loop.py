@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller_runtime.api.pod.conditions import is_true
 from hack.sandbox import Cluster
 from tests.e2e.conftest import becomes, create, eventually, get, pod, ready
 from tests.workloads import deployment
@@ -63,11 +64,9 @@ async def run_on(upper: Cluster, namespace: str, node: str) -> None:
 
     async def places() -> list[str]:
         found = (await get(upper, namespace, "pods", labels="app=web"))["items"]
-        return [item["spec"].get("nodeName", "") if _is_ready(item) else "not Ready" for item in found]
+        return [
+            item["spec"].get("nodeName", "") if is_true(item["status"], "Ready") else "not Ready"
+            for item in found
+        ]
 
     await becomes(places, [node] * REPLICAS, what=f"{REPLICAS} pods are Ready on {node}")
-
-
-def _is_ready(item: dict[str, Any]) -> bool:
-    conditions = item["status"].get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
