@@ -18,15 +18,15 @@ _SAFE = {
 }
 _CAPABILITIES = ("NET_BIND_SERVICE", "CHOWN", "SYS_CHROOT", "NET_RAW", "SYS_TIME", "ALL", "AUDIT_WRITE")
 _SYSCTLS = (
-    *(
-        "kernel.shm_rmid_forced",
-        "net.ipv4.tcp_syncookies",
-        "net.ipv4.tcp_rmem",
-        "kernel.msgmax",
-        "net.core.somaxconn",
-    ),
-    *("net.ipv4.ip_local_reserved_ports", "net/ipv4/tcp_syncookies"),
-)
+    "kernel.shm_rmid_forced", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_rmem", "kernel.msgmax", "net.core.somaxconn",
+    "net.ipv4.ip_local_reserved_ports", "net/ipv4/tcp_syncookies",
+)  # fmt: skip
+_SE_LINUX: tuple[Body, ...] = (
+    {"type": "container_t"}, {"type": "container_engine_t"}, {"type": "spc_t"}, {"level": "s0"}, {"user": "u"}, {"role": "r"},
+)  # fmt: skip
+_PROFILES = ("RuntimeDefault", "Localhost", "Unconfined")
+_ANNOTATED = ("runtime/default", "localhost/p", "unconfined")
+_APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/containers"
 _VOLUMES: tuple[Body, ...] = (
     {"emptyDir": {}},
     {"configMap": {"name": "c"}},
@@ -76,10 +76,7 @@ def _container(random: Random, body: Body) -> Body:
 
 def _context(random: Random, body: Body) -> Body:
     """Return a security context of the pod or of a container."""
-    if random.random() < 0.4:
-        found: Body = body["spec"].setdefault("securityContext", {})
-        return found
-    return _of_container(random, body)
+    return _pod_context(random, body) if random.random() < 0.4 else _of_container(random, body)
 
 
 def _of_container(random: Random, body: Body) -> Body:
@@ -87,12 +84,23 @@ def _of_container(random: Random, body: Body) -> Body:
     return found
 
 
+def _pod_context(_random: Random, body: Body) -> Body:
+    found: Body = body["spec"].setdefault("securityContext", {})
+    return found
+
+
+def _sets(where: Callable[[Random, Body], Body], field: str, value: Callable[[Random], Any]) -> Change:
+    """Return a change of one field."""
+
+    def change(random: Random, body: Body) -> None:
+        drawn = value(random)
+        where(random, body)[field] = drawn
+
+    return change
+
+
 def _host_namespace(random: Random, body: Body) -> None:
     body["spec"][random.choice(("hostNetwork", "hostPID", "hostIPC"))] = random.random() < 0.7
-
-
-def _host_users(random: Random, body: Body) -> None:
-    body["spec"]["hostUsers"] = random.random() < 0.5
 
 
 def _privileged(random: Random, body: Body) -> None:
@@ -110,16 +118,6 @@ def _escalation(random: Random, body: Body) -> None:
         context.pop("allowPrivilegeEscalation", None)
 
 
-def _capabilities(random: Random, body: Body) -> None:
-    added = random.sample(_CAPABILITIES, k=random.randint(0, 2))
-    dropped = random.choice(([], ["ALL"], ["CHOWN"], ["CHOWN", "ALL"]))
-    _of_container(random, body)["capabilities"] = {"add": added, "drop": dropped}
-
-
-def _ports(random: Random, body: Body) -> None:
-    _container(random, body)["ports"] = [{"containerPort": 80, "hostPort": random.choice((0, 80))}]
-
-
 def _probe(random: Random, body: Body) -> None:
     container = body["spec"]["containers"][0]
     action = random.choice(("httpGet", "tcpSocket"))
@@ -130,37 +128,17 @@ def _probe(random: Random, body: Body) -> None:
         container[random.choice(("livenessProbe", "readinessProbe", "startupProbe"))] = handler
 
 
+def _profile(kind: str, path: str) -> Body:
+    return {"type": kind, **({"localhostProfile": path} if kind == "Localhost" else {})}
+
+
 def _seccomp(random: Random, body: Body) -> None:
     context = _context(random, body)
-    kind = random.choice(("RuntimeDefault", "Localhost", "Unconfined", ""))
+    kind = random.choice((*_PROFILES, ""))
     if not kind:
         context.pop("seccompProfile", None)
         return
-    path = {"localhostProfile": "p.json"} if kind == "Localhost" else {}
-    context["seccompProfile"] = {"type": kind, **path}
-
-
-def _app_armor(random: Random, body: Body) -> None:
-    kind = random.choice(("RuntimeDefault", "Localhost", "Unconfined"))
-    path = {"localhostProfile": "p"} if kind == "Localhost" else {}
-    _context(random, body)["appArmorProfile"] = {"type": kind, **path}
-
-
-def _app_armor_annotation(random: Random, body: Body) -> None:
-    key = "container.apparmor.security.beta.kubernetes.io/containers"
-    body["metadata"]["annotations"][key] = random.choice(("runtime/default", "localhost/p", "unconfined"))
-
-
-def _se_linux(random: Random, body: Body) -> None:
-    options = random.choice(
-        ({"type": "container_t"}, {"type": "container_engine_t"}, {"type": "spc_t"}, {"level": "s0"}, {"user": "u"}, {"role": "r"})
-    )  # fmt: skip
-    _context(random, body)["seLinuxOptions"] = options
-
-
-def _sysctl(random: Random, body: Body) -> None:
-    value = {"name": random.choice(_SYSCTLS), "value": "1"}
-    body["spec"].setdefault("securityContext", {})["sysctls"] = [value]
+    context["seccompProfile"] = _profile(kind, "p.json")
 
 
 def _proc_mount(random: Random, body: Body) -> None:
@@ -168,10 +146,6 @@ def _proc_mount(random: Random, body: Body) -> None:
     _of_container(random, body)["procMount"] = kind
     if kind == "Unmasked":
         body["spec"]["hostUsers"] = False
-
-
-def _user(random: Random, body: Body) -> None:
-    _context(random, body)["runAsUser"] = random.choice((0, 1000))
 
 
 def _non_root(random: Random, body: Body) -> None:
@@ -184,27 +158,39 @@ def _non_root(random: Random, body: Body) -> None:
 
 def _windows(random: Random, body: Body) -> None:
     is_host = random.random() < 0.7
-    body["spec"].setdefault("securityContext", {})["windowsOptions"] = {"hostProcess": is_host}
+    _pod_context(random, body)["windowsOptions"] = {"hostProcess": is_host}
     if is_host:
         body["spec"]["hostNetwork"] = True
 
 
-def _volume(random: Random, body: Body) -> None:
+def _volumes(random: Random) -> list[Body]:
     chosen = random.sample(_VOLUMES, k=random.randint(1, 2))
-    body["spec"]["volumes"] = [{"name": f"v{number}", **source} for number, source in enumerate(chosen)]
+    return [{"name": f"v{number}", **source} for number, source in enumerate(chosen)]
+
+
+def _capabilities(random: Random) -> Body:
+    added = random.sample(_CAPABILITIES, k=random.randint(0, 2))
+    return {"add": added, "drop": random.choice(([], ["ALL"], ["CHOWN"], ["CHOWN", "ALL"]))}
 
 
 _CHANGES: tuple[Change, ...] = (
-    *(
-        _host_namespace,
-        _host_users,
-        _privileged,
-        _escalation,
-        _capabilities,
-        _ports,
-        _probe,
-        _seccomp,
-        _app_armor,
+    _host_namespace,
+    _sets(lambda _, body: body["spec"], "hostUsers", lambda random: random.random() < 0.5),
+    _privileged,
+    _escalation,
+    _sets(_of_container, "capabilities", _capabilities),
+    _sets(_container, "ports", lambda random: [{"containerPort": 80, "hostPort": random.choice((0, 80))}]),
+    _probe,
+    _seccomp,
+    _sets(_context, "appArmorProfile", lambda random: _profile(random.choice(_PROFILES), "p")),
+    _sets(
+        lambda _, body: body["metadata"]["annotations"], _APP_ARMOR, lambda random: random.choice(_ANNOTATED)
     ),
-    *(_app_armor_annotation, _se_linux, _sysctl, _proc_mount, _user, _non_root, _windows, _volume),
+    _sets(_context, "seLinuxOptions", lambda random: random.choice(_SE_LINUX)),
+    _sets(_pod_context, "sysctls", lambda random: [{"name": random.choice(_SYSCTLS), "value": "1"}]),
+    _proc_mount,
+    _sets(_context, "runAsUser", lambda random: random.choice((0, 1000))),
+    _non_root,
+    _windows,
+    _sets(lambda _, body: body["spec"], "volumes", _volumes),
 )

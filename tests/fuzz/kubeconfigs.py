@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from pathlib import Path
+from unittest import mock
 
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.exec_credentials import Plugin
@@ -37,13 +37,9 @@ def _load(raw: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(raw)
         file.flush()
-        home = os.environ.pop("KUBECONFIG", None)
-        try:
-            found = asyncio.run(kubeconfig.load(str(Path(file.name)), in_cluster=False))
-        finally:
-            if home is not None:
-                os.environ["KUBECONFIG"] = home
-        assert found.server
+        with mock.patch.dict(os.environ):
+            os.environ.pop("KUBECONFIG", None)
+            assert asyncio.run(kubeconfig.load(file.name, in_cluster=False)).server
 
 
 TARGETS = (Target("kubeconfig", _load, (_SEED,), (ConfigError,), seconds=5),)  # read once, at start

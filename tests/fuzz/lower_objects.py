@@ -14,13 +14,11 @@ from controller_runtime.api import decoding
 from controller_runtime.objects import decode_object
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.feeds.cluster_feed import shrink_node, shrink_pod
-from tests.fuzz.target import Target
+from tests.fuzz.target import MALFORMED, Target
 from virtual_node.translate.nodes import prometheus_text, stats
 from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.translate.pods import events, synthetic_status
 from virtual_node.translate.pods import status as pod_status
-
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
 
 _UPPER: dict[str, Any] = {
     "metadata": {"name": "web", "namespace": "shop", "uid": "u-1", "generation": 1, "resourceVersion": "1"},

@@ -6,6 +6,7 @@ import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 
@@ -15,7 +16,7 @@ from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
-from tests.fuzz.target import Target
+from tests.fuzz.target import MALFORMED, Target
 from tests.unit.webhook.pods import VIRTUAL
 from virtual_node.kubelet.auth.authentication import review_token
 from webhook import admission
@@ -44,31 +45,13 @@ def _review(kind: str, subject: dict[str, Any], old: dict[str, Any] | None = Non
     return json.dumps(review).encode()
 
 
-class _Knowledge:
-    def surroundings(self, _pod: Any, _namespace: str) -> Any:
-        return VIRTUAL
+_KNOWLEDGE: Any = SimpleNamespace(surroundings=lambda _pod, _namespace: VIRTUAL)
 
 
 def _checked(answer: bytes) -> None:
     response = msgspec.json.decode(answer)["response"]
     assert response["uid"]
     assert response["allowed"] or response["status"]["message"]
-
-
-def _pod_review(raw: bytes) -> None:
-    _checked(review_pod(admission.parse(raw), _Knowledge()))
-
-
-def _workload_review(raw: bytes) -> None:
-    _checked(review_workload(admission.parse(raw)))
-
-
-class _Directory:
-    async def wait(self, _seconds: float) -> bool:
-        return True
-
-    def find(self, name: str, _node: Any) -> VirtualNode | None:
-        return VirtualNode(name, "a", {}, {}) if name.startswith("vn-") else None
 
 
 async def _fit(raw: bytes) -> None:
@@ -78,7 +61,10 @@ async def _fit(raw: bytes) -> None:
     agent.indexes["a"].upsert_node(node)
     for informer in agent.feeds["a"].informers:
         informer._synced.set()
-    directory: Any = _Directory()
+    directory: Any = SimpleNamespace(
+        wait=AsyncMock(return_value=True),
+        find=lambda name, _node: VirtualNode(name, "a", {}, {}) if name.startswith("vn-") else None,
+    )
     extender = Extender([Weighted("fit", agent, 1.0)], directory, upper=fake)
     asked = protocol.candidates(raw)
     if len(asked.names) > 10:
@@ -88,19 +74,11 @@ async def _fit(raw: bytes) -> None:
     protocol.priorities(await extender.prioritize(asked))
 
 
-class _Upper:
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
-
-    async def create(self, _resource: Any, _body: Any) -> Any:
-        return self._answer
-
-
 async def _token_review(raw: bytes) -> None:
     found = decoding.decode(raw)
     if not isinstance(found, dict):
         return  # the client gives objects only
-    client: Any = _Upper(found)
+    client: Any = SimpleNamespace(create=AsyncMock(return_value=found))
     user = await review_token(client, "token")
     assert user is None or (user.name and hash(user))
 
@@ -108,12 +86,10 @@ async def _token_review(raw: bytes) -> None:
 _REQUEST = json.dumps({"Pod": _POD, "NodeNames": ["vn-a", "real"]}).encode()
 _TOKEN = {"status": {"authenticated": True, "user": {
     "username": "u", "uid": "1", "groups": ["a"], "extra": {"k": ["v"]}}}}  # fmt: skip
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
-"""Errors that the extender's HTTP handler answers with 400."""
 
 TARGETS = (
-    Target("pod-review", _pod_review, (_review("Pod", _POD),)),
-    Target("workload-review", _workload_review, (
+    Target("pod-review", lambda raw: _checked(review_pod(admission.parse(raw), _KNOWLEDGE)), (_review("Pod", _POD),)),
+    Target("workload-review", lambda raw: _checked(review_workload(admission.parse(raw))), (
         _review("Deployment", _TEMPLATE), _review("Deployment", _TEMPLATE, _TEMPLATE),
         _review("CronJob", {"spec": {"jobTemplate": {"spec": {"template": _POD}}}}))),
     Target("fit", lambda raw: asyncio.run(_fit(raw)), (_REQUEST,), MALFORMED),

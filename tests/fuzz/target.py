@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
+"""Errors of malformed objects: controllers isolate them, and the extender's HTTP handler answers them with 400."""
 SECONDS = 0.5
 """CPU time that one input of `mutation.LONGEST` bytes may take; such an input arrives in a few milliseconds."""
 

@@ -19,7 +19,7 @@ from controller_runtime.util import lines
 from multi_scheduler import config as scheduler_config
 from multi_scheduler.extender import protocol
 from tests.fuzz import kubeconfigs, lower_objects, reviews
-from tests.fuzz.target import Target
+from tests.fuzz.target import MALFORMED, Target
 from virtual_node.config import file
 from virtual_node.kubelet.auth import authentication
 from virtual_node.kubelet.auth.websocket_token import (
@@ -127,10 +127,6 @@ def _duration(raw: bytes) -> None:
     assert flags.parse_duration(_text(raw)) >= 0
 
 
-def _credential(raw: bytes) -> None:
-    exec_credentials._read(raw, kubeconfigs.PLUGIN)
-
-
 def _certificate_user(raw: bytes) -> None:
     user = authentication.user_from_certificate({"subject": ((("commonName", _text(raw)),),)})
     assert user is None or user.name
@@ -200,12 +196,12 @@ TARGETS: dict[str, Target] = {
         Target("watch", _watch, (_json(_EVENT), _json({"type": "ERROR", "object": _STATUS})), (ValueError, errors.ApiError)),
         Target("object", _object, (_json(_EVENT["object"]),)),
         Target("error-response", _error, (_json(_STATUS), b"<html>502</html>", b"120", b"Wed, 21 Oct 2026 07:28:00 GMT")),
-        Target("exec-credential", _credential, (_json(_CREDENTIAL),), (errors.ConfigError,)),
+        Target("exec-credential", lambda raw: exec_credentials._read(raw, kubeconfigs.PLUGIN), (_json(_CREDENTIAL),), (errors.ConfigError,)),
         Target("certificate-user", _certificate_user, (b"kube-apiserver-kubelet-client",)),
         Target("configuration", lambda raw: file.parse(_text(raw)), (_CONFIGURATION,), (errors.ConfigError,), seconds=5),
         Target("scheduler-configuration", lambda raw: scheduler_config.parse(_text(raw)), (_SCHEDULER,), (errors.ConfigError,), seconds=5),
         Target("extender-candidates", protocol.candidates, (_json(_ARGUMENTS),)),
-        Target("extender-preemption", protocol.preemption, (_json(_ARGUMENTS),), reviews.MALFORMED),
+        Target("extender-preemption", protocol.preemption, (_json(_ARGUMENTS),), MALFORMED),
         Target("extender-binding", protocol.binding, (_json(_ARGUMENTS),)),
         *kubeconfigs.TARGETS,
         *reviews.TARGETS,
