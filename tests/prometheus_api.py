@@ -11,6 +11,7 @@ from aiohttp import web
 
 from hack.sandbox import Cluster
 from tests.serving import served
+from tests.workloads import manifest
 
 SERVICE = "monitoring/prometheus:9090"
 _CPU, _MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
@@ -53,7 +54,7 @@ async def serving(cluster: Cluster, address: str) -> AsyncIterator[PrometheusApi
     namespace, _, rest = SERVICE.partition("/")
     name, _, number = rest.partition(":")
     async with served(web.get("/api/v1/query", api.answer), address=address) as port:
-        await cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        await cluster.apply(manifest("Namespace", namespace))
         await cluster.apply(*_objects(namespace, name, int(number), address, port))
         status = json.dumps({"status": {"podIP": address, "podIPs": [{"ip": address}]}})
         await cluster.kubectl(
@@ -66,23 +67,11 @@ def _objects(namespace: str, name: str, number: int, address: str, port: int) ->
     """Return the Service. The API server's proxy reads its Endpoints, and calls only addresses of Pods."""
     metadata = {"name": name, "namespace": namespace}
     endpoint = {"ip": address, "targetRef": {"kind": "Pod", **metadata}}
+    containers = [{"name": "prometheus", "image": "prometheus"}]
+    ports = [{"name": "web", "port": number, "targetPort": port}]
+    subset = {"addresses": [endpoint], "ports": [{"name": "web", "port": port}]}
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": metadata,
-            "spec": {"schedulerName": "none", "containers": [{"name": "prometheus", "image": "prometheus"}]},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": metadata,
-            "spec": {"ports": [{"name": "web", "port": number, "targetPort": port}]},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Endpoints",
-            "metadata": metadata,
-            "subsets": [{"addresses": [endpoint], "ports": [{"name": "web", "port": port}]}],
-        },
+        manifest("Pod", name, metadata=metadata, spec={"schedulerName": "none", "containers": containers}),
+        manifest("Service", name, metadata=metadata, spec={"ports": ports}),
+        manifest("Endpoints", name, metadata=metadata, subsets=[subset]),
     ]

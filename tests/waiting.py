@@ -21,6 +21,7 @@ from controller_runtime import resources
 from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.resources import Resource
 from hack.sandbox import Cluster, SandboxError
+from tests.workloads import manifest
 
 PATIENCE = 150.0
 """Seconds. A test that works does not wait that long; an apiserver's clients may back off for a minute after an outage."""
@@ -99,8 +100,7 @@ async def create(cluster: Cluster, namespace: str, *objects: dict[str, Any]) -> 
 
 async def make_namespace(cluster: Cluster, name: str, **metadata: Any) -> None:
     """Create a namespace in which pods may be created: wait for its default ServiceAccount."""
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}}
-    await cluster.api.create(resources.NAMESPACES.path(), body)
+    await cluster.api.create(resources.NAMESPACES.path(), manifest("Namespace", name, metadata=metadata))
 
     async def usable() -> bool:
         return bool(await get(cluster, name, "serviceaccount", "default"))

@@ -17,6 +17,7 @@ from controller_runtime.client.client import Client
 from tests.benchmarks.load import PodWatch, for_all, make_namespace, pod
 from tests.benchmarks.stage import entry, progress, stage, start_nodes
 from tests.benchmarks.usage import percentile
+from tests.workloads import manifest
 
 WORKERS, JOBS, ROUNDS = 3, 1000, 3
 DIRECT, OURS = "kwok nodes, one cluster", "three virtual nodes"
@@ -76,9 +77,5 @@ def _times(what: str, times: dict[str, float], sent: dict[str, float], begun: fl
 def job(name: str) -> dict[str, Any]:
     """Return a Job of one pod that any node may run."""
     spec = pod("")["spec"]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {"backoffLimit": 0, "template": {"spec": {**spec, "restartPolicy": "Never"}}},
-    }
+    template = {"spec": {**spec, "restartPolicy": "Never"}}
+    return manifest("Job", name, api="batch/v1", spec={"backoffLimit": 0, "template": template})

@@ -22,6 +22,7 @@ from controller_runtime.errors import AlreadyExists
 from controller_runtime.objects import Object
 from tests.background import working
 from tests.benchmarks.usage import percentile
+from tests.workloads import manifest
 
 T = TypeVar("T")
 CLIENTS = 32
@@ -64,24 +65,14 @@ def pod(name: str, *, namespace: str = "", node: str = "") -> dict[str, Any]:
 
     The scheduler chooses the node if ``node`` is empty.
     """
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name, "labels": {"app": "load"}, **({"namespace": namespace} if namespace else {}),
-        },
-        "spec": {
-            **({"nodeName": node} if node else {}),
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [
-                {
-                    "name": "main",
-                    "image": "registry.k8s.io/pause:3.10",
-                    "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
-                }
-            ],
-        },
-    }  # fmt: skip
+    requests = {"requests": {"cpu": "10m", "memory": "16Mi"}}
+    spec = {
+        **({"nodeName": node} if node else {}),
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": requests}],
+    }
+    metadata = {"labels": {"app": "load"}, **({"namespace": namespace} if namespace else {})}
+    return manifest("Pod", name, metadata=metadata, spec=spec)
 
 
 async def run_load(

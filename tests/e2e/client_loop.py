@@ -7,7 +7,7 @@ from typing import Any
 from controller_runtime.api.pod.conditions import is_true
 from hack.sandbox import Cluster
 from tests.e2e.conftest import becomes, create, eventually, get, pod, ready
-from tests.workloads import deployment
+from tests.workloads import deployment, service
 
 REPLICAS = 3
 _SERVE = "sleep 6; echo web > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"
@@ -23,19 +23,13 @@ _LOOP = (
 
 def web(**spec: Any) -> list[dict[str, Any]]:
     """Return Service ``web`` and its Deployment, whose pods may run on every virtual node, unless ``spec`` limits it."""
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "web"},
-        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
-    }
     container = {
         "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", "3"]}}},
     }
     options = {"nodeSelector": {}, "terminationGracePeriodSeconds": 4, **spec}
     template = pod("web", _SERVE, container=container, **options)
-    return [service, deployment(template, replicas=REPLICAS)]
+    return [service({"port": 80, "targetPort": 8080}), deployment(template, replicas=REPLICAS)]
 
 
 async def start_client(upper: Cluster, namespace: str, name: str = "client", **options: Any) -> None:

@@ -17,6 +17,7 @@ from hack.sandbox.attaching import attached
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.ports import free_ports
+from tests import workloads
 from tests.waiting import PATIENCE, becomes, create, eventually, get, make_namespace, node_ready, ready
 
 __all__ = [
@@ -103,21 +104,6 @@ async def namespace(sandbox: Sandbox) -> AsyncIterator[str]:
 
 def pod(name: str, script: str, *, node: str = REAL, **spec: Any) -> dict[str, Any]:
     """Return a busybox pod on a virtual node that runs a shell script."""
-    container = {
-        "name": "main",
-        "image": "busybox:1.36",
-        "command": ["sh", "-c", script],
-        **spec.pop("container", {}),
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}, **spec.pop("metadata", {})},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "nodeSelector": {"kubernetes.io/hostname": node},
-            "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
-            "containers": [container],
-            **spec,
-        },
-    }
+    container = {"command": ["sh", "-c", script], **spec.pop("container", {})}
+    selected = {"nodeSelector": {"kubernetes.io/hostname": node}}
+    return workloads.pod(name, container, **{**selected, **spec})

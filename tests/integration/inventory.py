@@ -12,35 +12,26 @@ from typing import Any
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
+from tests.workloads import manifest
 
 FLEET = "fleet"
 """Namespace of the ClusterProfiles."""
 ACCOUNT = "account.kubeconfig"
 """File in the folder of the upper cluster with the virtual node's account."""
 _GROUP = "multicluster.x-k8s.io"
-CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": f"clusterprofiles.{_GROUP}",
-        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
-    },
-    "spec": {
+_SCHEMA = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+CRD = manifest(
+    "CustomResourceDefinition",
+    f"clusterprofiles.{_GROUP}",
+    api="apiextensions.k8s.io/v1",
+    metadata={"annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}},
+    spec={
         "group": _GROUP,
         "scope": "Namespaced",
         "names": {"plural": "clusterprofiles", "singular": "clusterprofile", "kind": "ClusterProfile"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
+        "versions": [{"name": "v1alpha1", "served": True, "storage": True, "schema": _SCHEMA}],
     },
-}
+)
 """Accepts every field, so that the tests can also write what the real schema refuses."""
 _PLUGIN = """\
 import json, os, pathlib, sys
@@ -54,24 +45,21 @@ def cluster_profile(
     cluster: Cluster, name: str, *, provider: str = "files", padding: str = "", **changes: Any
 ) -> dict[str, Any]:
     """Return a ClusterProfile of a cluster; changes replace fields of its ``cluster``."""
+    extension = {"clusterName": cluster.name, "padding": padding}
     access = {
         "server": cluster.server,
         "certificate-authority-data": base64.b64encode(cluster.ca.read_bytes()).decode(),
-        "extensions": [
-            {
-                "name": "client.authentication.k8s.io/exec",
-                "extension": {"clusterName": cluster.name, "padding": padding},
-            }
-        ],
+        "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": extension}],
         **changes,
     }
-    return {
-        "apiVersion": f"{_GROUP}/v1alpha1",
-        "kind": "ClusterProfile",
-        "metadata": {"name": name, "namespace": FLEET, "labels": {"virtual-node": "yes"}},
-        "spec": {"clusterManager": {"name": "test"}},
-        "status": {"accessProviders": [{"name": provider, "cluster": access}]},
-    }
+    return manifest(
+        "ClusterProfile",
+        name,
+        api=f"{_GROUP}/v1alpha1",
+        metadata={"namespace": FLEET, "labels": {"virtual-node": "yes"}},
+        spec={"clusterManager": {"name": "test"}},
+        status={"accessProviders": [{"name": provider, "cluster": access}]},
+    )
 
 
 def field(name: str, value: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hack.sandbox import Cluster
 from tests.background import working
 from tests.integration.descheduler.setup import LARGE, SMALL, cordoned, deployment, pods_of, run_on
 from tests.waiting import create, eventually, get
+from tests.workloads import manifest, service
 
 REPLICAS = 5
 
@@ -50,19 +51,12 @@ async def endpoints(upper: Cluster, namespace: str) -> AsyncIterator[list[int]]:
             yield seen
 
 
-def service() -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "web"},
-        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
-    }
-
-
 async def web_on_small(upper: Cluster, namespace: str, *more: dict[str, Any]) -> set[str]:
     """Create the Service and its pods; return the UIDs of the pods."""
     async with cordoned(upper, LARGE):
-        await create(upper, namespace, service(), deployment("web", replicas=REPLICAS, cpu="100m"))
+        await create(
+            upper, namespace, service({"port": 80}), deployment("web", replicas=REPLICAS, cpu="100m")
+        )
         await run_on(upper, namespace, SMALL, count=REPLICAS)
     await create(upper, namespace, *more)
 
@@ -81,12 +75,7 @@ async def owned(upper: Cluster, namespace: str) -> set[str]:
 
 
 def full_quota() -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "full"},
-        "spec": {"hard": {"pods": str(REPLICAS)}},
-    }
+    return manifest("ResourceQuota", "full", spec={"hard": {"pods": str(REPLICAS)}})
 
 
 async def released(upper: Cluster, namespace: str) -> bool:

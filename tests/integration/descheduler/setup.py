@@ -81,23 +81,17 @@ def pod(name: str, *, cpu: str = "3", prefer: str = SMALL, **metadata: Any) -> d
             "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [prefer]}]
         },
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name, "virtual-pod": "true"}, **metadata},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [prefers]}},
-            "tolerations": [
-                {"key": "virtual-kubelet.io/provider", "operator": "Exists"},
-                {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
-                {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
-            ],
-            "containers": [
-                {"name": "main", "image": "busybox:1.36", "resources": {"requests": {"cpu": cpu}}}
-            ],
-        },
-    }
+    made = workloads.pod(
+        name,
+        {"resources": {"requests": {"cpu": cpu}}},
+        metadata={"labels": {"app": name, "virtual-pod": "true"}, **metadata},
+        affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [prefers]}},
+    )
+    made["spec"]["tolerations"] += [
+        {"key": f"node.kubernetes.io/{reason}", "operator": "Exists", "effect": "NoExecute"}
+        for reason in ("not-ready", "unreachable")
+    ]
+    return made
 
 
 def deployment(name: str, *, replicas: int, **options: Any) -> dict[str, Any]:
