@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jsonpatch
+
+from controller_runtime.api.strategic_merge import merged
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import (
     AlreadyExists,
@@ -20,7 +23,6 @@ from controller_runtime.errors import (
     TooManyRequests,
     Unavailable,
 )
-from tests.fakes.apiserver.patches import patched
 from tests.fakes.apiserver.rules import (
     check_addresses,
     check_content_update,
@@ -86,7 +88,7 @@ class Server(Storage):
     ) -> Body:  # fmt: skip
         """PATCH."""
         stored = self.get(plural, key)
-        after: Body = patched(stored, patch, patch_type)
+        after: Body = _patched(stored, patch, patch_type)
         return self._update(plural, key, stored, after, who=who, subresource=subresource, dry_run=dry_run)
 
     def update(
@@ -206,3 +208,19 @@ class Server(Storage):
                 f"unable to create new content in namespace {namespace} because it is being terminated",
                 code=403, reason="Forbidden",
             )  # fmt: skip
+
+
+def _patched(stored: Any, patch: Any, patch_type: PatchType) -> Any:
+    """Return an object with a patch applied; neither argument changes.
+
+    Raises:
+        Invalid: a JSON patch does not apply.
+    """
+    if patch_type is PatchType.JSON:
+        try:
+            return jsonpatch.apply_patch(stored, patch)
+        except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+            raise Invalid(
+                "the server rejected our request due to an error in our request", code=422, reason="Invalid"
+            ) from error
+    return merged(stored, patch, strategic=patch_type is PatchType.STRATEGIC)

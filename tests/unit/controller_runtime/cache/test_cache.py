@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.objects import Object, WatchEvent
 from tests.background import working
-from tests.unit.controller_runtime.cache.scripted import Recorder, make, pod
+from tests.unit.controller_runtime.cache.conftest import Recorder, make, pod
 
 pytestmark = pytest.mark.looptime
 

@@ -8,7 +8,8 @@ import pytest
 
 from controller_runtime.errors import BadRequest, ConnectionFailed, Expired, Unavailable, error_from_status
 from controller_runtime.objects import WatchEvent
-from tests.unit.controller_runtime.cache.scripted import RestlessServer, bookmark, make, pod
+from tests.fakes.apiserver.client import bookmark
+from tests.unit.controller_runtime.cache.conftest import RestlessServer, make, pod
 
 pytestmark = pytest.mark.looptime
 

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from controller_runtime.objects import Object, WatchEvent
-from tests.unit.controller_runtime.cache.scripted import Recorder, make, pod
+from tests.unit.controller_runtime.cache.conftest import Recorder, make, pod
 
 pytestmark = pytest.mark.looptime
 

@@ -12,7 +12,8 @@ import pytest
 from controller_runtime.client.client import Batch
 from controller_runtime.errors import ConnectionFailed, Expired, Unavailable
 from controller_runtime.objects import WatchEvent
-from tests.unit.controller_runtime.cache.scripted import RestlessServer, bookmark, make, pod
+from tests.fakes.apiserver.client import bookmark
+from tests.unit.controller_runtime.cache.conftest import RestlessServer, make, pod
 
 pytestmark = pytest.mark.looptime
 

@@ -12,7 +12,7 @@ import pytest
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
-from tests.unit.controller_runtime.log.capture import Lines
+from tests.unit.controller_runtime.log.conftest import Lines
 
 
 class TestLevels:

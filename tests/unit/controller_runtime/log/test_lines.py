@@ -10,7 +10,7 @@ import structlog
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
-from tests.unit.controller_runtime.log.capture import Lines, fail
+from tests.unit.controller_runtime.log.conftest import Lines, fail
 
 
 class TestLines:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from controller_runtime.process import version
 from controller_runtime.serving import server as serving
 from controller_runtime.serving.server import HealthServer, HttpsServer
-from tests.unit.controller_runtime.serving.asking import get
+from tests.unit.controller_runtime.serving.conftest import get
 
 
 class TestHealth:

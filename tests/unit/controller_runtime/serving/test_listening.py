@@ -21,7 +21,7 @@ from controller_runtime.tls import key_pairs
 from controller_runtime.tls import reloader as certificates
 from controller_runtime.tls.reloader import CertificateReloader
 from tests.serving import client_context
-from tests.unit.controller_runtime.serving.asking import get
+from tests.unit.controller_runtime.serving.conftest import get
 
 
 def open_files() -> set[Path]:

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from controller_runtime.tls import reloader as certificates
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair
 from tests.serving import client_context
-from tests.unit.controller_runtime.tls.echo import ask, dial, serial, serving
+from tests.unit.controller_runtime.tls.conftest import ask, dial, serial, serving
 
 
 def errors_counted(name: str) -> float:

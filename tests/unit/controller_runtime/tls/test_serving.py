@@ -13,7 +13,7 @@ from controller_runtime.tls import reloader as certificates
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair
 from tests.serving import client_context
 from tests.unit.controller_runtime.loopback import intermediate
-from tests.unit.controller_runtime.tls.echo import ask, dial, serial, serving
+from tests.unit.controller_runtime.tls.conftest import ask, dial, serial, serving
 
 
 class TestServing:

@@ -1,14 +1,74 @@
-"""Credentials of a plugin in a folder of its own."""
+"""A scripted credential plugin, and the clock of the test."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller_runtime.auth.exec_credentials import ExecCredentials, Plugin
-from tests.unit.controller_runtime.auth.exec_credentials.plugin import Clock, Make, Program
+
+V1 = "client.authentication.k8s.io/v1"
+
+
+class Clock:
+    """Wall time that tests advance."""
+
+    def __init__(self) -> None:
+        self.moment = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        """Now."""
+        return self.moment
+
+    def after(self, seconds: float) -> str:
+        """A timestamp so many seconds from now."""
+        return (self.moment + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Program:
+    """A plugin: prints ``answer.json`` and records each run in ``runs``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / "plugin"
+        self.write(
+            "import json, os, pathlib, sys\n"
+            "here = pathlib.Path(__file__).parent\n"
+            "note = {'args': sys.argv[1:], 'info': os.environ['KUBERNETES_EXEC_INFO'],"
+            " 'extra': os.environ.get('EXTRA', '')}\n"
+            "(here / 'runs').open('a').write(json.dumps(note) + '\\n')\n"
+            "sys.stdout.write((here / 'answer.json').read_text())\n"
+        )
+
+    def write(self, body: str) -> None:
+        """Replace the program's code."""
+        self.path.write_text(f"#!{sys.executable}\n{body}")
+        self.path.chmod(0o755)
+
+    def answer(self, **status: Any) -> None:
+        """Set its output."""
+        whole = {"kind": "ExecCredential", "apiVersion": V1, "status": status}
+        (self.directory / "answer.json").write_text(json.dumps(whole))
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """Return the record of each run."""
+        file = self.directory / "runs"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+Make = Callable[..., ExecCredentials]
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Return the header of a token."""
+    return {"Authorization": f"Bearer {token}"}
 
 
 @pytest.fixture

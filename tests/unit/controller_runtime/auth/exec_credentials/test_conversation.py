@@ -14,7 +14,7 @@ from controller_runtime.auth.exec_credentials import ExecCredentials, Plugin
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import make_ca, sign
-from tests.unit.controller_runtime.auth.exec_credentials.plugin import V1, Make, Program, bearer
+from tests.unit.controller_runtime.auth.exec_credentials.conftest import V1, Make, Program, bearer
 
 
 async def test_input_of_the_plugin(make: Make, program: Program) -> None:

@@ -12,7 +12,7 @@ import pytest
 from controller_runtime.auth import exec_credentials, kubeconfig
 from controller_runtime.errors import ConfigError
 from tests.kubeconfigs import whole, write
-from tests.unit.controller_runtime.auth.exec_credentials.plugin import V1, Clock, Make, Program, bearer
+from tests.unit.controller_runtime.auth.exec_credentials.conftest import V1, Clock, Make, Program, bearer
 
 
 async def test_runs_once_for_all_callers(make: Make, program: Program) -> None:
