@@ -35,11 +35,9 @@ async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
         await server.wait_closed()
 
 
-async def dial(
-    port: int, context: ssl.SSLContext, *, server_hostname: str = "127.0.0.1"
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def dial(port: int, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A new connection."""
-    return await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=server_hostname)
+    return await asyncio.open_connection("127.0.0.1", port, ssl=context)
 
 
 async def ask(port: int, context: ssl.SSLContext, question: bytes = b"ping") -> tuple[bytes, int]:

@@ -18,19 +18,11 @@ SAFE: Mapping[str, Any] = {
 """A security context that every preset allows."""
 
 
+_NAMESPACE = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
 INJECTED: Sequence[Mapping[str, Any]] = (
     {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
     {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-    {
-        "downwardAPI": {
-            "items": [
-                {
-                    "path": "namespace",
-                    "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
-                }
-            ]
-        }
-    },
+    {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": _NAMESPACE}]}},
 )
 """The sources of the token volume that API servers add to pods."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+from tests.unit.controller_runtime.api.policy.pods import INJECTED
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import service_account
@@ -52,9 +54,12 @@ def upper_pod(**spec: Any) -> dict[str, Any]:
                     "name": "main",
                     "image": "web:1",
                     "env": [
-                        {"name": "UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
-                        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-                        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                        for name, path in (
+                            ("UID", "metadata.uid"),
+                            ("NODE", "spec.nodeName"),
+                            ("IP", "status.podIP"),
+                        )
                     ],
                     "volumeMounts": [{"name": "kube-api-access-x", "mountPath": service_account.MOUNT_PATH}],
                 }
@@ -62,25 +67,7 @@ def upper_pod(**spec: Any) -> dict[str, Any]:
             "volumes": [
                 {
                     "name": "kube-api-access-x",
-                    "projected": {
-                        "defaultMode": 420,
-                        "sources": [
-                            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
-                            {
-                                "configMap": {
-                                    "name": "kube-root-ca.crt",
-                                    "items": [{"key": "ca.crt", "path": "ca.crt"}],
-                                }
-                            },
-                            {
-                                "downwardAPI": {
-                                    "items": [
-                                        {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
-                                    ]
-                                }
-                            },
-                        ],
-                    },
+                    "projected": {"defaultMode": 420, "sources": copy.deepcopy(list(INJECTED))},
                 }
             ],
             **spec,
