@@ -90,7 +90,7 @@ def wrong_after_kill(number: int, variant: Variant, *, seed: int = 0) -> list[st
     is_late_create = variant.arrives_after and fault.request.startswith("create ")
     once_more = fault.request.removeprefix("create ") if is_late_create else ""
     wrong = compared(outcome, without_kill(seed)[0], once_more=once_more)
-    return [f"seed {seed}", *outcome.story.happened, "WRONG:", *wrong] if wrong else []
+    return outcome.told(f"seed {seed}", wrong)
 
 
 def _main(first: int, end: int, numbers: list[int]) -> None:

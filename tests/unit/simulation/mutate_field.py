@@ -200,7 +200,7 @@ def wrong_after(mutation: Mutation, *, is_up: bool) -> list[str]:
     outcome = run(mutation, is_up=is_up)
     what = f"{mutation.server} {mutation.plural} {mutation.key}"
     if allowed is Allowed.LEFT_ALONE:
-        wrong = [one for one in outcome.wrong if "outlived" not in one and "by nobody" not in one]
+        wrong = [one for one in outcome.story.wrong if "outlived" not in one and "by nobody" not in one]
         changes = [one.partition(" ")[2] for one in outcome.story.changes]
         begun = changes.index(f"{mutation.server} stranger patch {mutation.plural} {mutation.key}")
         ours = re.compile(rf"{mutation.server} vn:.* {mutation.plural} {re.escape(mutation.key)}")
@@ -214,14 +214,7 @@ def wrong_after(mutation: Mutation, *, is_up: bool) -> list[str]:
         wrong = [one for one in wrong if f"{what}: None instead of" not in one]
     if allowed is Allowed.STAYS:
         wrong = [one for one in wrong if what not in one or not _is_about(mutation, one)]
-    if not wrong:
-        return []
-    return [
-        f"{mutation} {'up' if is_up else 'down'} ({allowed.name})",
-        *outcome.story.happened,
-        "WRONG:",
-        *wrong,
-    ]
+    return outcome.told(f"{mutation} {'up' if is_up else 'down'} ({allowed.name})", wrong)
 
 
 def _is_about(mutation: Mutation, difference: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import structlog
 
@@ -56,14 +57,9 @@ class Process:
         await self.stop()
 
     async def _supervise(self) -> None:
-        endpoints: Any = Endpoints()
         while True:
-            cluster = LowerCluster(
-                self.context.config,
-                settings=self.context.settings,
-                cluster_id=CLUSTER_ID,
-                endpoints=endpoints,
-            )
+            config, settings = self.context.config, self.context.settings
+            cluster = LowerCluster(config, settings=settings, cluster_id=CLUSTER_ID, endpoints=endpoints())
             cluster.holds = holds(self.context)
             try:
                 await cluster._run_controllers(self.context, [])
@@ -78,8 +74,8 @@ class Process:
 def context_between(
     upper: Any, lower: Any, *, cluster: configuration.LowerClusterConfig, settings: configuration.Config
 ) -> ClusterContext:
-    """Return what controllers know of two clusters, with their connections."""
-    recorder: Any = Recorder()
+    """Return what controllers know of two clusters, with their connections; events are not stored."""
+    recorder: Any = SimpleNamespace(recent=[], run=asyncio.Event().wait, event=lambda *_, **__: None)
     return ClusterContext(
         name=cluster.name, cluster_id=CLUSTER_ID, upper=upper, lower=lower, settings=settings, config=cluster,
         nodes={node.name: node for node in cluster.virtual_nodes()}, recorder=recorder, log=structlog.get_logger(),
@@ -92,33 +88,14 @@ def _is_known(error: BaseException) -> bool:
     return lifecycle.describe(error) is not None
 
 
-class Endpoints:
-    """Stands for the kubelet APIs: every virtual node has one, and nobody calls it."""
-
-    def begin_work(self) -> None:
-        pass
-
-    def begin_shutdown(self, **_: Any) -> None:
-        pass
-
-    async def serve(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(port=10250)
-
-    def addresses(self, _node: str) -> list[dict[str, str]]:
-        return [{"type": "InternalIP", "address": "10.0.0.1"}]
-
-
-class Recorder:
-    """Stands for the event recorder: events are not stored."""
-
-    def __init__(self) -> None:
-        self.recent: list[Any] = []
-
-    async def run(self) -> None:
-        await asyncio.Event().wait()
-
-    def event(self, *_: Any, **__: Any) -> None:
-        pass
+def endpoints() -> Any:
+    """Return what stands for the kubelet APIs: every virtual node has one, and nobody calls it."""
+    return SimpleNamespace(
+        begin_work=lambda: None,
+        begin_shutdown=lambda **_: None,
+        serve=AsyncMock(return_value=SimpleNamespace(port=10250)),
+        addresses=lambda _node: [{"type": "InternalIP", "address": "10.0.0.1"}],
+    )
 
 
 def holds(context: ClusterContext) -> dict[str, NodeHold]:

@@ -28,7 +28,7 @@ from tests.unit.simulation import configurations
 from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.connection import Connection
 from tests.unit.simulation.ledger import Ledger, differences
-from tests.unit.simulation.process import CLUSTER_ID, Endpoints, context_between, holds
+from tests.unit.simulation.process import CLUSTER_ID, context_between, endpoints, holds
 from tests.unit.simulation.runner import Story, play
 from tests.unit.simulation.users import SERVICES, SPACES
 from tests.unit.simulation.world import Plan, World
@@ -79,7 +79,7 @@ class _Walker:
         self._furnish()
         async with self._process(started) as app:
             for number in range(steps):
-                self._make_pod("walk", number, app.config)
+                self._make_pod("walk", number, app._config)
                 if self._chance.random() < 0.4:
                     await self._try_invalid(app, document)
                 else:
@@ -88,7 +88,7 @@ class _Walker:
                 for _ in range(self._chance.choice([0, 1, 8])):
                     self.world.work(1.0)
                     await asyncio.sleep(self._chance.choice([0.01, 0.5, 4.0]))
-            kept: Config = app.config
+            kept: Config = app._config
             is_to_restart = self._chance.random() < 0.5
             if not is_to_restart:
                 await self._end(kept)
@@ -122,21 +122,23 @@ class _Walker:
         wanted = config_file.load(self._file)
         with capture_logs() as logs:
             await asyncio.sleep(3)
-        if app.config.clusters != wanted.clusters:
+        if app._config.clusters != wanted.clusters:
             self.wrong.append(f"not applied: {document}")
-        if app.running != {cluster.name: cluster for cluster in wanted.clusters}:
+        running = {name: cluster.config for name, cluster in app.clusters.items()}
+        if running != {cluster.name: cluster for cluster in wanted.clusters}:
             self.wrong.append(f"runs otherwise: {document}")
         self._check(logs, refused=0)
 
     async def _try_invalid(self, app: Any, document: configurations.Document) -> None:
         """What runs goes on, whatever is in the file; it goes on, too, when the previous content is back."""
-        text, tasks, config = configurations.invalid(self._chance, document), app.tasks, app.config
+        text = configurations.invalid(self._chance, document)
+        tasks, config = dict(app._supervisor._tasks), app._config
         for content, refused in ((text, 1), (json.dumps(document), 0)):
             self._write(content)
             with capture_logs() as logs:
                 await asyncio.sleep(3)
             self._check(logs, refused=refused)
-            if app.tasks != tasks or app.config.clusters != config.clusters:
+            if app._supervisor._tasks != tasks or app._config.clusters != config.clusters:
                 self.wrong.append(f"changed by {content}")
 
     def _check(self, logs: Any, *, refused: int) -> None:
@@ -198,32 +200,12 @@ class _Walker:
         options: Any = SimpleNamespace(
             config=config, config_file=str(self._file), warnings=[], startup_timeout=0
         )
-        endpoints: Any = Endpoints()
         with mock.patch.object(supervision, "LowerCluster", functools.partial(_Cluster, world=self.world)):
-            app = _App(options)
-            async with working(app._work(endpoints)):
+            app = App(options)
+            app._cluster_id = CLUSTER_ID
+            async with working(app._work(endpoints())):
                 await asyncio.sleep(1)
                 yield app
-
-
-class _App(App):
-    """Shows what it runs."""
-
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self._cluster_id = CLUSTER_ID
-
-    @property
-    def config(self) -> Config:
-        return self._config
-
-    @property
-    def running(self) -> dict[str, Any]:
-        return {name: cluster.config for name, cluster in self.clusters.items()}
-
-    @property
-    def tasks(self) -> dict[str, Any]:
-        return dict(self._supervisor._tasks)
 
 
 class _Cluster(LowerCluster):

@@ -39,8 +39,11 @@ class Outcome:
     """Of all clusters, after each phase."""
     counts: dict[str, int] = field(default_factory=dict)
     """Creates and deletes of our processes, per object."""
-    wrong: list[str] = field(default_factory=list)
     story: Story = field(default_factory=Story)
+
+    def told(self, title: str, wrong: Sequence[str]) -> list[str]:
+        """What happened and what is wrong with it; empty: nothing is."""
+        return [title, *self.story.happened, "WRONG:", *wrong] if wrong else []
 
 
 def settings() -> configuration.Config:
@@ -93,7 +96,6 @@ def perform(
         story.wrong += world.faults()
 
     outcome.story = play(seed, run)
-    outcome.wrong = outcome.story.wrong
     return outcome
 
 
@@ -108,7 +110,7 @@ def compared(outcome: Outcome, expected: Outcome, *, once_more: str = "") -> lis
     Returns:
         A sentence for each difference.
     """
-    wrong = list(outcome.wrong)
+    wrong = list(outcome.story.wrong)
     for number, (state, wanted) in enumerate(zip(outcome.states, expected.states, strict=False), start=1):
         wrong += [f"after phase {number}: {text}" for text in differences(wanted, state)]
     counts = dict(outcome.counts)

@@ -107,7 +107,7 @@ def wrong_after(kind: Kind, seed: int) -> list[str]:
     """Return what happened and what differs from a run without faults; empty when nothing does."""
     outcome = run(kind, seed)
     wrong = compared(outcome, _without_faults(kind is Kind.SKEW, seed))
-    return [f"{kind} {seed}", *outcome.story.happened, "WRONG:", *wrong] if wrong else []
+    return outcome.told(f"{kind} {seed}", wrong)
 
 
 @functools.cache

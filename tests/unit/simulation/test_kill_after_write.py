@@ -14,7 +14,7 @@ _WRITES = 58
 def test_the_script_writes_everything_that_is_mirrored():
     """Pods, copies, tokens, claims, volumes, Services, endpoints and a namespace; nothing is wrong without a fault."""
     outcome, writes = without_kill()
-    assert outcome.wrong == []
+    assert outcome.story.wrong == []
     assert writes >= _WRITES
     created = {name.split()[2] for name in outcome.counts if name.startswith("create ")}
     assert created >= {
