@@ -28,7 +28,6 @@ class PrometheusApi:
         self.nodes: dict[str, tuple[int, int]] | None = {}
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer an instant query."""
         query = request.query.get("query", "")
         if self.nodes is None:
             return web.Response(text="Service Unavailable", status=503)

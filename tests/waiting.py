@@ -92,7 +92,6 @@ async def get(
 
 
 async def create(cluster: Cluster, namespace: str, *objects: dict[str, Any]) -> None:
-    """Create objects in a namespace."""
     for one in objects:
         resource = _BY_KIND[one["apiVersion"], one["kind"]]
         await cluster.api.create(resource.path(namespace=namespace), one)
@@ -127,7 +126,6 @@ async def own_namespace(upper: Cluster, *lower: Cluster) -> AsyncIterator[str]:
 
 
 async def ready(cluster: Cluster, namespace: str, name: str) -> None:
-    """Wait until a pod is Ready."""
     await _is_ready(cluster, namespace, "pod", name)
 
 

@@ -44,11 +44,9 @@ class Secrets:
     pair: KeyPair | None
 
     def server(self) -> ssl.SSLContext | None:
-        """Return a server's context."""
         return None if self.pair is None else server_context(self.pair)
 
     def client(self) -> ssl.SSLContext | None:
-        """Return a client's context."""
         return None if self.pair is None else client_context(self.pair)
 
 
@@ -154,7 +152,6 @@ def measure(secrets: Secrets, amount: int, rounds: int) -> tuple[float, float, f
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=400, help="bytes per transfer, in MiB")
     parser.add_argument("--rounds", type=int, default=3, help="transfers each way; the best counts")

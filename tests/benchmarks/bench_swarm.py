@@ -26,7 +26,6 @@ def moved(before: Assignment, after: Assignment) -> int:
 
 
 def main() -> None:
-    """Print the figures."""
     print("jobs   workers    bound  Sticky  max-min  k8s-swarm  Rendezvous")
     for jobs, before, after in CHANGES:
         listed = [Job(f"stream:{index}") for index in range(jobs)]

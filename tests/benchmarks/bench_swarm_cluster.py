@@ -27,7 +27,6 @@ NAMESPACE, SWARM = "default", "bench"
 
 
 def main() -> None:
-    """Run and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1000)

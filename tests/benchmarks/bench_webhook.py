@@ -122,7 +122,6 @@ def _print(name: str, took: list[float]) -> float:
 
 
 def main() -> None:
-    """Serve, load, print."""
     with process(_serve) as ((bare_port, port), _):
         bare = _print("bare", asyncio.run(_load(bare_port)))
         webhook = _print("webhook", asyncio.run(_load(port)))

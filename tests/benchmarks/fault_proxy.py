@@ -42,7 +42,6 @@ class FaultProxy:
         """Connections with a request, and whether it is a watch."""
 
     async def __aenter__(self) -> Self:
-        """Listen."""
         pki = self._cluster.pki
         context = ssl.create_default_context(cafile=str(self._cluster.ca))
         context.load_cert_chain(pki.certificate("admin"), pki.key("admin"))
@@ -64,7 +63,6 @@ class FaultProxy:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop to listen."""
         self.end()
         await self._runner.cleanup()
         await self._session.close()
@@ -87,7 +85,6 @@ class FaultProxy:
                     transport.abort()
 
     def end(self) -> None:
-        """End the fault."""
         self._fault = None
         self._ended.set()
 

@@ -172,7 +172,6 @@ class PodWatch:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop to watch."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

@@ -31,7 +31,6 @@ _CHARTS: Mapping[str, Callable[[Record], Mapping[str, LineChart]]] = {"mirroring
 
 
 def write() -> None:
-    """Write the page and its plots."""
     for path, text in render(PAGE.read_text(encoding="utf-8")).items():
         path.write_text(text, encoding="utf-8")
 

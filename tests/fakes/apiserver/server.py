@@ -55,7 +55,6 @@ class Server(Storage):
     def create(
         self, plural: str, body: Mapping[str, Any], *, who: str = "", namespace: str | None = None, dry_run: bool = False
     ) -> Body:  # fmt: skip
-        """POST."""
         metadata = dict(body["metadata"])
         namespace = namespace or metadata.get("namespace")
         if is_namespaced(plural):
@@ -86,7 +85,6 @@ class Server(Storage):
         self, plural: str, key: str, patch: Any, *, who: str = "", subresource: str | None = None,
         patch_type: PatchType = PatchType.MERGE, dry_run: bool = False,
     ) -> Body:  # fmt: skip
-        """PATCH."""
         stored = self.get(plural, key)
         after: Body = _patched(stored, patch, patch_type)
         return self._update(plural, key, stored, after, who=who, subresource=subresource, dry_run=dry_run)
@@ -95,7 +93,6 @@ class Server(Storage):
         self, plural: str, key: str, body: Mapping[str, Any], *, who: str = "", subresource: str | None = None,
         dry_run: bool = False,
     ) -> Body:  # fmt: skip
-        """PUT."""
         stored, metadata = self.get(plural, key), body["metadata"]
         if "resourceVersion" not in metadata and plural not in _UNCONDITIONAL:
             raise Invalid("metadata.resourceVersion: must be specified for an update", code=422)
@@ -109,7 +106,6 @@ class Server(Storage):
         self, plural: str, key: str, *, who: str = "", uid: str | None = None,
         resource_version: str | None = None, grace: int | None = None, dry_run: bool = False,
     ) -> Body:  # fmt: skip
-        """DELETE."""
         stored = self.get(plural, key)
         metadata = stored["metadata"]
         if (uid and uid != metadata["uid"]) or resource_version not in (None, metadata["resourceVersion"]):

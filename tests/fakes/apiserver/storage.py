@@ -75,7 +75,6 @@ class Storage:
     # --- reading ------------------------------------------------------------------------------------
 
     def find(self, plural: str, key: str) -> Body | None:
-        """Return an object, or None."""
         return self.objects[plural].get(key)
 
     def all(self, plural: str) -> list[Body]:
@@ -95,7 +94,6 @@ class Storage:
         return found
 
     def list(self, plural: str, matches: Matches) -> tuple[Objects, str]:
-        """Return a collection and its version."""
         found = [self.cached(body) for body in self.objects[plural].values() if matches(body)]
         return found, str(self.version)
 
@@ -133,7 +131,6 @@ class Storage:
         return None
 
     def changes_since(self, version: int) -> Iterator[Commit]:
-        """Return all changes after that version."""
         return (one for changes in self.history.values() for one in changes if one.version > version)
 
     def page(self, plural: str, matches: Matches, *, limit: int, after: str = "") -> tuple[Objects, str, str]:

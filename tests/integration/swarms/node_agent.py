@@ -99,7 +99,6 @@ class NodeAgent:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Work in the background."""
         await self.link.start()
         config = await kubeconfig.load(str(self.lower.kubeconfig))
         try:

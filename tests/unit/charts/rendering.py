@@ -47,12 +47,10 @@ def _objects(yaml_text: str) -> tuple[dict[str, Any], ...]:
 
 
 def parse(yaml_text: str) -> list[dict[str, Any]]:
-    """Return the objects of rendered YAML."""
     return list(_objects(yaml_text))
 
 
 def objects(case: str) -> list[dict[str, Any]]:
-    """Return the objects of a case."""
     return parse(text(case))
 
 

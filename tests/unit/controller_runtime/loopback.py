@@ -40,7 +40,6 @@ class Asked:
 
     @property
     def json(self) -> Any:
-        """The body."""
         return msgspec.json.decode(self.body)
 
 
@@ -54,12 +53,10 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Its base URL."""
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
     @property
     def connections(self) -> int:
-        """Number of connections of the requests."""
         return len({id(asked.connection) for asked in self.asked})
 
 
@@ -73,7 +70,6 @@ def reply(body: Any = None, *, status: int = 200, **headers: str) -> web.Respons
 
 
 def failure(code: int, reason: str, message: str = "no", **headers: str) -> web.Response:
-    """An answer with a Status."""
     status = {"kind": "Status", "code": code, "reason": reason, "message": message}
     return reply(status, status=code, **headers)
 

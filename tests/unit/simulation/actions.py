@@ -25,7 +25,6 @@ class Actor:
         self._world, self._chance = world, world.chance
 
     def deeds(self) -> dict[Deed, float]:
-        """Return the methods with their weights."""
         names = [name for name in vars(type(self)) if not name.startswith("_")]
         return {getattr(self, name): self._weights.get(name, 1) for name in names}
 

@@ -21,15 +21,12 @@ def key_of(body: Body) -> str:
 
 
 def uid_of(body: Body) -> str:
-    """Its uid."""
     return str(body["metadata"]["uid"])
 
 
 def labels_of(body: Body) -> dict[str, str]:
-    """Its labels."""
     return body["metadata"].get("labels") or {}
 
 
 def is_ending(body: Body) -> bool:
-    """Whether it is being deleted."""
     return "deletionTimestamp" in body["metadata"]

@@ -51,7 +51,6 @@ class Connection(MemoryClient):
             watch.wake.set()
 
     def break_watches(self) -> None:
-        """End every open watch."""
         for watch in self._open:
             watch.broken = True
         self.news()
@@ -60,7 +59,6 @@ class Connection(MemoryClient):
         self, verb: str, plural: str, key: str, action: Callable[[], T], *, subresource: str | None = None,
         dry_run: bool = False,
     ) -> T:  # fmt: skip
-        """Perform a request over the network."""
         what = f"{plural} {key} {subresource}" if verb == "patch" else f"{plural} {key}"
         if verb in {"get", "list", "watch"}:
             return await self._road.ask(verb, what, action)

@@ -57,7 +57,6 @@ class Weather:
     """Share of watch events that come twice; if any do, those of different objects come in any order."""
 
     def clear(self) -> None:
-        """All is well."""
         vars(self).update(vars(Weather()))
 
 

@@ -44,7 +44,6 @@ class Process:
         self._task = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
-        """It is told to stop."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         for connection in self.connections:

@@ -110,7 +110,6 @@ class World:
             self.make_namespace(space)
 
     def start(self, name: str) -> None:
-        """Start a process."""
         lower, nodes = self._plan[name]
         cluster = configuration.LowerClusterConfig(
             name=lower,
@@ -158,7 +157,6 @@ class World:
             await asyncio.sleep(pause)
 
     def note(self, what: str) -> None:
-        """Add a line to the log."""
         self.log.append(f"{asyncio.get_running_loop().time():.2f} {what}")
 
     def news(self) -> None:
@@ -193,7 +191,6 @@ class World:
         return [f"{process.name} broke: {fault}" for process in self._started for fault in process.faults]
 
     async def end(self) -> None:
-        """Kill every process."""
         for process in self._started:
             await process.kill()
 

@@ -29,7 +29,6 @@ def web_pod(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, An
 
 
 def an_expression(key: str, *values: str, operator: str = "In") -> dict[str, Any]:
-    """Return a match expression."""
     return {"key": key, "operator": operator, "values": list(values)}
 
 

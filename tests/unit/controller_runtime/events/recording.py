@@ -44,11 +44,9 @@ class Server(MemoryClient):
 
     @property
     def verbs(self) -> list[str]:
-        """Return the verbs of all requests."""
         return [verb for verb, _, _ in self.calls]
 
     async def patch(self, *arguments: Any, **options: Any) -> Body:
-        """PATCH."""
         assert options.get("patch_type", PatchType.MERGE) is PatchType.MERGE
         return await super().patch(*arguments, **options)
 

@@ -37,17 +37,14 @@ class Store(Server):
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Return the Lease's spec."""
         spec: dict[str, Any] = self.get("leases", KEY)["spec"]
         return spec
 
     @property
     def holder(self) -> str:
-        """Return its holder."""
         return str(self.spec["holderIdentity"]) if self.lease else ""
 
     def steal(self) -> None:
-        """Change the holder."""
         self.change("leases", KEY, spec={"holderIdentity": "thief"})
 
     def _note(self, commit: Commit) -> None:
@@ -83,7 +80,6 @@ class Client(MemoryClient):
         self.network: Network = direct
 
     async def send(self, verb: str, plural: str, key: str, action: Callable[[], Any], **_: Any) -> Any:
-        """Perform a request over the network."""
         assert (plural, key) == ("leases", KEY)
         self.calls.append((verb, plural, key))
         return await self.network(action)
@@ -101,12 +97,10 @@ async def silent(request: Callable[[], Any]) -> Any:
 
 
 async def refusing(request: Callable[[], Any]) -> Any:
-    """Refuse connections."""
     raise ConnectionFailed("connection refused")
 
 
 def now() -> float:
-    """Return virtual seconds."""
     return asyncio.get_running_loop().time()
 
 
@@ -123,7 +117,6 @@ class Work:
         self.cleanup = cleanup
 
     async def __call__(self) -> None:
-        """Work until cancelled."""
         self.active += 1
         self.seen.append(1)
         self.started.append(now())

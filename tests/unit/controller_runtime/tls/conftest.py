@@ -36,7 +36,6 @@ async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
 
 
 async def dial(port: int, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A new connection."""
     return await asyncio.open_connection("127.0.0.1", port, ssl=context)
 
 
@@ -57,7 +56,6 @@ async def ask(port: int, context: ssl.SSLContext, question: bytes = b"ping") -> 
 
 
 def serial(pair: KeyPair) -> int:
-    """The serial number of the pair's certificate."""
     return x509.load_pem_x509_certificate(pair.certificate).serial_number
 
 

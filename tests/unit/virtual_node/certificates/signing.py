@@ -77,7 +77,6 @@ class FakeCluster(MemoryClient):
 
     @property
     def requests(self) -> Mapping[str, Body]:
-        """Return the CertificateSigningRequests by name."""
         return self.server.objects[_PLURAL]
 
     @property

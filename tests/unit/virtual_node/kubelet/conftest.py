@@ -28,7 +28,6 @@ class Pki:
     server: KeyPair
 
     def server_context(self) -> ssl.SSLContext:
-        """A server's context."""
         return server_context(self.server)
 
     def client_context(self, pair: KeyPair | None = None) -> ssl.SSLContext:
@@ -60,7 +59,6 @@ class Node:
     async def connect(
         self, context: ssl.SSLContext | None = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a connection to the port."""
         return await asyncio.open_connection(
             "127.0.0.1", self.server.port, ssl=context or self.client_context, limit=2**20
         )

@@ -38,7 +38,6 @@ class Token(Credentials):
         self.refreshed = 0
 
     async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """The headers to send now."""
         self.refreshed += refresh
         return {"Authorization": f"Bearer lower-{self.refreshed}"}
 
@@ -51,13 +50,11 @@ class OnePod:
     listed: Iterable[Mapping[str, Any]] = (POD,)
 
     def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
-        """Find the pod."""
         if (namespace, name) != ("shop", "web-1") or uid not in {None, "u-1"}:
             return None
         return PodTarget(cluster="east", namespace="t-shop", name="web-1-x", client=self.client, pod=POD)
 
     def pods(self) -> Iterable[Mapping[str, Any]]:
-        """The pods of the node."""
         return iter(self.listed)
 
     def running_pods(self) -> Iterable[Mapping[str, Any]]:
@@ -72,7 +69,6 @@ class Everybody(Authenticator):
         super().__init__(None)
 
     async def authenticate(self, request: web.BaseRequest) -> UserInfo:
-        """Return an administrator."""
         return UserInfo("admin")
 
 
@@ -87,7 +83,6 @@ class Exchange:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def header(self, name: str) -> list[str]:
-        """Return all values of a header."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
     async def switch(self, *, behind: bytes = b"", extra: bytes = b"") -> None:
@@ -146,7 +141,6 @@ class LowerServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """Accept no more connections."""
         self._server.close()
 
     async def exchange(self, index: int = 0) -> Exchange:

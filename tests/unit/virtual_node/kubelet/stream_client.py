@@ -44,7 +44,6 @@ async def echo(exchange: Exchange) -> None:
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
-    """Close a client's connection."""
     writer.close()
     try:
         await writer.wait_closed()
@@ -53,5 +52,4 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 
 def open_streams(verb: str = "exec") -> float:
-    """Return the gauge of open streams."""
     return REGISTRY.get_sample_value("virtual_node_kubelet_streams", {"verb": verb}) or 0.0

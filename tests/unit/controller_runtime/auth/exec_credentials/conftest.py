@@ -23,7 +23,6 @@ class Clock:
         self.moment = datetime(2026, 1, 1, tzinfo=UTC)
 
     def __call__(self) -> datetime:
-        """Now."""
         return self.moment
 
     def after(self, seconds: float) -> str:
@@ -47,18 +46,15 @@ class Program:
         )
 
     def write(self, body: str) -> None:
-        """Replace the program's code."""
         self.path.write_text(f"#!{sys.executable}\n{body}")
         self.path.chmod(0o755)
 
     def answer(self, **status: Any) -> None:
-        """Set its output."""
         whole = {"kind": "ExecCredential", "apiVersion": V1, "status": status}
         (self.directory / "answer.json").write_text(json.dumps(whole))
 
     @property
     def runs(self) -> list[dict[str, Any]]:
-        """Return the record of each run."""
         file = self.directory / "runs"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -67,7 +63,6 @@ Make = Callable[..., ExecCredentials]
 
 
 def bearer(token: str) -> dict[str, str]:
-    """Return the header of a token."""
     return {"Authorization": f"Bearer {token}"}
 
 

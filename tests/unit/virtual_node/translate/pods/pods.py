@@ -77,5 +77,4 @@ def upper_pod(**spec: Any) -> dict[str, Any]:
 
 
 def ready(status: str) -> dict[str, str]:
-    """Return a Ready condition."""
     return {"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}
