@@ -91,7 +91,7 @@ _OF_ALL: Mapping[str, tuple[Any, ...]] = {
         [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"a": "b"}}],
     ),
 }
-_SAID_WRONG: tuple[Values, ...] = (
+REFUSED_BY_HELM: tuple[Values, ...] = (
     {"replicas": 2},
     {"virtualNode": {"replica": 2}},
     {"virtualNode": {"config": {"podSyncWorker": 1}}},
@@ -103,7 +103,7 @@ _SAID_WRONG: tuple[Values, ...] = (
     {"webhook": {"timeoutSeconds": 31}},
     {"multiScheduler": {"agents": []}},
 )
-_REFUSED: tuple[Values, ...] = (
+REFUSED_BY_SERVER: tuple[Values, ...] = (
     {"virtualNode": {"enabled": True, "podLabels": {"not a key": "a"}}},
     {"webhook": {"enabled": True, "extraVolumes": [{"name": "Not_A_Name", "emptyDir": {}}]}},
     {"descheduler": {"enabled": True, "resources": {"requests": {"cpu": "plenty"}}}},
@@ -120,16 +120,6 @@ def valid(chance: random.Random) -> Values:
     named = {one["name"]: one for one in chance.sample(_CLUSTERS, chance.randrange(4))}
     values["virtualNode"]["clusters"] = list(named.values())
     return values
-
-
-def refused_by_helm(chance: random.Random, values: Values) -> Values:
-    """Return valid values with one mistake that Helm finds."""
-    return merged(values, chance.choice(_SAID_WRONG))
-
-
-def refused_by_server(chance: random.Random, values: Values) -> Values:
-    """Return values with a mistake that only the API server finds, after a part is applied."""
-    return merged(values, chance.choice(_REFUSED))
 
 
 def merged(values: Mapping[str, Any], more: Mapping[str, Any]) -> Values:

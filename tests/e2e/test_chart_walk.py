@@ -22,7 +22,7 @@ import pytest_asyncio
 from hack.sandbox import Sandbox
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 
-from .chart_values import Values, refused_by_helm, refused_by_server, valid
+from .chart_values import REFUSED_BY_HELM, REFUSED_BY_SERVER, Values, merged, valid
 from .installation import read
 
 pytestmark = pytest.mark.e2e
@@ -156,10 +156,10 @@ async def test_a_walk_over_values_ends_as_a_fresh_installation(empty: Sandbox, s
                     await release.rollback(chance.choice(good))
                     values = release.revisions[-1]
                 case "helm refuses":
-                    await release.refuse(refused_by_helm(chance, values), by_helm=True)
+                    await release.refuse(merged(values, chance.choice(REFUSED_BY_HELM)), by_helm=True)
                 case _:
                     # Revert to the previous configuration by an upgrade or a rollback.
-                    await release.refuse(refused_by_server(chance, values), by_helm=False)
+                    await release.refuse(merged(values, chance.choice(REFUSED_BY_SERVER)), by_helm=False)
                     if chance.random() < 0.5:
                         await release.apply("upgrade", values)
                     else:

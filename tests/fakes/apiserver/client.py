@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -111,11 +112,9 @@ class MemoryClient:
     ) -> ObjectList:  # fmt: skip
         matches = selection(namespace, label_selector, field_selector)
 
-        def read() -> tuple[Objects, str]:
-            return self.server.list(resource.plural, matches)
-
+        selected = _described(namespace, label_selector, field_selector)
         items, version = await self.send(
-            "list", resource.plural, _described(namespace, label_selector, field_selector), read
+            "list", resource.plural, selected, lambda: self.server.list(resource.plural, matches)
         )
         return ObjectList(items if transform is None else [transform(item) for item in items], version)
 
@@ -167,12 +166,12 @@ class MemoryClient:
         if subresource:
             _key(resource, namespace, name)
 
-        def write() -> Body:
+        def write(*, who: str) -> Body:
             if subresource == "token":
                 return {"status": {"token": "t", "expirationTimestamp": "2099-01-01T00:00:00Z"}}
             if subresource == "eviction":
-                return self.server.evict(key, whole, who=self.who, dry_run=dry_run)
-            return self.server.create(plural, whole, who=self.who, namespace=namespace, dry_run=dry_run)
+                return self.server.evict(key, whole, who=who, dry_run=dry_run)
+            return self.server.create(plural, whole, who=who, namespace=namespace, dry_run=dry_run)
 
         return await self._write(resource, "create", key, write, subresource, dry_run=dry_run)
 
@@ -181,15 +180,11 @@ class MemoryClient:
         subresource: str | None = None, patch_type: PatchType = PatchType.MERGE,
         params: Mapping[str, str] | None = None, **_: Any,
     ) -> Body:  # fmt: skip
-        key, change = _key(resource, namespace, name), copied(patch)
-        dry_run = _is_dry_run(params)
-
-        def write() -> Body:
-            return self.server.patch(
-                resource.plural, key, change, who=self.who, subresource=subresource, patch_type=patch_type,
-                dry_run=dry_run,
-            )  # fmt: skip
-
+        key, change, dry_run = _key(resource, namespace, name), copied(patch), _is_dry_run(params)
+        write = partial(
+            self.server.patch, resource.plural, key, change, subresource=subresource, patch_type=patch_type,
+            dry_run=dry_run,
+        )  # fmt: skip
         return await self._write(resource, "patch", key, write, subresource, dry_run=dry_run)
 
     async def update(
@@ -197,10 +192,7 @@ class MemoryClient:
     ) -> Body:
         whole = copied(body)
         key = _key(resource, whole["metadata"].get("namespace"), whole["metadata"]["name"])
-
-        def write() -> Body:
-            return self.server.update(resource.plural, key, whole, who=self.who, subresource=subresource)
-
+        write = partial(self.server.update, resource.plural, key, whole, subresource=subresource)
         return await self._write(resource, "update", key, write, subresource)
 
     async def delete(
@@ -208,25 +200,23 @@ class MemoryClient:
         resource_version: str | None = None, grace_period_seconds: int | None = None, **_: Any,
     ) -> Body:  # fmt: skip
         key = _key(resource, namespace, name)
-
-        def write() -> Body:
-            return self.server.delete(
-                resource.plural, key, who=self.who, uid=uid, resource_version=resource_version,
-                grace=grace_period_seconds,
-            )  # fmt: skip
-
+        write = partial(
+            self.server.delete, resource.plural, key, uid=uid, resource_version=resource_version,
+            grace=grace_period_seconds,
+        )  # fmt: skip
         return await self._write(resource, "delete", key, write, None)
 
     def _committed(self, _commit: Commit) -> None:
         self.wake()
 
     async def _write(
-        self, resource: Resource, verb: str, key: str, action: Callable[[], Body], subresource: str | None, *,
+        self, resource: Resource, verb: str, key: str, action: Callable[..., Body], subresource: str | None, *,
         dry_run: bool = False,
     ) -> Body:  # fmt: skip
-        answer = await self.send(
-            verb, resource.plural, key, lambda: copied(action()), subresource=subresource, dry_run=dry_run
-        )
+        def act() -> Body:
+            return copied(action(who=self.who))  # that of a late request may differ by then
+
+        answer = await self.send(verb, resource.plural, key, act, subresource=subresource, dry_run=dry_run)
         if not dry_run:
             consistency.wrote(self, resource, answer)
         return answer

@@ -127,14 +127,9 @@ async def refused_below(upper: Cluster, namespace: str, *, count: int = 1) -> No
     """Wait until that many pods are bound and refused by their lower scheduler."""
 
     async def stuck() -> bool:
-        found = await pods_of(upper, namespace)
-        refused = [
-            condition
-            for item in found
-            for condition in item["status"].get("conditions") or ()
-            if item["spec"].get("nodeName") and condition.get("reason") == "Unschedulable"
-        ]
-        return len(refused) == count
+        bound = [item for item in await pods_of(upper, namespace) if item["spec"].get("nodeName")]
+        conditions = [one for item in bound for one in item["status"].get("conditions") or ()]
+        return [one.get("reason") for one in conditions].count("Unschedulable") == count
 
     await eventually(stuck, what=f"{count} pods refused below")
 
@@ -143,11 +138,8 @@ async def no_records(upper: Cluster, namespace: str) -> None:
     """Wait until no re-creation is in progress."""
 
     async def none() -> bool:
-        return not (
-            await get(
-                upper, namespace, "controllerrevisions", labels=f"{names.LABEL_DESCHEDULER_RECORD}=true"
-            )
-        )["items"]
+        labels = f"{names.LABEL_DESCHEDULER_RECORD}=true"
+        return not (await get(upper, namespace, "controllerrevisions", labels=labels))["items"]
 
     await eventually(none, what="no records left")
 

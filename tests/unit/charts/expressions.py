@@ -49,14 +49,9 @@ def parse(expression: str) -> promql.Expr:
 
 def selectors(expression: promql.Expr) -> list[promql.VectorSelector]:
     """Yield every selector, also those over a range."""
-    found: list[promql.VectorSelector] = []
-    promql.walk(expression, lambda node: _note(node, found))
-    return found
-
-
-def _note(node: promql.Expr, found: list[promql.VectorSelector]) -> None:
-    if isinstance(node, promql.VectorSelector):
-        found.append(node)
+    found: list[promql.Expr] = []
+    promql.walk(expression, found.append)
+    return [node for node in found if isinstance(node, promql.VectorSelector)]
 
 
 def limits(expression: promql.Expr) -> list[tuple[str, float]]:

@@ -17,7 +17,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
 from tests.serving import client_context, server_context
 from tests.unit.virtual_node.kubelet.lower import Everybody, LowerServer, OnePod, Script, Token
-from virtual_node.kubelet import Authenticator, Authorizer, KubeletServer
+from virtual_node.kubelet import KubeletServer
 
 
 @dataclass(frozen=True)
@@ -101,40 +101,27 @@ def serve(pki: Pki, wire: str) -> Serve:
     """Serves a kubelet API in front of the lower server at a port."""
 
     @asynccontextmanager
-    async def serve(
-        lower_port: int,
-        *,
-        authenticator: Authenticator | None = None,
-        authorizer: Authorizer | None = None,
-        grace: float = 0.0,
-        idle_timeout: float = 60.0,
-        **options: Any,
-    ) -> AsyncIterator[Node]:
-        config = ConnectionConfig(
-            f"{'https' if wire == 'tls' else 'http'}://127.0.0.1:{lower_port}/prefix",
-            ssl_context=pki.client_context() if wire == "tls" else None,
-            credentials=Token(),
-            source="test",
-        )
+    async def serve(lower_port: int, **options: Any) -> AsyncIterator[Node]:
+        context, tls = None, None
+        if wire == "tls":
+            context = pki.client_context()
+            tls = CertificateReloader.from_pair(pki.server, client_ca=pki.ca.certificate)
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{lower_port}/prefix"
+        config = ConnectionConfig(url, ssl_context=context, credentials=Token(), source="test")
+        defaults = {
+            "authenticator": Everybody(),
+            "authorizer": None,
+            "grace": 0.0,
+            "stream_idle_timeout": 60.0,
+        }
         async with Client(config, cluster="east") as client:
             backend = OnePod(client)
             server = KubeletServer(
-                backend,
-                address="127.0.0.1",
-                port=0,
-                tls=CertificateReloader.from_pair(pki.server, client_ca=pki.ca.certificate)
-                if wire == "tls"
-                else None,
-                authenticator=authenticator or Everybody(),
-                authorizer=authorizer,
-                node_name="vnode",
-                stream_idle_timeout=idle_timeout,
-                grace=grace,
-                **options,
+                backend, address="127.0.0.1", port=0, tls=tls, node_name="vnode", **{**defaults, **options}
             )
             await server.start()
             try:
-                yield Node(server, backend, pki.client_context() if wire == "tls" else None)
+                yield Node(server, backend, context)
             finally:
                 await server.stop()
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 from controller_runtime.api.autoscaling import Autoscaling
 from controller_runtime.objects import from_dict
@@ -20,14 +21,6 @@ from multi_scheduler.fit.cluster.pod_info import Placed
 
 GROUP = "virtual-node.io/pod-group"
 MINIMUM = "virtual-node.io/min-members"
-
-
-class _Directory:
-    async def wait(self, _seconds: float) -> bool:
-        return True
-
-    def find(self, name: str, _node: Any) -> VirtualNode | None:
-        return VirtualNode(name, name.removeprefix("vn-"), {}, {}) if name.startswith("vn-") else None
 
 
 def pod(
@@ -98,7 +91,10 @@ class World:
             for number, found in enumerate(nodes):
                 cores, zone = found if isinstance(found, tuple) else (found, "z")
                 self.add_node(name, f"{name}-{number}", cores, zone=zone)
-        directory: Any = _Directory()
+        virtual = {f"vn-{name}": VirtualNode(f"vn-{name}", name, {}, {}) for name in clusters}
+        directory: Any = SimpleNamespace(
+            wait=AsyncMock(return_value=True), find=lambda name, _node: virtual.get(name)
+        )
         self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
         self.queue: list[dict[str, Any]] = []
         self.rejected: list[dict[str, Any]] = []

@@ -142,7 +142,7 @@ async def test_credentials_are_renewed_once(serve: Serve, pki: Pki, wire: str) -
     ("limit", "said"),
     [
         ("answer_timeout", 'cluster "east" cannot be reached: no answer within 0.1 s'),
-        ("idle_timeout", "the command has produced no output for 0.1 s"),
+        ("stream_idle_timeout", "the command has produced no output for 0.1 s"),
     ],
 )
 async def test_a_silent_lower_cluster_is_an_error(
@@ -153,7 +153,7 @@ async def test_a_silent_lower_cluster_is_an_error(
 
     async def silent(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=["v5.channel.k8s.io"])
-        if limit == "idle_timeout":
+        if limit == "stream_idle_timeout":
             await socket.prepare(request)
         await over.wait()
         return socket if socket.prepared else web.Response(status=503)
