@@ -73,7 +73,7 @@ style:
 generate: $(STAMP) ## write all generated files: reference, chart, golden files, plots
 	$(BIN)/python -m hack.docs.reference
 	$(BIN)/python -m hack.chart
-	$(BIN)/python -m tests.unit.charts.regenerate
+	$(BIN)/python -m tests.unit.charts.rendering
 	$(BIN)/python -m hack.placement plots
 	$(BIN)/python -m tests.benchmarks render
 

@@ -10,12 +10,13 @@ from typing import Any
 Body = dict[str, Any]
 Change = Callable[[Random, Body], None]
 """Changes a pod's spec in place."""
-_SAFE = {
+SAFE = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+"""A security context that every preset allows."""
 _CAPABILITIES = ("NET_BIND_SERVICE", "CHOWN", "SYS_CHROOT", "NET_RAW", "SYS_TIME", "ALL", "AUDIT_WRITE")
 _SYSCTLS = (
     "kernel.shm_rmid_forced", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_rmem", "kernel.msgmax", "net.core.somaxconn",
@@ -49,7 +50,7 @@ _VOLUMES: tuple[Body, ...] = (
 
 def generate(random: Random) -> Body:
     """Return a pod: one that every level allows or a bare one, with up to four changes."""
-    context = copy.deepcopy(_SAFE) if random.random() < 0.7 else {}
+    context = copy.deepcopy(SAFE) if random.random() < 0.7 else {}
     kinds = ["containers", *(["initContainers"] if random.random() < 0.4 else [])]
     spec: Body = {
         kind: [{"name": kind.lower(), "image": "busybox", "securityContext": copy.deepcopy(context)}]

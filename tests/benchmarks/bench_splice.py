@@ -13,12 +13,10 @@ import asyncio
 import multiprocessing
 import resource
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -37,22 +35,9 @@ SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade
 BLOCK = 64 * 1024
 
 
-@dataclass(frozen=True)
-class Secrets:
-    """The one certificate of the benchmark; None without TLS."""
-
-    pair: KeyPair | None
-
-    def server(self) -> ssl.SSLContext | None:
-        return None if self.pair is None else server_context(self.pair)
-
-    def client(self) -> ssl.SSLContext | None:
-        return None if self.pair is None else client_context(self.pair)
-
-
-def send(secrets: Secrets, amount: int, ready: Connection) -> None:
+def send(pair: KeyPair | None, amount: int, ready: Connection) -> None:
     """Serve as a lower apiserver: answer every upgrade with a 101 and `amount` bytes."""
-    context, block = secrets.server(), bytes(BLOCK)
+    context, block = server_context(pair) if pair else None, bytes(BLOCK)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ready.send(listener.getsockname()[1])
         while True:
@@ -66,9 +51,9 @@ def send(secrets: Secrets, amount: int, ready: Connection) -> None:
                     connection.sendall(block)
 
 
-def receive(port: int, secrets: Secrets, amount: int) -> float:
+def receive(port: int, pair: KeyPair | None, amount: int) -> float:
     """Request the stream and read it all; return MB/s."""
-    context = secrets.client()
+    context = client_context(pair) if pair else None
     connection: socket.socket = socket.create_connection(("127.0.0.1", port))
     if context is not None:
         connection = context.wrap_socket(connection, server_hostname="localhost")
@@ -96,19 +81,19 @@ def read_head(connection: socket.socket) -> bytes:
     return data.partition(b"\r\n\r\n")[2]
 
 
-def node(secrets: Secrets, lower_port: int, ready: Connection) -> None:
+def node(pair: KeyPair | None, lower_port: int, ready: Connection) -> None:
     """Serve as the virtual node's kubelet API; on request return CPU seconds and peak memory."""
-    asyncio.run(_node(secrets, lower_port, ready))
+    asyncio.run(_node(pair, lower_port, ready))
 
 
-async def _node(secrets: Secrets, lower_port: int, ready: Connection) -> None:
-    scheme = "http" if secrets.pair is None else "https"
-    config = ConnectionConfig(f"{scheme}://localhost:{lower_port}", ssl_context=secrets.client())
+async def _node(pair: KeyPair | None, lower_port: int, ready: Connection) -> None:
+    scheme, context = ("https", client_context(pair)) if pair else ("http", None)
+    config = ConnectionConfig(f"{scheme}://localhost:{lower_port}", ssl_context=context)
     server = KubeletServer(
         OnePod(Client(config)),
         address="127.0.0.1",
         port=0,
-        tls=None if secrets.pair is None else CertificateReloader.from_pair(secrets.pair),
+        tls=CertificateReloader.from_pair(pair) if pair else None,
         authenticator=Everybody(),
         authorizer=None,
         node_name="node",
@@ -134,18 +119,18 @@ def process(target: Any, *arguments: Any) -> Iterator[tuple[Any, Connection]]:
         child.join()
 
 
-def measure(secrets: Secrets, amount: int, rounds: int) -> tuple[float, float, float, float]:
+def measure(pair: KeyPair | None, amount: int, rounds: int) -> tuple[float, float, float, float]:
     """Return the best direct and spliced MB/s, CPU seconds of the node per gigabyte, and its peak memory in MB."""
     with (
-        process(send, secrets, amount) as (lower_port, _),
-        process(node, secrets, lower_port) as (port, line),
+        process(send, pair, amount) as (lower_port, _),
+        process(node, pair, lower_port) as (port, line),
     ):
         line.send(True)
         before, _ = line.recv()
         direct = spliced = 0.0
         for _ in range(rounds):
-            direct = max(direct, receive(lower_port, secrets, amount))
-            spliced = max(spliced, receive(port, secrets, amount))
+            direct = max(direct, receive(lower_port, pair, amount))
+            spliced = max(spliced, receive(port, pair, amount))
         line.send(True)
         after, memory = line.recv()
         return direct, spliced, (after - before) / (rounds * amount / 1e9), memory
@@ -160,8 +145,8 @@ def main(arguments: Sequence[str]) -> int:
     print(
         f"{'':6}{'direct MB/s':>14}{'spliced MB/s':>14}{'ratio':>8}{'node CPU s/GB':>16}{'node peak MB':>14}"
     )
-    for title, secrets in (("plain", Secrets(None)), ("TLS", Secrets(pair))):
-        direct, spliced, cpu, memory = measure(secrets, options.megabytes << 20, options.rounds)
+    for title, used in (("plain", None), ("TLS", pair)):
+        direct, spliced, cpu, memory = measure(used, options.megabytes << 20, options.rounds)
         print(
             f"{title:6}{direct:14.0f}{spliced:14.0f}{spliced / direct:8.2f}{cpu:16.2f}{memory:14.0f}",
             flush=True,

@@ -12,7 +12,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from controller_runtime import resources
@@ -29,35 +29,18 @@ CLIENTS = 32
 _STARTED = frozenset({"Running", "Succeeded"})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LoadResult:
     """Measurements of one load. Times in seconds."""
 
     pods: int
     running_in: float
-    latencies: list[float] = field(repr=False)
-    """Create request sent → Running seen, per pod."""
-    deleted_in: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Return pods per second to Running."""
-        return self.pods / self.running_in
-
-    @property
-    def delete_rate(self) -> float:
-        """Return deletions per second."""
-        return self.pods / self.deleted_in
-
-    @property
-    def p50(self) -> float:
-        """Return the median of create → Running."""
-        return statistics.median(self.latencies)
-
-    @property
-    def p99(self) -> float:
-        """Return the 99th percentile of create → Running."""
-        return percentile(self.latencies, 0.99)
+    rate: float
+    """Pods per second to Running."""
+    delete_rate: float
+    p50: float
+    """Median of the time from the request to create a pod until it is seen Running; ``p99`` is the 99th percentile."""
+    p99: float
 
 
 def pod(name: str, *, namespace: str = "", node: str = "") -> dict[str, Any]:
@@ -119,11 +102,14 @@ async def run_load(
         delete_started = time.perf_counter()
         await for_all(names, lambda name: client.delete(resources.PODS, name, namespace=namespace))
         await watch.until(watch.gone, count)
+        running_in, deleted_in = max(watch.ran.values()) - started, max(watch.gone.values()) - delete_started
         return LoadResult(
             pods=count,
-            running_in=max(watch.ran.values()) - started,
-            latencies=latencies,
-            deleted_in=max(watch.gone.values()) - delete_started,
+            running_in=running_in,
+            rate=count / running_in,
+            delete_rate=count / deleted_in,
+            p50=statistics.median(latencies),
+            p99=percentile(latencies, 0.99),
         )
 
 

@@ -1,4 +1,7 @@
-"""The chart rendered for each file of ``values``, and golden files beside them."""
+"""The chart rendered for each file of ``values``, and golden files beside them.
+
+``python -m tests.unit.charts.rendering`` writes the golden files; read the difference before committing it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from hack.chart.template import template
 VALUES = Path(__file__).with_name("values")
 GOLDEN = Path(__file__).with_name("golden")
 CASES = sorted(path.stem for path in VALUES.glob("*.yaml"))
-COMMAND = "python -m tests.unit.charts.regenerate"
+COMMAND = "python -m tests.unit.charts.rendering"
 _RULES = re.compile(r"(\nkind: (?:Cluster)?Role\n(?:(?!---).*\n)*?rules:\n)(?: {2}.*\n)+")
 _DASHBOARD = re.compile(r"(  virtual-node\.json: \|\n)(?: {4}.*\n|\n)+")
 
@@ -86,3 +89,17 @@ def pod_specs(found: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
         elif "template" in item.get("spec", {}):
             specs.append((name, item["spec"]["template"]["spec"]))
     return specs
+
+
+def regenerate() -> None:
+    """Write a golden file for each file of values, remove those without one."""
+    GOLDEN.mkdir(exist_ok=True)
+    for case in CASES:
+        (GOLDEN / f"{case}.yaml").write_text(golden(case), encoding="utf-8")
+    for path in GOLDEN.glob("*.yaml"):
+        if path.stem not in CASES:
+            path.unlink()
+
+
+if __name__ == "__main__":
+    regenerate()

@@ -8,15 +8,7 @@ from typing import Any
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.api.policy.decision import Violation, violations
 from controller_runtime.api.policy.rules import PolicySet
-
-SAFE: Mapping[str, Any] = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "runAsNonRoot": True,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-"""A security context that every preset allows."""
-
+from tests.generated_pods import SAFE
 
 _NAMESPACE = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
 INJECTED: Sequence[Mapping[str, Any]] = (

@@ -17,28 +17,15 @@ _OLD_EVENTS = (
     ("FailedCreatePodSandBox", "network is not ready"),
     ("Killing", "Container c0 failed liveness probe, will be restarted"),
 )
-_SCENES = (
-    "running",
-    "running",
-    "running",
-    "completed",
-    "half-completed",
-    "starting",
-    "initializing",
-    "unbound",
-    "ending",
-)
+_SCENES = (*["running"] * 3, "completed", "half-completed", "starting", "initializing", "unbound", "ending")
 
 
 def healthy_pod(chance: random.Random, number: int) -> tuple[Json, Json | None, list[Json]]:
     """Return a pod, its lower pod (None: the lower cluster is not read) and events about it."""
     scene = chance.choice(_SCENES)
     owner = "Job" if scene in {"completed", "half-completed"} else chance.choice(_OWNERS)
-    age = (
-        chance.uniform(1, 25)
-        if scene in {"starting", "unbound", "initializing"}
-        else chance.uniform(400, 1e7)
-    )
+    is_young = scene in {"starting", "unbound", "initializing"}
+    age = chance.uniform(1, 25) if is_young else chance.uniform(400, 1e7)
     # A Job's pod that has completed a part of its containers has at least two.
     names = [f"c{place}" for place in range(chance.randint(2 if scene == "half-completed" else 1, 4))]
     spec: Json = {
@@ -62,7 +49,7 @@ def healthy_pod(chance: random.Random, number: int) -> tuple[Json, Json | None, 
         metadata["deletionTimestamp"] = ago(chance.uniform(-300, 60))
     pod = {"metadata": metadata, "spec": spec, "status": _status(chance, scene, spec, age)}
     lower = None
-    if scene not in {"unbound", "starting", "initializing"} and chance.random() < 0.5:
+    if not is_young and chance.random() < 0.5:
         lower = {**pod, "metadata": {**metadata, "finalizers": []}, "spec": {**spec, "nodeName": "n1"}}
     is_old = scene in {"running", "completed"}
     events = [
