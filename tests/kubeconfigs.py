@@ -31,3 +31,8 @@ def write(path: Path, content: Any) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
     return str(path)
+
+
+def write_token(path: Path, token: str) -> None:
+    """Write a kubeconfig with that token, for an unreachable server."""
+    write(path, whole(cluster={"server": "http://127.0.0.1:1"}, user={"token": token}))

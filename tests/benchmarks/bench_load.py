@@ -15,7 +15,6 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from controller_runtime.client.client import Client
 from hack.sandbox import Sandbox
@@ -95,16 +94,6 @@ def _cpu_of(sandbox: Sandbox, processes: Sequence[Process]) -> dict[str, float]:
     return found | {"benchmark": usage(os.getpid()).cpu}
 
 
-async def start_variants(
-    sandbox: Sandbox, lower_kubeconfig: Path, flags: Sequence[str]
-) -> dict[str, Process]:
-    """Start a virtual node for each variant and wait until all are Ready; return the processes by title."""
-    return {
-        title: await start_node(sandbox, "vn-" + title.replace(" ", "-"), lower_kubeconfig, *extra, *flags)
-        for title, extra in VARIANTS.items()
-    }
-
-
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=2000)
@@ -136,9 +125,13 @@ async def main(arguments: Sequence[str]) -> int:
                 lower_kubeconfig = await stack.enter_async_context(
                     delayed(lower_kubeconfig, port=sandbox.lower[0].port, seconds=options.delay)
                 )
-            processes = await start_variants(
-                sandbox, lower_kubeconfig, [f"--log-level={options.log_level}", *options.flag]
-            )
+            flags = [f"--log-level={options.log_level}", *options.flag]
+            processes = {
+                title: await start_node(
+                    sandbox, f"vn-{title.replace(' ', '-')}", lower_kubeconfig, *own, *flags
+                )
+                for title, own in VARIANTS.items()
+            }
             before = {title: usage(process.pid).cpu for title, process in processes.items()}
             await asyncio.sleep(IDLE_SECONDS)
             for title, process in processes.items():

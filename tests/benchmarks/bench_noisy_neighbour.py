@@ -25,12 +25,12 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, NotFound
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports
+from tests.background import working
 from tests.benchmarks.bench_load import show
 from tests.benchmarks.bench_many_pods import scrape
-from tests.benchmarks.load import LoadResult, for_all, pod, run_load
+from tests.benchmarks.load import LoadResult, PodWatch, for_all, make_namespace, pod, run_load
 from tests.benchmarks.stage import client_of, until_ready
 from tests.benchmarks.usage import usage
 from tests.hostile_server import KINDS
@@ -58,9 +58,8 @@ async def main(arguments: Sequence[str]) -> int:
     async with Sandbox(lower=2, progress=lambda line: print(f"# {line}", flush=True)) as sandbox:
         hostile, metrics, kubelet = free_ports(3)
         file = sandbox.directory / "virtual-node.json"
-        file.write_text(
-            json.dumps(_configuration(sandbox, hostile=hostile, metrics=metrics, kubelet=kubelet))
-        )
+        configuration = _configuration(sandbox, hostile=hostile, metrics=metrics, kubelet=kubelet)
+        file.write_text(json.dumps(configuration))
         process = await sandbox.start_virtual_node("--config", str(file), f"--log-level={options.log_level}")
         await until_ready(sandbox.upper, "vn1", "vn2")
         upper, lower = await client_of(sandbox.upper), await client_of(sandbox.lower[0])
@@ -69,7 +68,7 @@ async def main(arguments: Sequence[str]) -> int:
             show("alone", alone)
             before = await _stalls(metrics)
             unready: list[str] = []
-            watch = asyncio.create_task(_watch_nodes(upper, unready))
+            await stack.enter_async_context(working(_watch_nodes(upper, unready)))
 
             async def step(what: str) -> None:
                 took, last = usage(process.pid), _longest(before, await _stalls(metrics))
@@ -100,8 +99,6 @@ async def main(arguments: Sequence[str]) -> int:
             await step(f"{options.over_quota} pods over quota")
             beside = await _load(upper, options, "quiet-beside")
             show("beside noisy neighbours", beside)
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
             stall = _longest(before, await _stalls(metrics))
             peak = usage(process.pid).peak_mib
     rows = [
@@ -140,21 +137,12 @@ async def _load(upper: Client, options: argparse.Namespace, namespace: str) -> L
 
 async def _make_noise(upper: Client, lower: Client, options: argparse.Namespace) -> None:
     """Create the noisy namespace with a lower quota, the pod of many references and those that are slow to redact."""
-    await upper.create(resources.NAMESPACES, {"metadata": {"name": _NOISY}})
-    await _create_with_retries(upper, pod("first", namespace=_NOISY, node="vn1"))
-    while True:
-        try:
-            await lower.get(resources.NAMESPACES, _NOISY)
-            break
-        except NotFound:
-            await asyncio.sleep(0.2)
+    await make_namespace(upper, _NOISY)
+    await upper.create(resources.PODS, pod("first", namespace=_NOISY, node="vn1"))
+    async with PodWatch(lower, namespace=_NOISY) as watch:
+        await watch.until(watch.seen, 1)
     quota = {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "1"}}}
-    await lower.request(
-        "POST",
-        f"/api/v1/namespaces/{_NOISY}/resourcequotas",
-        body=json.dumps({"apiVersion": "v1", "kind": "ResourceQuota", **quota}).encode(),
-        headers={"Content-Type": "application/json"},
-    )
+    await lower.create(resources.RESOURCE_QUOTAS, quota, namespace=_NOISY)
     many = pod("references", namespace=_NOISY, node="vn1")
     many["spec"]["containers"][0]["envFrom"] = [
         {"configMapRef": {"name": f"c{number}"}} for number in range(options.references)
@@ -165,17 +153,6 @@ async def _make_noise(upper: Client, lower: Client, options: argparse.Namespace)
         selector = {"nodeSelector": {"key": "eyJaaaaaaaa-" * 8000}}
         slow["metadata"]["annotations"] = {"clusterSelector": json.dumps(selector)}
         await upper.create(resources.PODS, slow)
-
-
-async def _create_with_retries(upper: Client, body: dict[str, Any]) -> None:
-    """Create a pod, once the namespace has the ServiceAccount that admission requires."""
-    while True:
-        try:
-            await upper.create(resources.PODS, body)
-        except ApiError:
-            await asyncio.sleep(0.2)
-        else:
-            return
 
 
 @contextlib.asynccontextmanager

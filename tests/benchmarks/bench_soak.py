@@ -135,7 +135,10 @@ class _Soak:
                     await task  # raises what ended it
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._calm()
+            for proxy in self._proxies:
+                proxy.end()
+            if not self._processes[KILLED].running:
+                await self._processes[KILLED].start()
             await self._end(watch)
             watching.cancel()
         observed = self._observed
@@ -197,12 +200,6 @@ class _Soak:
             process.check()
             self._observed.memory.append((time.perf_counter() - begun, usage(process.pid).rss_mib))
             await asyncio.sleep(5)
-
-    async def _calm(self) -> None:
-        for proxy in self._proxies:
-            proxy.end()
-        if not self._processes[KILLED].running:
-            await self._processes[KILLED].start()
 
     async def _end(self, watch: PodWatch) -> None:
         """Wait until all pods run, delete them, and wait until nothing is left of them."""

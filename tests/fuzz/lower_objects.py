@@ -89,16 +89,12 @@ def _metrics(raw: bytes) -> None:
     stats.from_resource_metrics(text, "n")
 
 
+_POD_JSON, _NODE_JSON = json.dumps(_LOWER).encode(), json.dumps(_NODE).encode()
 TARGETS = (
-    Target("lower-pod-status", _status, (json.dumps(_LOWER).encode(),), MALFORMED),
-    Target("lower-node", _node, (json.dumps(_NODE).encode(),), MALFORMED),
-    Target("lower-node-index", _index, (json.dumps(_NODE).encode(),), MALFORMED),
-    Target(
-        "lower-pod-shrunk",
-        lambda raw: shrink_pod(decode_object(raw)),
-        (json.dumps(_LOWER).encode(),),
-        MALFORMED,
-    ),
+    Target("lower-pod-status", _status, (_POD_JSON,), MALFORMED),
+    Target("lower-node", _node, (_NODE_JSON,), MALFORMED),
+    Target("lower-node-index", _index, (_NODE_JSON,), MALFORMED),
+    Target("lower-pod-shrunk", lambda raw: shrink_pod(decode_object(raw)), (_POD_JSON,), MALFORMED),
     Target("lower-event", _event, (json.dumps(_EVENT).encode(),), MALFORMED),
     Target("lower-metrics", _metrics, (_METRICS,), MALFORMED),
 )

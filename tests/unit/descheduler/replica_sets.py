@@ -20,6 +20,7 @@ _OWNER = {
     "uid": "rs",
     "controller": True,
 }
+_LABELS = {"app": "web", "pod-template-hash": HASH}
 _READY = {"type": "Ready", "status": "True"}
 
 
@@ -38,30 +39,13 @@ class ReplicaSets:
         self.ready_after = ready_after
         self.fewest = replicas
         self._created = 0
-        cluster.put(
-            "deployments",
-            {
-                "metadata": {"name": "web", "namespace": "default", "uid": "deployment"},
-                "spec": {"replicas": replicas, "strategy": {"rollingUpdate": {"maxSurge": "50%"}}},
-            },
-        )
-        cluster.put(
-            "replicasets",
-            {
-                "metadata": {
-                    "name": f"web-{HASH}",
-                    "namespace": "default",
-                    "uid": "rs",
-                    "ownerReferences": [
-                        {"kind": "Deployment", "name": "web", "uid": "deployment", "controller": True}
-                    ],
-                },
-                "spec": {
-                    "replicas": replicas,
-                    "selector": {"matchLabels": {"app": "web", "pod-template-hash": HASH}},
-                },
-            },
-        )
+        spec: dict[str, Any] = {"replicas": replicas, "strategy": {"rollingUpdate": {"maxSurge": "50%"}}}
+        metadata = {"name": "web", "namespace": "default", "uid": "deployment"}
+        cluster.put("deployments", {"metadata": metadata, "spec": spec})
+        owner = {"kind": "Deployment", "name": "web", "uid": "deployment", "controller": True}
+        spec = {"replicas": replicas, "selector": {"matchLabels": _LABELS}}
+        own = {"name": _OWNER["name"], "namespace": "default", "uid": "rs", "ownerReferences": [owner]}
+        cluster.put("replicasets", {"metadata": own, "spec": spec})
         for _ in range(replicas):
             self._create(on, is_ready=True)
         cluster.observers.append(self._count)
@@ -110,8 +94,7 @@ class ReplicaSets:
     def _create(self, on: str, *, is_ready: bool) -> None:
         self._created += 1
         name = f"web-{self._created}"
-        labels = {"app": "web", "pod-template-hash": HASH}
-        body = pod(name, on=on, phase="Running", refused_at=None, labels=labels, ownerReferences=[_OWNER])
+        body = pod(name, on=on, phase="Running", refused_at=None, labels=_LABELS, ownerReferences=[_OWNER])
         if is_ready:
             body["status"]["conditions"].append(_READY)
         self.cluster.put("pods", {**body, "metadata": {**body["metadata"], "creationTimestamp": _moment()}})

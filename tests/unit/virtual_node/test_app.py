@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
 from tests.background import working
-from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
+from tests.kubeconfigs import write_token
 from virtual_node import supervision
 from virtual_node.app import App
 from virtual_node.config.types import Config, LeaderElectionConfig, LowerClusterConfig

@@ -18,7 +18,7 @@ from multi_scheduler.config import Config, SchedulerClusterConfig
 from multi_scheduler.process import connections
 from multi_scheduler.process.profile_clusters import ProfileClusters
 from tests.background import working
-from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
+from tests.kubeconfigs import write_token
 
 
 class _Program:

@@ -24,6 +24,13 @@ POD_UID = str(uuid.uuid4())
 """Not that of another test run on this machine: a worker waits for other processes of its pod."""
 SPACE, SWARM, WORKER = "default", "streams", "worker-0"
 NAME = f"{SWARM}.{WORKER}"
+_SETTINGS: dict[str, Any] = {
+    "swarm": SWARM, "namespace": SPACE, "worker": WORKER, "pod_uid": POD_UID, "http_port": 0,
+}  # fmt: skip
+_SHARE = {
+    "podUID": POD_UID, "handover": "Exclusive", "refresh": "Signal", "fenceSeconds": 0, "parts": 1,
+}  # fmt: skip
+"""Of a share: what no test varies without saying so."""
 
 
 class FakeApi:
@@ -54,17 +61,7 @@ class FakeApi:
 
     def settings(self, **more: Any) -> Settings:
         """A worker's settings for this server."""
-        return Settings(
-            **{
-                "swarm": SWARM,
-                "namespace": SPACE,
-                "worker": WORKER,
-                "pod_uid": POD_UID,
-                "api_server": self.url,
-                "http_port": 0,
-                **more,
-            }
-        )
+        return Settings(**{**_SETTINGS, "api_server": self.url, **more})
 
     def set(self, plural: str, name: str, body: dict[str, Any]) -> None:
         """Create or replace an object."""
@@ -91,18 +88,8 @@ class FakeApi:
     def share(self, version: int, states: dict[str, str], *, session: str = "", **more: Any) -> None:
         """Write a share; for the registered session unless another is given."""
         jobs = [{"name": name, "weight": 1, "state": state} for name, state in states.items()]
-        content = {
-            "podUID": POD_UID,
-            "session": session or self.last["session"],
-            "version": version,
-            "handover": "Exclusive",
-            "refresh": "Signal",
-            "fenceSeconds": 0,
-            "parts": 1,
-            "jobs": jobs,
-            **more,
-        }
-        self.set("configmaps", NAME, config_map(content))
+        own = {"session": session or self.last["session"], "version": version, "jobs": jobs}
+        self.set("configmaps", NAME, config_map({**_SHARE, **own, **more}))
 
     @property
     def last(self) -> dict[str, Any]:

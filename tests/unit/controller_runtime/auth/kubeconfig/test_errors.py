@@ -12,7 +12,7 @@ from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import sign
 from tests.kubeconfigs import whole, write
-from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, b64
+from tests.unit.controller_runtime.auth.kubeconfig.conftest import CA, PAIR, b64
 
 
 def broken(**changes: Any) -> dict[str, Any]:

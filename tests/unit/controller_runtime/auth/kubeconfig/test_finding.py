@@ -11,7 +11,7 @@ import yaml
 from controller_runtime.auth import kubeconfig
 from controller_runtime.errors import ConfigError
 from tests.kubeconfigs import whole, write
-from tests.unit.controller_runtime.auth.kubeconfig.files import CA
+from tests.unit.controller_runtime.auth.kubeconfig.conftest import CA
 
 
 async def test_explicit_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from controller_runtime.auth import kubeconfig
 from controller_runtime.errors import ConfigError
 from tests.kubeconfigs import whole, write
-from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, b64
+from tests.unit.controller_runtime.auth.kubeconfig.conftest import CA, PAIR, b64
 
 
 async def test_openid_connect_user(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import sign
 from tests.kubeconfigs import whole, write
-from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, peer_name
+from tests.unit.controller_runtime.auth.kubeconfig.conftest import CA, PAIR, peer_name
 
 
 @pytest.mark.looptime

@@ -16,7 +16,7 @@ from controller_runtime.auth.credentials import StaticCredentials
 from controller_runtime.client.client import Client
 from controller_runtime.tls.client_tls import TlsMaterial
 from tests.kubeconfigs import whole, write
-from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, b64, peer_name
+from tests.unit.controller_runtime.auth.kubeconfig.conftest import CA, PAIR, b64, peer_name
 from tests.unit.controller_runtime.loopback import answers, reply, serve
 
 
