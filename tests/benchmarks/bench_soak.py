@@ -31,7 +31,7 @@ from hack.sandbox.process import Process
 from tests.benchmarks.fault_proxy import FaultProxy
 from tests.benchmarks.load import PodWatch, make_namespace, pod
 from tests.benchmarks.soak_verdict import Observed, verdict
-from tests.benchmarks.stage import Stage, progress, stage, until_ready
+from tests.benchmarks.stage import Stage, progress, stage, start_node
 from tests.benchmarks.usage import percentile, usage
 
 RATE, LIFE = 10.0, 15.0
@@ -61,23 +61,16 @@ async def soak(
         warm_up: seconds until memory is compared.
         evidence: folder for logs, and for the pods of both clusters at the end; None: not kept.
     """
-    log_level = "error" if evidence is None else "debug"
+    log_level = f"--log-level={'error' if evidence is None else 'debug'}"
     async with stage(kwok_nodes=5) as at, AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(FaultProxy(one)) for one in at.sandbox.clusters]
         kubeconfigs = [proxy.kubeconfig() for proxy in proxies]
         processes = {
-            name: await at.sandbox.start_virtual_node(
-                f"--kubeconfig={kubeconfigs[0]}",
-                f"--client-kubeconfig={kubeconfigs[1]}",
-                f"--nodename={name}",
-                "--adopt-namespaces=*",
-                f"--log-level={log_level}",
-                name=name,
-                env={"KUBELET_PORT": "0"},
+            name: await start_node(
+                at.sandbox, name, kubeconfigs[1], f"--kubeconfig={kubeconfigs[0]}", log_level
             )
             for name in (STEADY, KILLED)
         }
-        await until_ready(at.sandbox.upper, STEADY, KILLED)
         await make_namespace(at.upper, NAMESPACE)
         run = _Soak(at.upper, at.lower[0], processes, proxies, random.Random(seed))
         found = await run.run(seconds, warm_up)

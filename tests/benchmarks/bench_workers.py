@@ -24,7 +24,7 @@ from controller_runtime.leaderelection import record
 from hack.sandbox import Sandbox
 from hack.sandbox.process import Process
 from tests.benchmarks.load import LoadResult, run_load
-from tests.benchmarks.stage import client_of
+from tests.benchmarks.stage import client_of, entry, until_ready
 from tests.benchmarks.usage import usage
 from tests.waiting import becomes, node_ready
 
@@ -51,10 +51,7 @@ async def main(arguments: Sequence[str]) -> int:
         config = {
             "apiVersion": "virtual-node.io/v1alpha1",
             "kind": "VirtualNodeConfiguration",
-            "clusters": [
-                {"name": name, "kubeconfig": str(cluster.kubeconfig), "namespaces": {"adopt": True}}
-                for name, cluster in zip(names, sandbox.lower, strict=True)
-            ],
+            "clusters": [entry(cluster, namespaces={"adopt": True}) for cluster in sandbox.lower],
         }
         file.write_text(json.dumps(config), encoding="utf-8")
         found: dict[int, list[float]] = {1: [], options.workers: []}
@@ -77,9 +74,7 @@ async def _measure(
         f"--config={file}", f"--workers={workers}", "--log-level=warn", name=f"workers-{workers}",
         env={"KUBELET_PORT": "0"},
     )  # fmt: skip
-    for name in names:
-        await sandbox.upper.kubectl("wait", "--for=create", f"node/{name}", "--timeout=60s")
-        await sandbox.upper.kubectl("wait", "--for=condition=Ready", f"node/{name}", "--timeout=60s")
+    await until_ready(sandbox.upper, *names)
     if workers > 1:
         # The first worker takes all clusters, and gives a part of them to the others.
         await becomes(lambda: _owners(upper), workers, what="every worker runs clusters")

@@ -54,7 +54,7 @@ async def client_of(cluster: Cluster) -> Client:
     return Client(config, qps=0, user_agent="benchmark", cluster=cluster.name, timeout=120)
 
 
-async def start_node(sandbox: Sandbox, name: str, lower_kubeconfig: Path, *flags: str) -> Process:
+async def start_node(sandbox: Sandbox, name: str, lower_kubeconfig: Path | str, *flags: str) -> Process:
     """Start a virtual node of this name and wait until it is Ready."""
     process = await sandbox.start_virtual_node(
         f"--nodename={name}",

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from controller_runtime import resources
+from controller_runtime.api import timestamps
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, NotFound
@@ -112,11 +113,10 @@ class NodeAgent:
 
     def kill(self, name: str) -> bool:
         """Kill a pod's process; it is restarted as a container is."""
-        for one in self.processes.values():
-            if one.name == name:
-                one.process.kill()
-                return True
-        return False
+        found = [one for one in self.processes.values() if one.name == name]
+        for one in found:
+            one.process.kill()
+        return bool(found)
 
     async def _work(self, client: Client) -> None:
         node = f"{self.lower.name}-agent"
@@ -140,8 +140,8 @@ class NodeAgent:
     async def _renew(client: Client, node: str) -> None:
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
         await client.patch(resources.NODES, node, {"status": {"conditions": [ready]}}, subresource="status")
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        spec = {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": now}
+        now = datetime.now(UTC)
+        spec = {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": timestamps.micro_time(now)}
         body = {"metadata": {"name": node, "namespace": "kube-node-lease"}, "spec": spec}
         try:
             await client.patch(resources.LEASES, node, body, namespace="kube-node-lease")
@@ -198,22 +198,15 @@ class NodeAgent:
 
 async def _set_status(client: Client, pod: Object, *, phase: str) -> None:
     runs = phase == "Running"
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    now = timestamps.rfc3339(datetime.now(UTC))
     state = {"running": {"startedAt": now}} if runs else {"terminated": {"exitCode": 143, "finishedAt": now}}
     conditions = [
         {"type": kind, "status": str(runs)} for kind in ("PodScheduled", "Ready", "ContainersReady")
     ]
-    container = {
-        "name": "worker",
-        "image": "none",
-        "imageID": "",
-        "restartCount": 0,
-        "ready": runs,
-        "state": state,
-    }
+    container = {"name": "worker", "image": "none", "imageID": "", "restartCount": 0}
     status = {
         "phase": phase, "startTime": now, "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
-        "conditions": conditions, "containerStatuses": [container],
+        "conditions": conditions, "containerStatuses": [{**container, "ready": runs, "state": state}],
     }  # fmt: skip
     body = {"metadata": {"uid": pod.uid}, "status": status}
     with contextlib.suppress(NotFound):

@@ -21,15 +21,9 @@ def now() -> datetime:
 def node(name: str, *, ready: bool = True, cpu: str = "10", **options: Any) -> dict[str, Any]:
     """Return a virtual node."""
     condition = {"type": "Ready", "status": "True" if ready else "False", "reason": options.pop("reason", "")}
+    labels = {"type": "virtual-kubelet", "kubernetes.io/hostname": name, **options.pop("labels", {})}
     return {
-        "metadata": {
-            "name": name,
-            "labels": {
-                "type": "virtual-kubelet",
-                "kubernetes.io/hostname": name,
-                **options.pop("labels", {}),
-            },
-        },
+        "metadata": {"name": name, "labels": labels},
         "spec": {"taints": [{"key": "virtual-kubelet.io/provider", "effect": "NoSchedule"}], **options},
         "status": {"conditions": [condition], "allocatable": {"cpu": cpu, "memory": "10Gi", "pods": "100"}},
     }
@@ -49,22 +43,13 @@ def pod(
     """Return a pod on a virtual node that its lower scheduler refuses, or with ``refused_at=None`` schedules."""
     scheduled: dict[str, Any] = {"type": "PodScheduled", "status": "True"}
     if refused_at is not None:
-        scheduled = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": "0/3 nodes are available",
-            "lastTransitionTime": timestamps.rfc3339(refused_at),
-        }
+        why = {"reason": "Unschedulable", "message": "0/3 nodes are available"}
+        scheduled |= {"status": "False", **why, "lastTransitionTime": timestamps.rfc3339(refused_at)}
     owners = [{"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": owner, "controller": True}]
     placed = {"nodeName": on} if on else {}
+    owned = {"ownerReferences": owners} if owner else {}
     return {
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            **({"ownerReferences": owners} if owner else {}),
-            **metadata,
-        },
+        "metadata": {"name": name, "namespace": "default", **owned, **metadata},
         "spec": {
             "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}],
             "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
@@ -77,10 +62,6 @@ def pod(
 
 def cached(body: Mapping[str, Any]) -> Object:
     """Return the object of a cache."""
-    metadata = {
-        "uid": "u",
-        "resourceVersion": "1",
-        "creationTimestamp": timestamps.rfc3339(START),
-        **body["metadata"],
-    }
+    made = {"uid": "u", "resourceVersion": "1", "creationTimestamp": timestamps.rfc3339(START)}
+    metadata = {**made, **body["metadata"]}
     return from_dict({"apiVersion": "v1", "kind": "Pod", **body, "metadata": metadata})

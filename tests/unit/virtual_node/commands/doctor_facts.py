@@ -53,15 +53,11 @@ def configuration(client: Json | None = None) -> dict[str, Any]:
     """Return the webhook's configuration, with a valid CA."""
     bundle = base64.b64encode(make_ca("ca", now=NOW - timedelta(days=1)).certificate).decode()
     service = {"namespace": "kube-system", "name": "webhook"}
-    return {
-        "metadata": {"name": "virtual-node-webhook"},
-        "webhooks": [
-            {
-                "name": "pods.virtual-node.io",
-                "clientConfig": client or {"service": service, "caBundle": bundle},
-            }
-        ],
+    hook = {
+        "name": "pods.virtual-node.io",
+        "clientConfig": client or {"service": service, "caBundle": bundle},
     }
+    return {"metadata": {"name": "virtual-node-webhook"}, "webhooks": [hook]}
 
 
 def webhook(**more: Any) -> Webhook:
