@@ -28,6 +28,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object
 from hack.sandbox.process import Process
+from tests.background import working
 from tests.benchmarks.fault_proxy import FaultProxy
 from tests.benchmarks.load import PodWatch, make_namespace, pod
 from tests.benchmarks.soak_verdict import Observed, verdict
@@ -118,8 +119,7 @@ class _Soak:
 
         below = Informer(self._lower, resources.PODS, namespace=NAMESPACE)
         below.add_handler(on_add=note)
-        async with PodWatch(self._upper, namespace=NAMESPACE) as watch:
-            watching = asyncio.create_task(below.run())
+        async with PodWatch(self._upper, namespace=NAMESPACE) as watch, working(below.run()):
             begun = time.perf_counter()
             tasks = [asyncio.create_task(one) for one in (self._churn(), self._fault(), self._sample(begun))]
             await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
@@ -133,7 +133,6 @@ class _Soak:
             if not self._processes[KILLED].running:
                 await self._processes[KILLED].start()
             await self._end(watch)
-            watching.cancel()
         observed = self._observed
         observed.created = len(self._sent)
         observed.doubled = sorted(uid for uid, found in lower_uids.items() if len(found) > 1)

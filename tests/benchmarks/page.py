@@ -8,7 +8,7 @@ from pathlib import Path
 from hack.plots.lines import LineChart, draw
 from hack.plots.page import put
 from hack.plots.svg import THEMES
-from tests.benchmarks import mirroring_tables, records, tables
+from tests.benchmarks import records, tables
 from tests.benchmarks.records import Record
 from tests.benchmarks.suite import BENCHMARKS
 
@@ -17,7 +17,7 @@ PAGE = DOCS / "benchmarks.md"
 _BUSY = 0.5
 """Cores in use before a run above which the page warns of its figures."""
 _TABLES: Mapping[str, Callable[[Record], str]] = {
-    "mirroring": mirroring_tables.table,
+    "mirroring": tables.mirroring,
     "jobs": tables.jobs,
     "service-levels": tables.service_levels,
     "soak": tables.soak,
@@ -27,7 +27,7 @@ _TABLES: Mapping[str, Callable[[Record], str]] = {
     "inspect": tables.inspect,
 }
 """Benchmarks with tables of their own; for others the page shows the printed lines."""
-_CHARTS: Mapping[str, Callable[[Record], Mapping[str, LineChart]]] = {"mirroring": mirroring_tables.charts}
+_CHARTS: Mapping[str, Callable[[Record], Mapping[str, LineChart]]] = {"mirroring": tables.mirroring_charts}
 
 
 def write() -> None:

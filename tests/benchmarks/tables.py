@@ -1,13 +1,16 @@
-"""Tables of the benchmarks' page."""
+"""Tables and plots of the benchmarks' page."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import readable
+from hack.plots.lines import Axis, LineChart, Point
 from tests.benchmarks.records import Record
+
+_PODS, _SECONDS = Axis("pods", is_logarithmic=True), Axis("seconds since the Deployment was created")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -23,6 +26,67 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     if len(values) == 1:
         return middle
     return f"{middle} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+
+def mirroring(record: Record) -> str:
+    """Return the medians and ranges of ``bench_mirroring``."""
+    heads = ["variant", "pods", "seconds to all started", "pods/s", "p50, s", "p99, s", "deletes/s", "CPU ms per pod"]  # fmt: skip
+    rows = [
+        [
+            variant,
+            f"{pods:,}",
+            spread([run["seconds"] for run in runs]),
+            spread([pods / run["seconds"] for run in runs]),
+            spread([run["p50"] for run in runs], 2),
+            spread([run["p99"] for run in runs], 2),
+            spread([pods / run["deleteSeconds"] for run in runs]),
+            spread([run["cpuSeconds"] / pods * 1000 for run in runs if "cpuSeconds" in run]),
+        ]
+        for (variant, pods), runs in _grouped(record).items()
+    ]
+    return table(heads, rows)
+
+
+def mirroring_charts(record: Record) -> Mapping[str, LineChart]:
+    """Return the plots of ``bench_mirroring`` by name."""
+    most = max(run["pods"] for run in record["figures"]["runs"])
+    over_time = record["figures"]["overTime"]
+
+    def by_pods(title: str, axis: Axis, value: Callable[[Record], float]) -> LineChart:
+        return LineChart(title, _PODS, axis, _series(record, value))
+
+    def by_time(what: str, axis: Axis, value: Callable[[Sequence[float]], float]) -> LineChart:
+        title = f"{what} of the virtual node's process: {most:,} pods start, then are deleted"
+        series = {name: [(row[0], value(row)) for row in rows] for name, rows in sorted(over_time.items())}
+        return LineChart(title, _SECONDS, axis, series, mark_points=False)
+
+    seconds = Axis("seconds", is_logarithmic=True)
+    throughput = "Throughput: pods of one Deployment until all have started"
+    return {
+        "throughput": by_pods(throughput, Axis("pods/s"), lambda run: run["pods"] / run["seconds"]),
+        "p50": by_pods("Median time from creation to Running", seconds, lambda run: run["p50"]),
+        "p99": by_pods(
+            "99th percentile of the time from creation to Running", seconds, lambda run: run["p99"]
+        ),
+        "cpu": by_time("CPU", Axis("% of one core"), lambda row: 100 * row[1]),
+        "memory": by_time("Memory", Axis("MiB"), lambda row: row[2]),
+    }
+
+
+def _grouped(record: Record) -> dict[tuple[str, int], list[Record]]:
+    """Return the runs by variant and number of pods, in the order of both."""
+    found: dict[tuple[str, int], list[Record]] = {}
+    for run in sorted(record["figures"]["runs"], key=lambda run: (run["variant"], run["pods"])):
+        found.setdefault((run["variant"], run["pods"]), []).append(run)
+    return found
+
+
+def _series(record: Record, value: Callable[[Record], float]) -> dict[str, list[Point]]:
+    """Return the medians of a value over the number of pods, by variant."""
+    series: dict[str, list[Point]] = {}
+    for (variant, pods), runs in _grouped(record).items():
+        series.setdefault(variant, []).append((pods, statistics.median(value(run) for run in runs)))
+    return series
 
 
 def jobs(record: Record) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.helm import NAMESPACE
+from tests.background import working
 from tests.waiting import own_namespace
 
 from .conftest import create, eventually, get, pod, ready
@@ -36,13 +37,10 @@ async def pods_each_second(installed: Sandbox) -> AsyncIterator[None]:
             await asyncio.sleep(1)
 
     async with own_namespace(upper, lower) as namespace:
-        following = asyncio.create_task(follow(namespace))
-        try:
+        async with working(follow(namespace)) as following:
             yield
             over.set()
             await following
-        finally:
-            following.cancel()
         above, below = await asyncio.gather(*(get(one, namespace, "pods") for one in (upper, lower)))
         owners = [one["metadata"]["labels"]["virtual-node.io/upper-uid"] for one in below["items"]]
         assert sorted(owners) == sorted(one["metadata"]["uid"] for one in above["items"])

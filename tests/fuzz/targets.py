@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import tempfile
 from datetime import UTC, datetime
 from typing import Any
+from unittest import mock
 
 from multidict import MultiDict
 
 from controller_runtime import errors
 from controller_runtime.api import cluster_selector, decoding, matching, quantity, timestamps
 from controller_runtime.api.moving import node_avoidance
-from controller_runtime.auth import exec_credentials
+from controller_runtime.auth import exec_credentials, kubeconfig
+from controller_runtime.auth.exec_credentials import Plugin
 from controller_runtime.client import decoding as wire
 from controller_runtime.objects import decode_object
 from controller_runtime.process import flags
 from controller_runtime.util import lines
 from multi_scheduler import config as scheduler_config
 from multi_scheduler.extender import protocol
-from tests.fuzz import kubeconfigs, lower_objects, reviews
+from tests.fuzz import lower_objects, reviews
 from tests.fuzz.target import MALFORMED, Target
 from virtual_node.config import file
 from virtual_node.kubelet.auth import authentication
@@ -132,6 +137,34 @@ def _certificate_user(raw: bytes) -> None:
     assert user is None or user.name
 
 
+def _kubeconfig(raw: bytes) -> None:
+    if b"exec" in raw or b"auth-provider" in raw:
+        return  # runs programs and connects to servers: not for random input
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(raw)
+        file.flush()
+        with mock.patch.dict(os.environ):
+            os.environ.pop("KUBECONFIG", None)
+            assert asyncio.run(kubeconfig.load(file.name, in_cluster=False)).server
+
+
+_PLUGIN = Plugin(
+    command="plugin", source="kubeconfig: users[a].user", args=[], env={},
+    api_version="client.authentication.k8s.io/v1", cluster=None, install_hint="",
+)  # fmt: skip
+_KUBECONFIG = b"""apiVersion: v1
+kind: Config
+current-context: c
+clusters:
+- name: k
+  cluster: {server: "https://127.0.0.1:6443", tls-server-name: x, proxy-url: "http://127.0.0.1:1", insecure-skip-tls-verify: true}
+contexts:
+- name: c
+  context: {cluster: k, user: u, namespace: n}
+users:
+- name: u
+  user: {token: abc, username: a, password: b, as: other, as-groups: [g], as-user-extra: {k: [v]}}
+"""
 _PODS: dict[str, Any] = {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "7", "continue": "x"}, "items": [
     {"metadata": {"name": "a", "namespace": "b", "uid": "c", "labels": {"d": "e"}}, "spec": {}, "status": {}}
 ]}  # fmt: skip
@@ -196,14 +229,14 @@ TARGETS: dict[str, Target] = {
         Target("watch", _watch, (_json(_EVENT), _json({"type": "ERROR", "object": _STATUS})), (ValueError, errors.ApiError)),
         Target("object", _object, (_json(_EVENT["object"]),)),
         Target("error-response", _error, (_json(_STATUS), b"<html>502</html>", b"120", b"Wed, 21 Oct 2026 07:28:00 GMT")),
-        Target("exec-credential", lambda raw: exec_credentials._read(raw, kubeconfigs.PLUGIN), (_json(_CREDENTIAL),), (errors.ConfigError,)),
+        Target("exec-credential", lambda raw: exec_credentials._read(raw, _PLUGIN), (_json(_CREDENTIAL),), (errors.ConfigError,)),
         Target("certificate-user", _certificate_user, (b"kube-apiserver-kubelet-client",)),
         Target("configuration", lambda raw: file.parse(_text(raw)), (_CONFIGURATION,), (errors.ConfigError,), seconds=5),
         Target("scheduler-configuration", lambda raw: scheduler_config.parse(_text(raw)), (_SCHEDULER,), (errors.ConfigError,), seconds=5),
         Target("extender-candidates", protocol.candidates, (_json(_ARGUMENTS),)),
         Target("extender-preemption", protocol.preemption, (_json(_ARGUMENTS),), MALFORMED),
         Target("extender-binding", protocol.binding, (_json(_ARGUMENTS),)),
-        *kubeconfigs.TARGETS,
+        Target("kubeconfig", _kubeconfig, (_KUBECONFIG,), (errors.ConfigError,), seconds=5),  # read once, at start
         *reviews.TARGETS,
         *lower_objects.TARGETS,
     )

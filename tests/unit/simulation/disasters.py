@@ -21,16 +21,10 @@ class Disasters(Actor):
     # --- networks and servers ---------------------------------------------------------------------
 
     def go_down(self) -> str:
-        name, weather = self._any_weather()
-        weather.down = not weather.down and self._chance.random() < 0.7
-        self._world.news()
-        return f"{name} {weather.down}"
+        return self._switch("down", 0.7)
 
     def fall_silent(self) -> str:
-        name, weather = self._any_weather()
-        weather.silent = not weather.silent and self._chance.random() < 0.5
-        self._world.news()
-        return f"{name} {weather.silent}"
+        return self._switch("silent", 0.5)
 
     def make_errors(self) -> str:
         name, weather = self._any_weather()
@@ -115,6 +109,14 @@ class Disasters(Actor):
         return name
 
     # --- within -----------------------------------------------------------------------------------
+
+    def _switch(self, fault: str, share: float) -> str:
+        """End a fault of a network, or begin it in a share of the cases."""
+        name, weather = self._any_weather()
+        is_on = not getattr(weather, fault) and self._chance.random() < share
+        setattr(weather, fault, is_on)
+        self._world.news()
+        return f"{name} {is_on}"
 
     def _any_weather(self) -> tuple[str, Weather]:
         return self._chance.choice(list(self._world.weathers.items()))
