@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from functools import partial
 from typing import Any
 
 from controller_runtime import resources
@@ -37,12 +38,10 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
             (DIRECT, at.lower[0], "lower1-node-0", [lower]),
             (OURS, at.upper, "vn-lower1", [at.sandbox.upper, lower]),
         ):
+            once = partial(_try, client, node, clusters, seconds=seconds)
 
-            async def is_kept(
-                rate: float, client: Client = client, node: str = node, clusters: list[Cluster] = clusters,
-                variant: str = variant,
-            ) -> bool:  # fmt: skip
-                row = await _try(client, node, clusters, rate=rate, seconds=seconds)
+            async def is_kept(rate: float, variant: str = variant, once: Any = once) -> bool:
+                row = await once(rate=rate)
                 tries.append({"variant": variant, "rate": rate, **row})
                 progress(str(tries[-1]))
                 return bool(row["isKept"])

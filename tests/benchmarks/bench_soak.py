@@ -24,7 +24,6 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object
 from hack.sandbox.process import Process
@@ -73,7 +72,7 @@ async def soak(
             for name in (STEADY, KILLED)
         }
         await make_namespace(at.upper, NAMESPACE)
-        run = _Soak(at.upper, at.lower[0], processes, proxies, random.Random(seed))
+        run = _Soak(at, processes, proxies, random.Random(seed))
         found = await run.run(seconds, warm_up)
         if evidence is not None:
             await _keep(evidence, at, list(processes.values()))
@@ -94,14 +93,9 @@ class _Soak:
     """One run."""
 
     def __init__(
-        self,
-        upper: Client,
-        lower: Client,
-        processes: dict[str, Process],
-        proxies: Sequence[FaultProxy],
-        chance: random.Random,
+        self, at: Stage, processes: dict[str, Process], proxies: Sequence[FaultProxy], chance: random.Random
     ) -> None:
-        self._upper, self._lower = upper, lower
+        self._upper, self._lower = at.upper, at.lower[0]
         self._processes, self._proxies, self._chance = processes, proxies, chance
         self._observed = Observed()
         self._sent: dict[str, float] = {}

@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from controller_runtime.errors import (
     ApiError,
@@ -27,8 +27,7 @@ from controller_runtime.errors import (
 T = TypeVar("T")
 _TIMEOUT = 60.0
 """Seconds after which a client gives up what is not answered."""
-_LATE: set[asyncio.Task[None]] = set()
-"""Requests that outlive their process; the loop alone would let them be collected."""
+_TASKS: set[asyncio.Task[None]] = set()
 
 
 @dataclass
@@ -154,6 +153,11 @@ def later(seconds: float, action: Callable[[], object]) -> None:
         with contextlib.suppress(ApiError):
             action()
 
-    task = asyncio.create_task(arrive())
-    _LATE.add(task)
-    task.add_done_callback(_LATE.discard)
+    in_background(arrive())
+
+
+def in_background(work: Coroutine[Any, Any, None]) -> None:
+    """Start a task that nobody waits for; the loop alone would let it be collected."""
+    task = asyncio.create_task(work)
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)

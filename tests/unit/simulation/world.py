@@ -15,7 +15,7 @@ from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.clock import skew
 from tests.unit.simulation.connection import OnWrite
 from tests.unit.simulation.disasters import Disasters
-from tests.unit.simulation.network import Weather
+from tests.unit.simulation.network import Weather, in_background
 from tests.unit.simulation.other_actors import Strangers
 from tests.unit.simulation.outcome import what_is_wrong
 from tests.unit.simulation.process import Process
@@ -57,7 +57,6 @@ class World:
         self.skews: dict[str, float] = {}
         """Seconds by which the clocks of processes are ahead, by process; see ``clock``."""
         self._started: list[Process] = []
-        self._restarts: set[asyncio.Task[None]] = set()
         for server in self.servers:
             server.observers.append(partial(self._stored, server.name))
         self.workings = Workings(self.chance)
@@ -140,9 +139,7 @@ class World:
             await asyncio.sleep(restart_after)
             self.start(name)
 
-        task = asyncio.create_task(restart())
-        self._restarts.add(task)
-        task.add_done_callback(self._restarts.discard)
+        in_background(restart())
 
     def work(self, share: float) -> None:
         """The clusters' own components do a share of what there is to do."""
