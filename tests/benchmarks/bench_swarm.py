@@ -32,10 +32,8 @@ def main() -> None:
         figures = {}
         for strategy in (STICKY, CONTIGUOUS, RENDEZVOUS):
             first = assign(listed, _workers(before), strategy=strategy)
-            figures[strategy] = (
-                first,
-                assign(listed, _workers(after), strategy=strategy, previous=first.workers),
-            )
+            second = assign(listed, _workers(after), strategy=strategy, previous=first.workers)
+            figures[strategy] = (first, second)
         counts = Counter(figures[STICKY][1].workers.values())
         spread = max(counts.values()) - min(counts.values())
         moves = {strategy: moved(*pair) for strategy, pair in figures.items()}

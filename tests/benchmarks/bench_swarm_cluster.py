@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.resources import SWARMS
@@ -93,12 +94,8 @@ async def _worker(upper: Cluster, name: str, uid: str) -> None:
 async def _converged(client: Client, workers: int, jobs: int) -> None:
     while True:
         status = (await client.get(SWARMS, SWARM, namespace=NAMESPACE)).get("status") or {}
-        holds = {one["type"]: one["status"] for one in status.get("conditions") or ()}
-        if (status.get("workerCount"), status.get("runningCount"), holds.get("Converged")) == (
-            workers,
-            jobs,
-            "True",
-        ):
+        counts = status.get("workerCount"), status.get("runningCount")
+        if counts == (workers, jobs) and is_true(status, "Converged"):
             return
         await asyncio.sleep(0.02)
 

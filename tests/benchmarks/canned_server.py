@@ -28,6 +28,7 @@ from tests.serving import served
 HOST = "127.0.0.1"
 _LEASES = "apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"
 _READY = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+_NOT_FOUND = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound"}
 _BATCH = 50
 """Events per write."""
 _Collection = tuple[int, Callable[[int], bytes]]
@@ -58,25 +59,15 @@ class _Server:
             return web.json_response({"metadata": {"name": "kube-system", "uid": CLUSTER_ID}})
         if path.startswith(_LEASES):
             name = path.removeprefix(_LEASES)
-            spec = {
-                "holderIdentity": name,
-                "leaseDurationSeconds": 40,
-                "renewTime": rfc3339(datetime.now(UTC)),
-            }
+            now = rfc3339(datetime.now(UTC))
+            spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now}
             return web.json_response({"metadata": {"name": name}, "spec": spec})
         if path.startswith("readyz"):
             return web.Response(text="ok")
         if "watch" in request.query:
             return await self._watch(request, cluster, path)
         if re.search(r"/v\d\w*/(namespaces/[^/]+/)?[a-z]+/[^/]+$", f"/{path}"):
-            status = {
-                "kind": "Status",
-                "apiVersion": "v1",
-                "status": "Failure",
-                "code": 404,
-                "reason": "NotFound",
-            }
-            return web.json_response(status, status=404)
+            return web.json_response(_NOT_FOUND, status=404)
         return self._page(request, cluster, path)
 
     def _page(self, request: web.Request, cluster: str, path: str) -> web.Response:

@@ -138,7 +138,7 @@ def create(world: World) -> None:
     _pod(world, "web-0", app="front", volumes=[_settings("settings"), password, TOKEN])
     _pod(world, "web-1", app="front", volumes=[_settings("settings"), _settings("flags")])
     _pod(world, "db-0", app="db", volumes=[data, _settings("flags")])
-    _pod(world, "job-0", app="job", image=f"{JOB}1", restart_policy="Never", volumes=[TOKEN])
+    _pod(world, "job-0", app="job", image=f"{JOB}1", restartPolicy="Never", volumes=[TOKEN])
 
 
 def update(world: World) -> None:
@@ -190,18 +190,11 @@ def _service(world: World, name: str, *, app: str, port: int, **more: str) -> No
 
 
 def _pod(
-    world: World,
-    name: str,
-    *,
-    app: str,
-    volumes: Sequence[Body],
-    image: str = "web:1",
-    restart_policy: str = "Always",
+    world: World, name: str, *, app: str, volumes: Sequence[Body], image: str = "web:1", **spec: str
 ) -> None:
-    spec = {
-        "containers": [{"name": "main", "image": image}], "volumes": list(volumes), "restartPolicy": restart_policy,
-    }  # fmt: skip
-    _make(world, "pods", name, labels={"app": app}, spec=spec)
+    containers = [{"name": "main", "image": image}]
+    whole = {"containers": containers, "volumes": list(volumes), "restartPolicy": "Always", **spec}
+    _make(world, "pods", name, labels={"app": app}, spec=whole)
 
 
 def _patch(world: World, plural: str, key: str, patch: Body) -> None:
