@@ -120,7 +120,5 @@ async def until(holds: Callable[[], Awaitable[bool]], *, seconds: float) -> None
         TimeoutError: not within so many seconds.
     """
     async with asyncio.timeout(seconds):
-        while True:
-            if await holds():
-                return
+        while not await holds():
             await asyncio.sleep(0.1)

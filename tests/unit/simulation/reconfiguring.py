@@ -118,30 +118,28 @@ class _Walker:
         return {**self._ledger.state(), **nodes}
 
     async def _try_valid(self, app: Any, document: configurations.Document) -> None:
-        self._write(json.dumps(document))
+        await self._apply(json.dumps(document), refused=0)
         wanted = config_file.load(self._file)
-        with capture_logs() as logs:
-            await asyncio.sleep(3)
         if app._config.clusters != wanted.clusters:
             self.wrong.append(f"not applied: {document}")
         running = {name: cluster.config for name, cluster in app.clusters.items()}
         if running != {cluster.name: cluster for cluster in wanted.clusters}:
             self.wrong.append(f"runs otherwise: {document}")
-        self._check(logs, refused=0)
 
     async def _try_invalid(self, app: Any, document: configurations.Document) -> None:
         """What runs goes on, whatever is in the file; it goes on, too, when the previous content is back."""
         text = configurations.invalid(self._chance, document)
         tasks, config = dict(app._supervisor._tasks), app._config
         for content, refused in ((text, 1), (json.dumps(document), 0)):
-            self._write(content)
-            with capture_logs() as logs:
-                await asyncio.sleep(3)
-            self._check(logs, refused=refused)
+            await self._apply(content, refused=refused)
             if app._supervisor._tasks != tasks or app._config.clusters != config.clusters:
                 self.wrong.append(f"changed by {content}")
 
-    def _check(self, logs: Any, *, refused: int) -> None:
+    async def _apply(self, content: str, *, refused: int) -> None:
+        """Replace the file; wait until the process has read it, and check what it logs."""
+        self._write(content)
+        with capture_logs() as logs:
+            await asyncio.sleep(3)
         errors = [entry for entry in logs if entry["log_level"] in {"error", "critical"}]
         if [entry["event"] for entry in errors] != [_REFUSED] * refused:
             self.wrong.append(f"logged, where {refused} refused files were expected: {errors}")
