@@ -3,43 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from hack.chart.promql import Query
 
 SCHEMA_VERSION = 39
 """Version of the dashboard schema that Grafana 10 and later read."""
 WIDTH = 24
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+Thresholds = Sequence[tuple[float | None, str]]
+"""Lower bound → colour."""
+GREEN: Thresholds = ((None, "green"),)
+ZERO_IS_GOOD: Thresholds = ((None, "green"), (1, "red"))
 
 
-@dataclass(frozen=True, slots=True)
 class Panel:
     """One panel.
 
-    Attributes:
+    Args:
         title: heading.
-        queries: expression → legend.
+        queries: their results are shown together.
         unit: Grafana's name of the unit.
         kind: timeseries, stat, heatmap or table; a table has a row for each series, a column for each label.
-        width: in columns; the page has 24.
+        width: in columns; the page has 24. 0: the width that the row gives to its panels.
         meaning: shown on hover.
-        thresholds: lower bound → colour.
+        thresholds: for the colour of a value.
     """
 
-    title: str
-    queries: dict[str, str]
-    unit: str = "short"
-    kind: str = "timeseries"
-    width: int = 12
-    meaning: str = ""
-    thresholds: Sequence[tuple[float | None, str]] = field(default=((None, "green"),))
+    def __init__(
+        self,
+        title: str,
+        *queries: Query,
+        unit: str = "short",
+        kind: str = "timeseries",
+        width: int = 0,
+        meaning: str = "",
+        thresholds: Thresholds = GREEN,
+    ) -> None:
+        self.title, self.queries, self.unit, self.kind = title, queries, unit, kind
+        self.width, self.meaning, self.thresholds = width, meaning, thresholds
 
     @property
     def height(self) -> int:
         """Return the height in Grafana's rows."""
         return 4 if self.kind == "stat" else 8
 
-    def render(self, number: int, x: int, y: int) -> dict[str, Any]:
+    def render(self, number: int, x: int, y: int, width: int) -> dict[str, Any]:
         """Return the panel at its position."""
         is_heat = self.kind == "heatmap"
         transformations = {"transformations": _LABELS_ALONE} if self.kind == "table" else {}
@@ -49,7 +59,7 @@ class Panel:
             "title": self.title,
             "description": self.meaning,
             "datasource": DATASOURCE,
-            "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
+            "gridPos": {"h": self.height, "w": width, "x": x, "y": y},
             "fieldConfig": {"defaults": self._defaults(), "overrides": []},
             "options": _OPTIONS[self.kind] | ({"yAxis": {"unit": self.unit}} if is_heat else {}),
             **transformations,
@@ -63,7 +73,7 @@ class Panel:
                     # These kinds show the current value; a range query would cover the whole window.
                     **({"instant": True} if self.kind in {"stat", "table"} else {"range": True}),
                 }
-                for position, (expression, legend) in enumerate(self.queries.items())
+                for position, (expression, legend) in enumerate(self.queries)
             ],
         }
 
@@ -77,6 +87,15 @@ class Panel:
         if self.kind == "timeseries":
             defaults |= {"min": 0, "custom": {"lineWidth": 1, "fillOpacity": 10, "showPoints": "never"}}
         return defaults
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Panels under a title; ``width`` is that of panels without a width of their own."""
+
+    title: str
+    panels: Sequence[Panel]
+    width: int = 12
 
 
 _FORMATS = {"heatmap": "heatmap", "table": "table"}
@@ -122,7 +141,7 @@ def variable(name: str, label: str, query: str) -> dict[str, Any]:
 
 
 def dashboard(
-    title: str, uid: str, variables: Iterable[dict[str, Any]], rows: Iterable[tuple[str, Sequence[Panel]]]
+    title: str, uid: str, variables: Iterable[dict[str, Any]], rows: Iterable[Row]
 ) -> dict[str, Any]:
     """Return a dashboard of titled rows; panels flow from left to right."""
     datasource = {
@@ -152,25 +171,26 @@ def dashboard(
     }
 
 
-def _flow(rows: Iterable[tuple[str, Sequence[Panel]]]) -> list[dict[str, Any]]:
+def _flow(rows: Iterable[Row]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     y = 0
-    for title, panels in rows:
+    for row in rows:
         found.append(
             {
                 "id": len(found) + 1,
                 "type": "row",
-                "title": title,
+                "title": row.title,
                 "collapsed": False,
                 "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": y},
                 "panels": [],
             }
         )
         x, y, tallest = 0, y + 1, 0
-        for panel in panels:
-            if x + panel.width > WIDTH:
+        for panel in row.panels:
+            width = panel.width or row.width
+            if x + width > WIDTH:
                 x, y, tallest = 0, y + tallest, 0
-            found.append(panel.render(len(found) + 1, x, y))
-            x, tallest = x + panel.width, max(tallest, panel.height)
+            found.append(panel.render(len(found) + 1, x, y, width))
+            x, tallest = x + width, max(tallest, panel.height)
         y += tallest
     return found
