@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names
-from virtual_node.translate.services.services import metadata_patch, mirror_labels, mirrored_metadata
+from virtual_node.translate.base.metadata import object_patch
+from virtual_node.translate.services.services import mirror_labels, mirrored_metadata
 
 
 def copy_of(
@@ -47,12 +48,8 @@ def copy_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[s
 
     Labels and annotations that other programs added to the copy are kept.
     """
-    patch: dict[str, Any] = {}
-    if metadata := metadata_patch(current["metadata"], desired["metadata"]):
-        patch["metadata"] = metadata
-    if spec := _difference(current.get("spec") or {}, desired["spec"]):
-        patch["spec"] = spec
-    return patch or None
+    spec = _difference(current.get("spec") or {}, desired["spec"])
+    return object_patch(current, desired, {"spec": spec} if spec else {})
 
 
 def _difference(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:

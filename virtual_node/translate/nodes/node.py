@@ -9,6 +9,7 @@ from typing import Any
 
 from controller_runtime.api import names, quantity, timestamps
 from virtual_node.translate.base import labels as label_record
+from virtual_node.translate.base.metadata import map_patch
 
 PROVIDER_TAINT = names.TAINT_PROVIDER
 _SHARED_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
@@ -151,25 +152,13 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
     (cordon, not-ready, drain).
     """
     before, wanted = current["metadata"], desired["metadata"]
-    labels_before = before.get("labels") or {}
-    labels: dict[str, str | None] = {
-        key: value for key, value in wanted["labels"].items() if labels_before.get(key) != value
+    labels, ours = before.get("labels") or {}, label_record.recorded(before) or {}
+    unchanged = [key for key, value in ours.items() if labels.get(key) == value]
+    changes = {
+        "labels": map_patch(labels, wanted["labels"], unchanged),
+        "annotations": map_patch(before.get("annotations"), wanted["annotations"], _OPTIONAL),
     }
-    labels |= {
-        key: None
-        for key, value in (label_record.recorded(before) or {}).items()
-        if key not in wanted["labels"] and labels_before.get(key) == value
-    }
-    patch: dict[str, Any] = {"labels": labels} if labels else {}
-    annotations_before = before.get("annotations") or {}
-    annotations: dict[str, str | None] = {
-        key: value for key, value in wanted["annotations"].items() if annotations_before.get(key) != value
-    }
-    annotations |= {
-        key: None for key in _OPTIONAL if key in annotations_before and key not in wanted["annotations"]
-    }
-    if annotations:
-        patch["annotations"] = annotations
+    patch = {field: change for field, change in changes.items() if change}
     return {"metadata": patch} if patch else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names
+from virtual_node.translate.base.metadata import carried, map_patch
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import ownership_labels
 from virtual_node.translate.objects import resource_claims
@@ -24,25 +25,20 @@ def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     Secrets of the token type if their ServiceAccount does not exist in that cluster.
     """
     metadata = upper["metadata"]
-    kept = {
-        key: value
-        for key, value in (metadata.get("annotations") or {}).items()
-        if key != names.ANNOTATION_LAST_APPLIED
-        and not key.startswith("kubernetes.io/service-account.")
-        and not names.is_reserved(key)
-    }
-    labels = {
-        key: value for key, value in (metadata.get("labels") or {}).items() if not names.is_reserved(key)
-    }
+    annotations = carried(
+        metadata.get("annotations"),
+        without=(names.ANNOTATION_LAST_APPLIED,),
+        prefixes=("kubernetes.io/service-account.",),
+    )
     copy: dict[str, Any] = {
         "apiVersion": upper.get("apiVersion", "v1"),
         "kind": upper["kind"],
         "metadata": {
             "name": metadata["name"],
             "namespace": options.namespace_map(metadata["namespace"]),
-            "labels": {**labels, **ownership_labels(options.owner, metadata["uid"])},
+            "labels": {**carried(metadata.get("labels")), **ownership_labels(options.owner, metadata["uid"])},
             "annotations": {
-                **kept,
+                **annotations,
                 names.ANNOTATION_GLOBAL: "true",
                 names.ANNOTATION_UPPER_NAMESPACE: metadata["namespace"],
             },
@@ -111,12 +107,11 @@ def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str
         patch["immutable"] = None
     metadata = {}
     for field in ("labels", "annotations"):
-        current, wanted = lower["metadata"].get(field) or {}, desired["metadata"].get(field) or {}
-        change = {key: value for key, value in wanted.items() if current.get(key) != value}
-        if field == "labels" and names.LABEL_NODE in change and names.LABEL_NODE in current:
+        current = lower["metadata"].get(field) or {}
+        change = map_patch(current, desired["metadata"].get(field), _NOT_OF_COPIES)
+        if field == "labels" and names.LABEL_NODE in current:
             # Virtual nodes of one upper cluster share copies, so the name of the first one stays.
-            del change[names.LABEL_NODE]
-        change |= {key: None for key in _NOT_OF_COPIES if key in current and key not in wanted}
+            change.pop(names.LABEL_NODE, None)
         if change:
             metadata[field] = change
     if metadata:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime.api import names
+from virtual_node.translate.base.metadata import carried
 
 CLAIM = "ResourceClaim"
 TEMPLATE = "ResourceClaimTemplate"
@@ -37,12 +38,7 @@ def lower_spec(
     if upper["kind"] == CLAIM:
         return _with_classes(spec, device_classes)
     metadata = spec.get("metadata") or {}
-    kept = {
-        field: {
-            key: value for key, value in (metadata.get(field) or {}).items() if not names.is_reserved(key)
-        }
-        for field in ("labels", "annotations")
-    }
+    kept = {field: carried(metadata.get(field)) for field in ("labels", "annotations")}
     kept["labels"][names.LABEL_GENERATED_FOR] = cluster_id
     return {"metadata": kept, "spec": _with_classes(spec.get("spec") or {}, device_classes)}
 

@@ -16,6 +16,7 @@ from controller_runtime.api.overrides import applying
 from controller_runtime.api.overrides.changes import changed_fields
 from controller_runtime.api.pod.lower_spec import lower_spec
 from virtual_node.translate.base import labels as label_record
+from virtual_node.translate.base.metadata import carried
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
 from virtual_node.translate.pods import downward_api, service_account
@@ -32,14 +33,10 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     ``controller_runtime.api.pod.lower_spec`` documents the scheduling fields. ``overridden`` returns the pod to create.
     """
     metadata = upper["metadata"]
-    carried, tripped = label_record.trip(metadata.get("labels"), options.ignore_labels)
-    carried = {key: value for key, value in carried.items() if not names.is_reserved(key)}
-    annotations = {
-        key: value
-        for key, value in (metadata.get("annotations") or {}).items()
-        if key not in names.UPPER_ONLY_ON_PODS and not names.is_reserved(key)
-    }
-    applied = {"labels": sorted(carried), "annotations": sorted(annotations)}
+    labels, tripped = label_record.trip(metadata.get("labels"), options.ignore_labels)
+    labels = carried(labels)
+    annotations = carried(metadata.get("annotations"), without=names.UPPER_ONLY_ON_PODS)
+    applied = {"labels": sorted(labels), "annotations": sorted(annotations)}
     if tripped:
         annotations[names.ANNOTATION_TRIPPED_LABELS] = label_record.render(tripped)
     annotations[names.ANNOTATION_UPPER_NAMESPACE] = metadata["namespace"]
@@ -56,7 +53,7 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
             "name": metadata["name"],
             "namespace": options.namespace_map(metadata["namespace"]),
             "labels": {
-                **carried,
+                **labels,
                 names.LABEL_VIRTUAL_POD: "true",
                 **ownership_labels(options.owner, metadata["uid"]),
             },

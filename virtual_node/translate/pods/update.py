@@ -9,15 +9,16 @@ lower cluster stay. It also records a digest of the spec that was requested.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import names, quantity
-from controller_runtime.api.decoding import decode
+from virtual_node.translate.base.metadata import applied, metadata_patch
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods.lower_pod import ephemeral_containers
 
+_CONTAINER_KINDS = ("containers", "initContainers")
 _OPTIONAL = (names.ANNOTATION_TRIPPED_LABELS, names.ANNOTATION_OVERRIDES)
 """Our annotations that only some lower pods have."""
 
@@ -43,11 +44,9 @@ def pod_patch(
         options: translation options.
     """
     patch: dict[str, Any] = {}
-    metadata = _metadata_patch(lower["metadata"], desired["metadata"])
-    if metadata:
+    if metadata := metadata_patch(lower["metadata"], desired["metadata"], _OPTIONAL):
         patch["metadata"] = metadata
-    spec = _spec_patch(lower["spec"], desired["spec"])
-    if spec:
+    if spec := _spec_patch(lower["spec"], desired["spec"]):
         patch["spec"] = spec
     resize = _resize_patch(lower["spec"], desired["spec"])
     ephemeral = _ephemeral_patch(lower["spec"], ephemeral_containers(upper, options))
@@ -68,8 +67,8 @@ def is_already_requested(
         is_as_created: whether the upper spec has never changed. Then a lower pod without a record of the
             requested spec, which earlier releases did not write, was created with the desired spec.
     """
-    asked = _applied(lower["metadata"]).get("spec")
-    return is_as_created if asked is None else asked == _applied(desired["metadata"]).get("spec")
+    asked = applied(lower["metadata"]).get("spec")
+    return is_as_created if asked is None else asked == applied(desired["metadata"]).get("spec")
 
 
 def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
@@ -86,11 +85,11 @@ def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[s
     annotations = metadata.get("annotations") or {}
     if names.ANNOTATION_APPLIED not in annotations:
         return dict(patch)
-    note = _applied(metadata)
+    note = applied(metadata)
     note.pop("spec", None)
     if "spec" in patch:
         note["spec"] = ""
-    elif "spec" in (before := _applied({"annotations": current})):
+    elif "spec" in (before := applied({"annotations": current})):
         note["spec"] = before["spec"]
     text = json.dumps(note, separators=(",", ":"))
     return {**patch, "metadata": {**metadata, "annotations": {**annotations, names.ANNOTATION_APPLIED: text}}}
@@ -126,8 +125,8 @@ def without_annotations(
     metadata = patch["metadata"]
     annotations = {key: value for key, value in metadata["annotations"].items() if key not in keys}
     if names.ANNOTATION_APPLIED in annotations:
-        note = _applied(metadata)
-        ours = _applied({"annotations": current}).get("annotations") or ()
+        note = applied(metadata)
+        ours = applied({"annotations": current}).get("annotations") or ()
         note["annotations"] = [key for key in note["annotations"] if key not in keys or key in ours]
         text = json.dumps(note, separators=(",", ":"))
         annotations[names.ANNOTATION_APPLIED] = text
@@ -138,37 +137,13 @@ def without_annotations(
     return {field: change for field, change in kept.items() if change}
 
 
-def _applied(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        found = decode((metadata.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))
-    except ValueError:  # changed by another client; the next patch writes it again
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
-    applied = _applied(lower)
-    patch: dict[str, Any] = {}
-    for field in ("labels", "annotations"):
-        current, wanted = lower.get(field) or {}, desired.get(field) or {}
-        change: dict[str, Any] = {key: value for key, value in wanted.items() if current.get(key) != value}
-        change |= {key: None for key in applied.get(field) or () if key in current and key not in wanted}
-        if field == "annotations":
-            change |= {key: None for key in _OPTIONAL if key in current and key not in wanted}
-        if change:
-            patch[field] = change
-    return patch
-
-
 def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
     patch: dict[str, Any] = {}
-    for kind in ("containers", "initContainers"):
-        current = {container["name"]: container for container in lower.get(kind) or ()}
+    for kind in _CONTAINER_KINDS:
         images = [
-            {"name": container["name"], "image": container["image"]}
-            for container in desired.get(kind) or ()
-            if container["name"] in current
-            and current[container["name"]].get("image") != container.get("image")
+            {"name": wanted["name"], "image": wanted["image"]}
+            for current, wanted in _pairs(lower, desired, kind)
+            if current.get("image") != wanted.get("image")
         ]
         if images:
             patch[kind] = images
@@ -184,6 +159,16 @@ def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[st
     return patch
 
 
+def _pairs(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], kind: str
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield the current and the desired container of each name that both specs have."""
+    current = {container["name"]: container for container in lower.get(kind) or ()}
+    for container in desired.get(kind) or ():
+        if container["name"] in current:
+            yield current[container["name"]], container
+
+
 def _text(toleration: Mapping[str, Any]) -> str:
     """Return a text that is equal for equal tolerations, to find one of thousands quickly."""
     return repr(sorted(toleration.items()))
@@ -192,31 +177,29 @@ def _text(toleration: Mapping[str, Any]) -> str:
 def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return an in-place resize of containers (KEP-1287) and pod (KEP-5419): cpu and memory; None: no change."""
     patch: dict[str, Any] = {}
-    for kind in ("containers", "initContainers"):
-        current = {container["name"]: container for container in lower.get(kind) or ()}
-        changed = []
-        for container in desired.get(kind) or ():
-            existing = current.get(container["name"])
-            if existing is None:
-                continue
-            resources = _resource_change(existing.get("resources") or {}, container.get("resources") or {})
-            if resources:
-                changed.append({"name": container["name"], "resources": resources})
+    for kind in _CONTAINER_KINDS:
+        changed = [
+            {"name": wanted["name"], "resources": change}
+            for current, wanted in _pairs(lower, desired, kind)
+            if (change := _resource_change(current, wanted))
+        ]
         if changed:
             patch[kind] = changed
-    of_pod = _resource_change(lower.get("resources") or {}, desired.get("resources") or {})
-    if of_pod:
+    if of_pod := _resource_change(lower, desired):
         patch["resources"] = of_pod
     return {"spec": patch} if patch else None
 
 
 def _resource_change(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cpu and memory that differ between the ``resources`` of two containers or two pod specs."""
+    before, after = current.get("resources") or {}, wanted.get("resources") or {}
     change: dict[str, Any] = {}
     for field in ("requests", "limits"):
+        known = before.get(field) or {}
         differing = {
             name: value
-            for name, value in (wanted.get(field) or {}).items()
-            if name in {"cpu", "memory"} and not _is_same(name, (current.get(field) or {}).get(name), value)
+            for name, value in (after.get(field) or {}).items()
+            if name in {"cpu", "memory"} and not _is_same(name, known.get(name), value)
         }
         if differing:
             change[field] = differing

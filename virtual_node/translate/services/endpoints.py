@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from virtual_node.translate.services.services import metadata_patch, mirror_labels, mirrored_metadata
+from virtual_node.translate.base.metadata import object_patch
+from virtual_node.translate.services.services import mirror_labels, mirrored_metadata
 
 LABEL_SERVICE = "kubernetes.io/service-name"
 LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
@@ -117,14 +118,12 @@ def lower_slice(
 
 def slice_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a merge patch that makes a lower slice equal to the desired one; None: they are equal."""
-    patch: dict[str, Any] = {
+    changes = {
         field: desired[field]
         for field in ("endpoints", "ports")
         if _plain(lower.get(field)) != _plain(desired[field])
     }
-    if metadata := metadata_patch(lower["metadata"], desired["metadata"]):
-        patch["metadata"] = metadata
-    return patch or None
+    return object_patch(lower, desired, changes)
 
 
 def lower_endpoints(
@@ -162,36 +161,27 @@ def lower_endpoints(
 
 def endpoints_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a merge patch that makes lower Endpoints equal to the desired ones; None: they are equal."""
-    patch: dict[str, Any] = {}
-    if (lower.get("subsets") or []) != desired["subsets"]:
-        patch["subsets"] = desired["subsets"]
-    if metadata := metadata_patch(lower["metadata"], desired["metadata"]):
-        patch["metadata"] = metadata
-    return patch or None
+    differs = (lower.get("subsets") or []) != desired["subsets"]
+    return object_patch(lower, desired, {"subsets": desired["subsets"]} if differs else {})
 
 
 def _endpoint(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> dict[str, Any]:
     below = {field: upper[field] for field in _ENDPOINT_FIELDS if field in upper}
-    pod = _pod(upper, namespace, find_pod, known)
-    if pod is not None:
-        below["targetRef"] = _reference(pod)
-        if pod.node_name:
-            below["nodeName"] = pod.node_name
-    return below
+    return below | _pod(upper, namespace, find_pod, known)
 
 
-def _pod(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> LowerPod | None:
+def _pod(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> dict[str, Any]:
+    """Return the fields of an endpoint that name our lower pod and its node; empty: another cluster runs the pod."""
     target = upper.get("targetRef")
     if not target or target.get("kind") != "Pod" or target.get("namespace", namespace) != namespace:
         # Users can write slices, too, and must not learn where another namespace's pod runs.
-        return None
+        return {}
     name = target.get("name", "")
-    found = find_pod(namespace, name, target.get("uid", ""))
-    return found or known.get((upper["addresses"][0], name))
-
-
-def _reference(pod: LowerPod) -> dict[str, str]:
-    return {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    pod = find_pod(namespace, name, target.get("uid", "")) or known.get((upper["addresses"][0], name))
+    if pod is None:
+        return {}
+    reference = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    return {"targetRef": reference, **({"nodeName": pod.node_name} if pod.node_name else {})}
 
 
 def _port(upper: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,23 +197,14 @@ def _subset(piece: Mapping[str, Any], namespace: str, find_pod: FindPod, known: 
     ready: list[dict[str, Any]] = []
     not_ready: list[dict[str, Any]] = []
     for endpoint in piece.get("endpoints") or ():
-        pod = _pod(endpoint, namespace, find_pod, known)
-        more: dict[str, Any] = {"hostname": endpoint["hostname"]} if endpoint.get("hostname") else {}
-        if pod is not None:
-            more["targetRef"] = _reference(pod)
-            if pod.node_name:
-                more["nodeName"] = pod.node_name
+        more = {"hostname": endpoint["hostname"]} if endpoint.get("hostname") else {}
+        more |= _pod(endpoint, namespace, find_pod, known)
         # Without the condition, an endpoint is ready:
         # https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#ready
         is_ready = (endpoint.get("conditions") or {}).get("ready", True) is not False
         (ready if is_ready else not_ready).extend({"ip": ip, **more} for ip in endpoint["addresses"])
     if not ready and not not_ready:
         return {}
-    subset: dict[str, Any] = {}
-    if ready:
-        subset["addresses"] = ready
-    if not_ready:
-        subset["notReadyAddresses"] = not_ready
-    if ports := [_port(port) for port in piece.get("ports") or ()]:
-        subset["ports"] = ports
-    return subset
+    ports = [_port(port) for port in piece.get("ports") or ()]
+    subset = {"addresses": ready, "notReadyAddresses": not_ready, "ports": ports}
+    return {field: entries for field, entries in subset.items() if entries}

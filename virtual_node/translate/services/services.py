@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import names
-from controller_runtime.api.decoding import decode
+from virtual_node.translate.base.metadata import carried, object_patch
 
 _KEPT = (
     *("sessionAffinity", "sessionAffinityConfig"),
@@ -174,10 +174,7 @@ def service_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
                 spec |= {"ipFamilies": old["ipFamilies"][:1], "clusterIPs": (old.get("clusterIPs") or [])[:1]}
         elif (current or _DEFAULTS.get(field)) != (wanted or _DEFAULTS.get(field)):
             spec[field] = wanted
-    patch = {"spec": spec} if spec else {}
-    if metadata := metadata_patch(lower["metadata"], desired["metadata"]):
-        patch["metadata"] = metadata
-    return patch or None
+    return object_patch(lower, desired, {"spec": spec} if spec else {})
 
 
 def mirrored_metadata(
@@ -198,49 +195,19 @@ def mirrored_metadata(
         left_out: labels and annotations that are not copied.
     """
     skip = {names.ANNOTATION_LAST_APPLIED, *left_out}
-    carried, annotations = (
-        {
-            key: value
-            for key, value in (upper.get(field) or {}).items()
-            if key not in skip and not names.is_reserved(key)
-        }
-        for field in ("labels", "annotations")
-    )
-    applied = {
-        field: sorted(keys) for field, keys in (("labels", carried), ("annotations", annotations)) if keys
-    }
+    kept = {field: carried(upper.get(field), without=skip) for field in ("labels", "annotations")}
+    applied = {field: sorted(keys) for field, keys in kept.items() if keys}
     return {
         "name": name,
         "namespace": namespace,
-        "labels": {**carried, **labels},
+        "labels": {**kept["labels"], **labels},
         "annotations": {
-            **annotations,
+            **kept["annotations"],
             names.ANNOTATION_GLOBAL: "true",
             names.ANNOTATION_UPPER_NAMESPACE: upper["namespace"],
             names.ANNOTATION_APPLIED: json.dumps(applied, sort_keys=True, separators=(",", ":")),
         },
     }
-
-
-def metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch that sets the desired labels and annotations, and removes others that we set earlier."""
-    applied = _applied(lower.get("annotations") or {})
-    patch: dict[str, Any] = {}
-    for field in ("labels", "annotations"):
-        current, wanted = lower.get(field) or {}, desired[field]
-        change: dict[str, Any] = {key: value for key, value in wanted.items() if current.get(key) != value}
-        change |= {key: None for key in applied.get(field) or () if key in current and key not in wanted}
-        if change:
-            patch[field] = change
-    return patch
-
-
-def _applied(annotations: Mapping[str, str]) -> dict[str, list[str]]:
-    try:
-        found = decode(annotations.get(names.ANNOTATION_APPLIED, "{}"))
-    except ValueError:  # changed by another client; the next patch writes it again
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _families(spec: Mapping[str, Any], *, with_families: bool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import matching, names
+from virtual_node.translate.base.metadata import map_patch
 
 DRIVER = f"lower-cluster.{names.DOMAIN}"
 ANNOTATION_SOURCE_OF_VOLUME = f"{names.DOMAIN}/volume-source"
@@ -97,7 +98,7 @@ def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
     metadata = {
         field: missing
         for field in ("labels", "annotations")
-        if (missing := _missing(mirror["metadata"].get(field) or {}, desired["metadata"][field]))
+        if (missing := map_patch(mirror["metadata"].get(field), desired["metadata"][field]))
     }
     change = {
         field: desired["spec"][field]
@@ -110,10 +111,6 @@ def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
     if change:
         patch["spec"] = change
     return patch or None
-
-
-def _missing(current: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in wanted.items() if current.get(key) != value}
 
 
 def claim_reference(claim: Mapping[str, Any]) -> dict[str, str]:

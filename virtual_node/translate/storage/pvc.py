@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from controller_runtime.api import names, quantity
+from virtual_node.translate.base.metadata import carried
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 
 FINALIZER = f"{names.DOMAIN}/lower-claim"
@@ -43,27 +44,17 @@ def lower_claim(
         spec["storageClassName"] = storage_class
     if volume_name:
         spec["volumeName"] = volume_name
-    annotations = {
-        key: value
-        for key, value in (metadata.get("annotations") or {}).items()
-        if key != names.ANNOTATION_LAST_APPLIED
-        and not key.startswith(_CONTROLLERS_OWN)
-        and not names.is_reserved(key)
-    }
-    labels = {
-        key: value for key, value in (metadata.get("labels") or {}).items() if not names.is_reserved(key)
-    }
+    annotations = carried(
+        metadata.get("annotations"), without=(names.ANNOTATION_LAST_APPLIED,), prefixes=_CONTROLLERS_OWN
+    )
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {
             "name": metadata["name"],
             "namespace": namespace,
-            "labels": {**labels, **ownership_labels(owner, metadata["uid"])},
-            "annotations": {
-                **annotations,
-                **_marks(metadata),
-            },
+            "labels": {**carried(metadata.get("labels")), **ownership_labels(owner, metadata["uid"])},
+            "annotations": {**annotations, **_marks(metadata)},
         },
         "spec": spec,
     }

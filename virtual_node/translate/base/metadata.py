@@ -1,0 +1,73 @@
+"""Labels and annotations of copies: what is copied, and merge patches that keep what other clients set."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.api.decoding import decode
+
+
+def carried(
+    values: Mapping[str, str] | None, *, without: Collection[str] = (), prefixes: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Return labels or annotations to copy to the lower cluster.
+
+    Args:
+        values: labels or annotations of the upper object. Reserved keys are never copied.
+        without: further keys that are not copied.
+        prefixes: prefixes of further keys that are not copied.
+    """
+    return {
+        key: value
+        for key, value in (values or {}).items()
+        if key not in without and not names.is_reserved(key) and not key.startswith(prefixes)
+    }
+
+
+def applied(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of the annotation ``applied``; empty: it is missing, or another client changed it."""
+    try:
+        found = decode((metadata.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))
+    except ValueError:  # the next patch writes it again
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def map_patch(
+    current: Mapping[str, Any] | None, wanted: Mapping[str, Any] | None, removable: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return a merge patch that sets the wanted entries and removes the others that are removable."""
+    current, wanted = current or {}, wanted or {}
+    patch: dict[str, Any] = {key: value for key, value in wanted.items() if current.get(key) != value}
+    return patch | {key: None for key in removable if key in current and key not in wanted}
+
+
+def metadata_patch(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], optional: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return a merge patch that sets the desired labels and annotations, and removes others that we set earlier.
+
+    Args:
+        lower: metadata of the lower object.
+        desired: metadata that it should have.
+        optional: our annotations that only some objects have, and that ``applied`` does not record.
+    """
+    ours = applied(lower)
+    removable = {
+        "labels": ours.get("labels") or (),
+        "annotations": (*(ours.get("annotations") or ()), *optional),
+    }
+    patch = {
+        field: map_patch(lower.get(field), desired.get(field), keys) for field, keys in removable.items()
+    }
+    return {field: change for field, change in patch.items() if change}
+
+
+def object_patch(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return a merge patch with the changes and the ``metadata_patch`` of an object; None: nothing changes."""
+    metadata = metadata_patch(lower["metadata"], desired["metadata"])
+    return {**changes, **({"metadata": metadata} if metadata else {})} or None
