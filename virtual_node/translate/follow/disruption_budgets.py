@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api.matching import compile_selector
-from virtual_node.translate.follow.view import (
-    MAX_REQUIREMENTS,
-    Translation,
-    UntranslatableError,
-    View,
-    is_too_long,
-)
+from controller_runtime.api.pod.conditions import condition
+from virtual_node.translate.follow.view import Translation, UntranslatableError, View, matcher
 
 NONE_ALLOWED = 2**31 - 1
 """``minAvailable`` with which no pod may be evicted."""
@@ -34,9 +28,7 @@ def lower_budget(upper: Mapping[str, Any], view: View) -> Translation:
     selector = spec.get("selector")
     if selector is None:
         return Translation(None)  # selects no pod
-    if is_too_long(selector):
-        raise UntranslatableError(f"selector has more than {MAX_REQUIREMENTS} requirements")
-    matches = compile_selector(selector)
+    matches = matcher("selector", selector)
     here = sum(matches(labels) for labels in view.pods(upper["metadata"]["namespace"]))
     if not here:
         return Translation(None)
@@ -70,14 +62,8 @@ def _least(upper: Mapping[str, Any], here: int) -> int:
     generation = upper["metadata"].get("generation")
     if not isinstance(desired, int) or not isinstance(healthy, int):
         return NONE_ALLOWED
-    if status.get("observedGeneration") != generation or _has_failed(status):
+    # With SyncFailed, the upper controller could not evaluate the budget, so the status has old numbers.
+    has_failed = condition(status, "DisruptionAllowed").get("reason") == "SyncFailed"
+    if status.get("observedGeneration") != generation or has_failed:
         return NONE_ALLOWED
     return min(NONE_ALLOWED, max(0, desired - max(0, healthy - here)))
-
-
-def _has_failed(status: Mapping[str, Any]) -> bool:
-    """Report whether the upper controller could not evaluate the budget, so that the status has old numbers."""
-    return any(
-        one.get("type") == "DisruptionAllowed" and one.get("reason") == "SyncFailed"
-        for one in status.get("conditions") or ()
-    )

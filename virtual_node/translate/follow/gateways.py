@@ -6,20 +6,13 @@ out has no backends, so that requests get an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names
-from controller_runtime.api.matching import compile_selector
 from virtual_node.translate.follow.addresses import AddressField, is_short
-from virtual_node.translate.follow.network_policies import LABEL_NAMESPACE
-from virtual_node.translate.follow.view import (
-    MAX_REQUIREMENTS,
-    Translation,
-    UntranslatableError,
-    View,
-    is_too_long,
-)
+from virtual_node.translate.follow.network_policies import named
+from virtual_node.translate.follow.view import Translation, UntranslatableError, View, matcher
 
 _FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", "RequestRedirect", "URLRewrite"}
 _MAX_NAMES = 1_000
@@ -99,7 +92,8 @@ def _rule(rule: Mapping[str, Any], namespace: str, where: str, notes: list[str])
     backends = rule.get("backendRefs") or ()
     below = {key: value for key, value in rule.items() if key not in {"backendRefs", "filters"}}
     filters = rule.get("filters") or ()
-    if not all(_are_known(found) for found in (filters, *(one.get("filters") or () for one in backends))):
+    all_filters = (*filters, *(one for backend in backends for one in backend.get("filters") or ()))
+    if not all(one.get("type") in _FILTERS for one in all_filters):
         notes.append(f"{where} has no backends: only filters that refer to no other object are copied")
         return {key: value for key, value in below.items() if key == "matches"}
     kept = [one for one in backends if _is_local(one, "Service", namespace)]
@@ -115,10 +109,6 @@ def _rule(rule: Mapping[str, Any], namespace: str, where: str, notes: list[str])
 def _without_namespace(reference: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reference to the copy's own namespace, which may have another name than the upper one."""
     return {key: value for key, value in reference.items() if key != "namespace"}
-
-
-def _are_known(filters: Iterable[Mapping[str, Any]]) -> bool:
-    return all(one.get("type") in _FILTERS for one in filters)
 
 
 def _is_local(reference: Mapping[str, Any], kind: str, namespace: str) -> bool:
@@ -142,17 +132,13 @@ def _routes_of(namespaces: Mapping[str, Any], view: View) -> dict[str, Any]:
                 "selector": {"matchLabels": {names.LABEL_UPPER_CLUSTER: view.cluster_id}},
             }
         case "Selector":
-            selector = namespaces.get("selector") or {}
-            if is_too_long(selector):
-                raise UntranslatableError(f"a selector has more than {MAX_REQUIREMENTS} requirements")
-            matches = compile_selector(selector)
+            matches = matcher("a selector", namespaces.get("selector") or {})
             found = [
                 name for name, labels in view.all_namespaces() if matches(labels) and view.is_allowed(name)
             ]
     below = sorted({view.lower_namespace(name) for name in found})[:_MAX_NAMES]
     # The empty name matches no namespace; an empty list would be invalid.
-    expression = {"key": LABEL_NAMESPACE, "operator": "In", "values": below or [""]}
-    return {"from": "Selector", "selector": {"matchExpressions": [expression]}}
+    return {"from": "Selector", "selector": named(below or [""])}
 
 
 def selects_namespaces(upper: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from controller_runtime.api.matching import compile_selector
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
-from virtual_node.translate.follow.view import MAX_REQUIREMENTS, Translation, View, is_too_long
+from virtual_node.translate.follow.view import Translation, UntranslatableError, View, matcher
 
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
 """Label with the name of a namespace, which every API server sets since Kubernetes 1.21."""
@@ -129,11 +129,11 @@ class _Writer:
             return
         if is_egress and self._is_dns(pods or {}, namespaces):
             # Lower pods use the DNS of their own cluster, as upper pods use the DNS of the upper cluster.
-            yield {"namespaceSelector": _named([NEVER_MIRRORED]), "podSelector": _DNS}
+            yield {"namespaceSelector": named([NEVER_MIRRORED]), "podSelector": _DNS}
         if not namespaces.get("matchLabels") and not namespaces.get("matchExpressions"):
             yield {"namespaceSelector": {}, "podSelector": below}
         elif found := self._namespaces(namespaces, where, is_dns=pods == _DNS):
-            yield {"namespaceSelector": _named(found), "podSelector": below}
+            yield {"namespaceSelector": named(found), "podSelector": below}
 
     def _is_dns(self, pods: Mapping[str, Any], namespaces: Mapping[str, Any]) -> bool:
         labels = self._view.labels_of(NEVER_MIRRORED)
@@ -141,12 +141,11 @@ class _Writer:
 
     def _namespaces(self, selector: Mapping[str, Any], where: str, *, is_dns: bool) -> list[str]:
         """Return the lower names of the upper namespaces that a selector matches."""
-        if is_too_long(selector):
-            self._note(
-                f"{where} is left out: namespaceSelector has more than {MAX_REQUIREMENTS} requirements"
-            )
+        try:
+            matches = matcher("namespaceSelector", selector)
+        except UntranslatableError as error:
+            self._note(f"{where} is left out: {error}")
             return []
-        matches = compile_selector(selector)
         named = _names(selector)
         if named is None:
             self._scans_left -= 1
@@ -193,5 +192,6 @@ def _names(selector: Mapping[str, Any]) -> list[str] | None:
     return None
 
 
-def _named(namespaces: list[str]) -> dict[str, Any]:
+def named(namespaces: list[str]) -> dict[str, Any]:
+    """Return a selector of namespaces by their names."""
     return {"matchExpressions": [{"key": LABEL_NAMESPACE, "operator": "In", "values": namespaces}]}

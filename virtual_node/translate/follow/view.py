@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from controller_runtime.api import names
+from controller_runtime.api.matching import Matcher, compile_selector
 
 Labels = Mapping[str, str]
 
@@ -15,7 +16,7 @@ class UntranslatableError(Exception):
     """An object cannot be copied to the lower cluster; the message says why and what to do."""
 
 
-MAX_REQUIREMENTS = 50
+_MAX_REQUIREMENTS = 50
 """Maximum number of requirements of a selector that is compared with many objects."""
 
 
@@ -30,12 +31,17 @@ def selected_nodes(spec: Any) -> frozenset[str]:
         return frozenset()
 
 
-def is_too_long(selector: Mapping[str, Any]) -> bool:
-    """Report whether a selector takes too long to be compared with many objects."""
-    return (
-        len(selector.get("matchLabels") or ()) + len(selector.get("matchExpressions") or ())
-        > MAX_REQUIREMENTS
-    )
+def matcher(name: str, selector: Mapping[str, Any]) -> Matcher:
+    """Return a compiled selector that may be compared with many objects.
+
+    Raises:
+        UntranslatableError: it has too many requirements; the text begins with ``name``.
+        ValueError: it is malformed.
+    """
+    count = len(selector.get("matchLabels") or ()) + len(selector.get("matchExpressions") or ())
+    if count > _MAX_REQUIREMENTS:
+        raise UntranslatableError(f"{name} has more than {_MAX_REQUIREMENTS} requirements")
+    return compile_selector(selector)
 
 
 class Translation(NamedTuple):

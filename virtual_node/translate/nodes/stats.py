@@ -16,14 +16,11 @@ from virtual_node.translate.nodes.prometheus_text import Pods
 
 _SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)(?: (?P<at>\d+))?$")
 _LABEL = re.compile(r'\b(\w++)="([^"\\]*+(?:\\.[^"\\]*+)*+)"')
-_NODE = {
-    "node_cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
-    "node_memory_working_set_bytes": ("memory", "workingSetBytes", 1),
+_USAGE = {
+    "cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
+    "memory_working_set_bytes": ("memory", "workingSetBytes", 1),
 }
-_CONTAINER = {
-    "container_cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
-    "container_memory_working_set_bytes": ("memory", "workingSetBytes", 1),
-}
+"""By the name of a metric after ``node_`` or ``container_``: part and field of a Summary, and the factor between both."""
 _SUMMED = {
     "cpu": ("usageNanoCores", "usageCoreNanoSeconds"),
     "memory": (
@@ -74,18 +71,21 @@ def from_resource_metrics(text: str, node_name: str) -> dict[str, Any]:
         match = _SAMPLE.match(line)
         if match is None:
             continue
-        name, value, moment = match["name"], float(match["value"]), float(match["at"] or 0)
-        if not prometheus_text.is_plausible(value, moment):
+        value, moment = float(match["value"]), float(match["at"] or 0)
+        subject, _, metric = match["name"].partition("_")
+        if metric not in _USAGE or not prometheus_text.is_plausible(value, moment):
             continue
-        labels = dict(_LABEL.findall(match["labels"] or ""))
-        if name in _NODE:
-            part, field, factor = _NODE[name]
-            node[part] = {"time": _rfc3339(moment), field: int(value * factor)}
-        elif name in _CONTAINER:
-            part, field, factor = _CONTAINER[name]
+        part, field, factor = _USAGE[metric]
+        used = {
+            "time": timestamps.rfc3339(datetime.fromtimestamp(moment / 1000, UTC)),
+            field: int(value * factor),
+        }
+        if subject == "node":
+            node[part] = used
+        elif subject == "container":
+            labels = dict(_LABEL.findall(match["labels"] or ""))
             containers = pods.setdefault((labels["namespace"], labels["pod"]), {})
-            container = containers.setdefault(labels["container"], {"name": labels["container"]})
-            container[part] = {"time": _rfc3339(moment), field: int(value * factor)}
+            containers.setdefault(labels["container"], {"name": labels["container"]})[part] = used
     return {
         "node": node,
         "pods": [
@@ -96,10 +96,6 @@ def from_resource_metrics(text: str, node_name: str) -> dict[str, Any]:
             for (namespace, name), containers in pods.items()
         ],
     }
-
-
-def _rfc3339(milliseconds: float) -> str:
-    return timestamps.rfc3339(datetime.fromtimestamp(milliseconds / 1000, UTC))
 
 
 def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, Any]]:

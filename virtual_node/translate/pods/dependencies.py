@@ -10,6 +10,10 @@ from controller_runtime.api.pod import resource_claims
 from virtual_node.translate.pods import service_account
 
 _CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
+_OF_ENVIRONMENT = (
+    *(("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")),  # of a variable
+    *(("configMapRef", "ConfigMap"), ("secretRef", "Secret")),  # of envFrom
+)
 _SECRET_REFERENCES = ("cephfs", "rbd", "cinder", "flexVolume", "scaleIO", "storageos", "iscsi")
 
 
@@ -61,22 +65,22 @@ def _of_claims(pod: Mapping[str, Any]) -> Iterator[Dependency]:
         yield Dependency("ResourceClaimTemplate", reference.get("resourceClaimTemplateName") or "")
 
 
+def _named(kind: str, reference: Mapping[str, Any], volume: str = "") -> Dependency:
+    return Dependency(kind, reference.get("name", ""), bool(reference.get("optional")), volume)
+
+
 def _of_environment(container: Mapping[str, Any]) -> Iterator[Dependency]:
-    for variable in container.get("env") or ():
-        source = variable.get("valueFrom") or {}
-        for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+    values = (variable.get("valueFrom") or {} for variable in container.get("env") or ())
+    for source in (*values, *(container.get("envFrom") or ())):
+        for field, kind in _OF_ENVIRONMENT:
             if reference := source.get(field):
-                yield Dependency(kind, reference.get("name", ""), bool(reference.get("optional")))
-    for source in container.get("envFrom") or ():
-        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
-            if reference := source.get(field):
-                yield Dependency(kind, reference.get("name", ""), bool(reference.get("optional")))
+                yield _named(kind, reference)
 
 
 def _of_volume(volume: Mapping[str, Any]) -> Iterator[Dependency]:
     name = volume["name"]
     if source := volume.get("configMap"):
-        yield Dependency("ConfigMap", source.get("name", ""), bool(source.get("optional")), name)
+        yield _named("ConfigMap", source, name)
     if source := volume.get("secret"):
         yield Dependency("Secret", source.get("secretName", ""), bool(source.get("optional")), name)
     injected = service_account.is_injected(volume)
@@ -84,9 +88,9 @@ def _of_volume(volume: Mapping[str, Any]) -> Iterator[Dependency]:
         if (reference := source.get("configMap")) and not (
             injected and reference.get("name") == service_account.ROOT_CA
         ):
-            yield Dependency("ConfigMap", reference.get("name", ""), bool(reference.get("optional")), name)
+            yield _named("ConfigMap", reference, name)
         if reference := source.get("secret"):
-            yield Dependency("Secret", reference.get("name", ""), bool(reference.get("optional")), name)
+            yield _named("Secret", reference, name)
     for kind in _SECRET_REFERENCES:
         reference = (volume.get(kind) or {}).get("secretRef") or {}
         yield Dependency("Secret", reference.get("name", ""), volume=name)

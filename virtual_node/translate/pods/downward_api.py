@@ -15,7 +15,7 @@ Source: kubelet ``pkg/fieldpath``, ``pkg/volume/downwardapi``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import names
@@ -72,22 +72,22 @@ def volumes(
         upper: the upper pod.
     """
     annotations: dict[str, str] = {}
-    rewritten: list[Mapping[str, Any]] = []
-    for volume in spec_volumes:
-        if "downwardAPI" in volume:
-            source = _source(volume["downwardAPI"], upper, annotations)
-            rewritten.append({**volume, "downwardAPI": source})
-        elif "projected" in volume:
-            sources = [
-                {**source, "downwardAPI": _source(source["downwardAPI"], upper, annotations)}
-                if "downwardAPI" in source
-                else source
-                for source in volume["projected"].get("sources") or ()
-            ]
-            rewritten.append({**volume, "projected": {**volume["projected"], "sources": sources}})
-        else:
-            rewritten.append(volume)
-    return rewritten, annotations
+
+    def rewritten(holder: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "downwardAPI" not in holder:
+            return holder
+        return {**holder, "downwardAPI": _source(holder["downwardAPI"], upper, annotations)}
+
+    return [with_sources(rewritten(volume), rewritten) for volume in spec_volumes], annotations
+
+
+def with_sources(
+    volume: Mapping[str, Any], rewritten: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """Return a volume with each source rewritten if it is a projected volume."""
+    if not (projected := volume.get("projected")) or not projected.get("sources"):
+        return volume
+    return {**volume, "projected": {**projected, "sources": list(map(rewritten, projected["sources"]))}}
 
 
 def format_map(values: Mapping[str, str]) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 
 from controller_runtime.api.pod import access_volume
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.pods.token_secrets import places_of
+from virtual_node.translate.pods.downward_api import with_sources
+from virtual_node.translate.pods.token_secrets import places_of, requests_token
 
 ROOT_CA = access_volume.ROOT_CA
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -31,23 +32,16 @@ def root_ca_name(cluster_id: str) -> str:
 def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], options: PodOptions) -> None:
     """Rewrite a lower pod spec, in place, so that the pod uses its tokens of the upper cluster."""
     places = iter(places_of(pod, options))
-    volumes = []
-    for volume in spec.get("volumes") or ():
-        sources = (volume.get("projected") or {}).get("sources")
-        if not sources or not any("serviceAccountToken" in source for source in sources):
-            volumes.append(volume)
-            continue
-        rewritten = []
-        for source in sources:
-            token = source.get("serviceAccountToken")
-            if token is not None:
-                secret, key = next(places)
-                rewritten.append({"secret": {"name": secret, "items": [{"key": key, "path": token["path"]}]}})
-            else:
-                rewritten.append(source)
-        volumes.append({**volume, "projected": {**volume["projected"], "sources": rewritten}})
-    if volumes:
-        spec["volumes"] = volumes
+
+    def from_secret(source: Mapping[str, Any]) -> Mapping[str, Any]:
+        token = source.get("serviceAccountToken")
+        if token is None:
+            return source
+        secret, key = next(places)
+        return {"secret": {"name": secret, "items": [{"key": key, "path": token["path"]}]}}
+
+    if volumes := spec.get("volumes"):
+        spec["volumes"] = [with_sources(volume, from_secret) for volume in volumes]
     with_upper_root_ca(spec, cluster_id=options.owner.cluster_id)
     spec["automountServiceAccountToken"] = False
     spec.pop("serviceAccountName", None)
@@ -65,13 +59,8 @@ def with_upper_root_ca(spec: dict[str, Any], *, cluster_id: str) -> None:
         return {**source, field: {**reference, "name": name}}
 
     if spec.get("volumes"):
-        volumes = [renamed(volume, "configMap") for volume in spec["volumes"]]
-        spec["volumes"] = [
-            {**volume, "projected": {**projected, "sources": [renamed(one, "configMap") for one in sources]}}
-            if (projected := volume.get("projected")) and (sources := projected.get("sources"))
-            else volume
-            for volume in volumes
-        ]
+        of_volume = functools.partial(renamed, field="configMap")
+        spec["volumes"] = [with_sources(of_volume(volume), of_volume) for volume in spec["volumes"]]
     for kind in ("containers", "initContainers", "ephemeralContainers"):
         if spec.get(kind):
             spec[kind] = [_with_sources(container, renamed) for container in spec[kind]]
@@ -106,9 +95,7 @@ def with_lower_identity(spec: dict[str, Any]) -> None:
 
 def is_injected(volume: Mapping[str, Any]) -> bool:
     """Report whether admission, not the user, added a volume."""
-    return volume["name"].startswith(access_volume.PREFIX) and any(
-        "serviceAccountToken" in source for source in (volume.get("projected") or {}).get("sources") or ()
-    )
+    return volume["name"].startswith(access_volume.PREFIX) and requests_token(volume)
 
 
 def _legacy_token_volumes(spec: Mapping[str, Any]) -> set[str]:

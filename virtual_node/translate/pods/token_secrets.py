@@ -67,11 +67,8 @@ def mounted_token_secrets(
 ) -> list[TokenSecret]:
     """Return the Secrets that an existing lower pod of an upper pod gets its tokens from."""
     mounted = mounted_names(lower["spec"])
-    known = (
-        secret
-        for shared in (False, True)
-        for secret in token_secrets(pod, replace(options, shared_tokens=shared))
-    )
+    # Also if new pods get no tokens, because the lower pod may be older than that setting.
+    known = possible_token_secrets(pod, replace(options, service_accounts=True))
     return [secret for secret in known if secret.name in mounted]
 
 
@@ -80,7 +77,7 @@ def mounted_names(spec: Mapping[str, Any]) -> set[str]:
     return {
         (source.get("secret") or {}).get("name") or ""
         for volume in spec.get("volumes") or ()
-        for source in (volume.get("projected") or {}).get("sources") or ()
+        for source in _sources(volume)
     }
 
 
@@ -147,24 +144,31 @@ def fingerprint(secret: Mapping[str, Any]) -> array[int]:
 
 def token_requests(pod: Mapping[str, Any]) -> list[TokenRequestSpec]:
     """Return the tokens that a pod's volumes request, in order."""
-    found: list[TokenRequestSpec] = []
-    for source in _token_sources(pod["spec"]):
-        found.append(
-            TokenRequestSpec(
-                audience=source.get("audience") or "",
-                expiration_seconds=int(source.get("expirationSeconds") or _DEFAULT_EXPIRATION),
-                key=f"token-{len(found)}",
-            )
+    requested = [
+        source["serviceAccountToken"]
+        for volume in pod["spec"].get("volumes") or ()
+        for source in _sources(volume)
+        if "serviceAccountToken" in source
+    ]
+    return [
+        TokenRequestSpec(
+            audience=source.get("audience") or "",
+            expiration_seconds=int(source.get("expirationSeconds") or _DEFAULT_EXPIRATION),
+            key=f"token-{number}",
         )
-    return found
+        for number, source in enumerate(requested)
+    ]
 
 
 def token_volume(pod: Mapping[str, Any]) -> str:
     """Return the name of the first volume that requests a token; empty: there is none."""
-    for volume in pod["spec"].get("volumes") or ():
-        if any("serviceAccountToken" in one for one in (volume.get("projected") or {}).get("sources") or ()):
-            return str(volume["name"])
-    return ""
+    volumes = pod["spec"].get("volumes") or ()
+    return next((str(volume["name"]) for volume in volumes if requests_token(volume)), "")
+
+
+def requests_token(volume: Mapping[str, Any]) -> bool:
+    """Report whether a volume requests a token."""
+    return any("serviceAccountToken" in source for source in _sources(volume))
 
 
 def body(
@@ -193,8 +197,5 @@ def body(
     }
 
 
-def _token_sources(spec: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    for volume in spec.get("volumes") or ():
-        for source in (volume.get("projected") or {}).get("sources") or ():
-            if "serviceAccountToken" in source:
-                yield source["serviceAccountToken"]
+def _sources(volume: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    return (volume.get("projected") or {}).get("sources") or ()

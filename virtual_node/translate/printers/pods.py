@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import is_finished
+from controller_runtime.api.pod.conditions import condition, is_finished, is_true
 
 _NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 _INITIALIZING = re.compile(r"Init:\d+/\d+")
@@ -34,7 +34,7 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
     sidecars = _sidecars(spec)
     initial = status.get("initContainerStatuses") or ()
     beside = [one for one in initial if one.get("name") in sidecars]
-    if _initializing(upper) is None or _is_initialized(status):
+    if _initializing(upper) is None or is_true(status, "Initialized"):
         main = status.get("containerStatuses") or ()
         ready = sum(_serves(one) for one in main) + sum(_serves(one) for one in beside)
         restarted = [*beside, *main]
@@ -72,13 +72,13 @@ def is_trouble(pod: Mapping[str, Any], word: str) -> bool:
 def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:
     """Return what ``kubectl get pods`` prints in the STATUS column, and the message for it."""
     status = pod.get("status") or {}
-    conditions = {one["type"]: one for one in status.get("conditions") or ()}
     word, why = status.get("reason") or status.get("phase") or "Unknown", status.get("message") or ""
-    if (conditions.get("PodScheduled") or {}).get("reason") == "SchedulingGated":
+    if condition(status, "PodScheduled").get("reason") == "SchedulingGated":
         word = "SchedulingGated"
     if (initializing := _initializing(pod)) is not None:
         word, why = initializing
-    if initializing is None or _is_initialized(status):
+    # Initialized: all init containers have completed once. A sidecar may have ended since.
+    if initializing is None or is_true(status, "Initialized"):
         containers = status.get("containerStatuses") or ()
         for container in reversed(containers):
             state = container.get("state") or {}
@@ -87,7 +87,7 @@ def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:
             elif ended := state.get("terminated"):
                 word, why = ended.get("reason") or _exit(ended), ended.get("message") or why
         if word == "Completed" and any(_serves(container) for container in containers):
-            word = "Running" if (conditions.get("Ready") or {}).get("status") == "True" else "NotReady"
+            word = "Running" if is_true(status, "Ready") else "NotReady"
     if pod["metadata"].get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             word = "Unknown"
@@ -116,13 +116,6 @@ def _initializing(pod: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _is_initialized(status: Mapping[str, Any]) -> bool:
-    """Report whether all init containers have completed once. A sidecar may have ended since."""
-    return any(
-        one["type"] == "Initialized" and one.get("status") == "True" for one in status.get("conditions") or ()
-    )
-
-
 def _sidecars(spec: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of sidecars: init containers with restartPolicy Always (KEP-753)."""
     return frozenset(
@@ -140,9 +133,8 @@ def _condition_message(status: Mapping[str, Any]) -> str:
     if status.get("phase") not in {None, "Pending"}:
         return ""
     for kind in (names.CONDITION_ADMITTED, "PodScheduled"):
-        for condition in status.get("conditions") or ():
-            if condition["type"] == kind and condition.get("status") == "False":
-                return str(condition.get("message") or condition.get("reason") or "")
+        if (found := condition(status, kind)).get("status") == "False":
+            return str(found.get("message") or found.get("reason") or "")
     return ""
 
 
