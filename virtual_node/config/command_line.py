@@ -21,16 +21,8 @@ from controller_runtime.process.flags import LogOptions, comma_list, take_klog
 from virtual_node.config import file as config_file
 from virtual_node.config import program, setting, usable, validation
 from virtual_node.config import types as configuration
-from virtual_node.config.flags import DEFAULT_NODE_NAME, WITHOUT_EFFECT, add_flags
-from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.types import (
-    CapacityPolicy,
-    Config,
-    IdentitiesConfig,
-    LeaderElectionConfig,
-    LowerClusterConfig,
-    NamespaceConfig,
-)
+from virtual_node.config.flags import DEFAULT_NODE_NAME, WITH_FLAGS, WITHOUT_EFFECT, add_flags
+from virtual_node.config.types import Config, LowerClusterConfig
 
 _EXAMPLES = (
     ("One lower cluster", "--nodename vn-tokyo --kubeconfig upper.yaml --client-kubeconfig tokyo.yaml"),
@@ -45,12 +37,7 @@ _OF_CLUSTER = {
 }
 """Flags that describe the only lower cluster, with the field of ``clusters[]`` that each sets."""
 _OVERRIDES = (
-    *(
-        declared.dest
-        for kind in (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig, IdentitiesConfig)
-        for _, declared in setting.settings(kind)
-        if declared.flag
-    ),
+    *(declared.dest for kind in WITH_FLAGS for _, declared in setting.settings(kind) if declared.flag),
     "rotate_server_certificates",
     "no_verify_clients",
     "disable_taint",
@@ -112,7 +99,7 @@ def parse(
     warnings = [
         f"{flag} has no effect: {instead}"
         for flag, instead in WITHOUT_EFFECT.items()
-        if getattr(flags, _dest(flag)) is not None
+        if getattr(flags, setting.dest(flag)) is not None
     ]
     accept_rejected = bool(flags.config) and (accept_rejected or flags.wait_for_config)
     rejected = ""
@@ -126,7 +113,7 @@ def parse(
         warnings += [
             f"{flag} has no effect beside --config; set clusters[].{field}"
             for flag, field in _OF_CLUSTER.items()
-            if getattr(flags, _dest(flag)) is not None
+            if getattr(flags, setting.dest(flag)) is not None
         ]
     else:
         config = Config(clusters=[_single_cluster(flags, environment, warnings)])
@@ -173,8 +160,8 @@ def _single_cluster(
         name="",
         labels=_node_label(environment, warnings),
         taints=_taints(flags, environment),
-        capacity=CapacityPolicy(),
-        namespaces=NamespaceConfig(adopt=comma_list(flags.adopt_namespaces or "")),
+        capacity=configuration.CapacityPolicy(),
+        namespaces=configuration.NamespaceConfig(adopt=comma_list(flags.adopt_namespaces or "")),
         policy=Policy(preset=flags.policy_preset),
     )
     setting.apply(cluster, flags, environment)
@@ -202,10 +189,6 @@ def _override(
         kubelet.serving_certificate = None
     if flags.no_verify_clients is not None:
         kubelet.anonymous_auth, kubelet.authorization = flags.no_verify_clients, not flags.no_verify_clients
-
-
-def _dest(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")
 
 
 def _node_label(environment: Mapping[str, str], warnings: list[str]) -> dict[str, str]:

@@ -14,6 +14,8 @@ from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.config.setting import KUBELET, LOWER, NODE, PODS, PROCESS, UPPER
 from virtual_node.config.types import Config, IdentitiesConfig, LeaderElectionConfig, LowerClusterConfig
 
+WITH_FLAGS = (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig, IdentitiesConfig)
+"""The structures with fields that declare flags."""
 DEFAULT_NODE_NAME = "virtual-kubelet"
 WITHOUT_EFFECT = {
     "--provider-config": "the lower cluster is named by --client-kubeconfig or --config",
@@ -38,7 +40,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the daemon to a parser."""
     groups = {title: parser.add_argument_group(title) for title in setting.GROUPS}
     lower, node, kubelet = groups[LOWER], groups[NODE], groups[KUBELET]
-    for kind in (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig, IdentitiesConfig):
+    for kind in WITH_FLAGS:
         setting.add_flags(groups, kind)
     add_flag(
         groups[UPPER],

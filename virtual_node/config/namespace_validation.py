@@ -13,9 +13,9 @@ from itertools import combinations
 import msgspec
 
 from controller_runtime.api import namespace_map
+from virtual_node.config.argument_types import LABEL
 from virtual_node.config.types import LowerClusterConfig, NamespaceConfig
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED_PREFIX = "kube-"
 _SYSTEM = ("default", "kube-node-lease", "kube-public", "kube-system")
 """Namespaces of every cluster. A lower one is used only for the upper namespace of that name, if ``adopt`` allows it."""
@@ -42,17 +42,17 @@ def problems(clusters: Sequence[LowerClusterConfig]) -> Iterator[str]:
 
 def _of_one(where: str, config: NamespaceConfig) -> Iterator[str]:
     prefix = config.prefix
-    if prefix and not _LABEL.fullmatch(prefix + "x"):
+    if prefix and not LABEL.fullmatch(prefix + "x"):
         yield f"{where}.prefix: {prefix!r} cannot begin a namespace's name"
     made = (name for name in _SYSTEM if prefix and name.startswith(prefix))
-    system = next((name for name in made if _LABEL.fullmatch(name.removeprefix(prefix))), "")
+    system = next((name for name in made if LABEL.fullmatch(name.removeprefix(prefix))), "")
     if system or prefix.startswith(_RESERVED_PREFIX):
         what = f"would make {system}" if system else "belongs to the lower cluster's own system"
         yield f"{where}.prefix: {prefix!r} {what}; choose another prefix"
     targets: dict[str, str] = {}
     for upper, lower in config.map.items():
         field = f"{where}.map.{upper}"
-        if not _LABEL.fullmatch(lower):
+        if not LABEL.fullmatch(lower):
             yield f"{field}: {lower!r} is not a namespace's name (DNS-1123 label)"
         elif lower != upper and (lower in _SYSTEM or lower.startswith(_RESERVED_PREFIX)):
             yield f"{field}: {lower!r} belongs to the lower cluster's own system; choose another name"
@@ -69,7 +69,7 @@ def _of_one(where: str, config: NamespaceConfig) -> Iterator[str]:
 def _unmapped(lower: str, config: NamespaceConfig) -> str:
     """Return the upper namespace that maps to ``lower`` without an entry in ``map``; empty: none."""
     upper = lower.removeprefix(config.prefix)
-    is_led_here = lower.startswith(config.prefix) and _LABEL.fullmatch(upper) and upper not in config.map
+    is_led_here = lower.startswith(config.prefix) and LABEL.fullmatch(upper) and upper not in config.map
     return upper if is_led_here and namespace_map.allowed(upper, config.allowed) else ""
 
 
@@ -82,7 +82,7 @@ def _meeting(one: NamespaceConfig, other: NamespaceConfig) -> str:
             if rival and rival != upper:
                 return f"{upper!r} and {rival!r} would share {lower!r}"
         rest = second.prefix.removeprefix(first.prefix)
-        begins = second.prefix.startswith(first.prefix) and _LABEL.fullmatch(f"{rest}x")
+        begins = second.prefix.startswith(first.prefix) and LABEL.fullmatch(f"{rest}x")
         if rest and begins and _may_begin(rest, first.allowed):
             return f"{rest + 'x'!r} and 'x' would share {second.prefix + 'x'!r}"
     return ""

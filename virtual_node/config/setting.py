@@ -52,7 +52,12 @@ class Setting:
     @property
     def dest(self) -> str:
         """Return the name of the flag's attribute in argparse's namespace."""
-        return self.flag.removeprefix("--").replace("-", "_")
+        return dest(self.flag)
+
+
+def dest(flag: str) -> str:
+    """Return the name of a flag's attribute in argparse's namespace."""
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def settings(kind: type[msgspec.Struct]) -> Iterator[tuple[msgspec.structs.FieldInfo, Setting]]:

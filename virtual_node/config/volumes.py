@@ -8,9 +8,11 @@ import msgspec
 from msgspec import Meta
 
 
-class SecretReference(
-    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    pass
+
+
+class SecretReference(_Base):
     """A Secret in the lower cluster."""
 
     name: str
@@ -19,9 +21,7 @@ class SecretReference(
     """Namespace of the Secret."""
 
 
-class SharedStorage(
-    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class SharedStorage(_Base):
     """Storage that several lower clusters reach: all clusters with an entry of the same name."""
 
     name: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -33,9 +33,7 @@ class SharedStorage(
     stay in their cluster."""
 
 
-class VolumeConfig(
-    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class VolumeConfig(_Base):
     """How PersistentVolumeClaims and volumes are mirrored in this cluster."""
 
     storage_classes: dict[str, str] = {}
