@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from controller_runtime import rights
 from controller_runtime.inventory import settings as inventory
 from controller_runtime.resources import SWARMS
-from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right, resolved
+from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right
 from virtual_node.config.types import SHARDED, Config
 from virtual_node.rights import follow as followed
 from virtual_node.translate.storage.pv import DRIVER
 
 _NODE = (VIRTUAL_NODE,)
+_MANAGE = (*READ, "create", "patch", "delete")
+"""Verbs for objects that the virtual node creates."""
+_LEASES = ("coordination.k8s.io", "leases")
+_REQUESTS = ("certificates.k8s.io", "certificatesigningrequests")
+_HEARTBEAT = "kube-node-lease"
+"""Namespace of the Leases of nodes."""
+_NODE_AS_USER = "request serving certificates as the node"
+_APPROVAL = "approve its own requests (--approve-server-certificates)"
+_CLAIMS = ("resourceclaims", "resourceclaimtemplates")
 
 UPPER: tuple[Right, ...] = (
     Right("", "namespaces", READ, "the upper cluster's identity; namespaces of pods"),
@@ -21,8 +31,8 @@ UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("create",), "register the virtual node"),
     Right("", "nodes", ("patch",), "keep its labels and taints", names=_NODE),
     Right("", "nodes", ("patch",), "report capacity and conditions", "status", names=_NODE),
-    Right("coordination.k8s.io", "leases", ("create",), "node heartbeat", "", "kube-node-lease"),
-    Right("coordination.k8s.io", "leases", ("get", "update"), "node heartbeat", "", "kube-node-lease", _NODE),
+    Right(*_LEASES, ("create",), "node heartbeat", "", _HEARTBEAT),
+    Right(*_LEASES, ("get", "update"), "node heartbeat", "", _HEARTBEAT, _NODE),
     Right("", "pods", (*READ, "delete"), "mirror pods and finish their deletion"),
     Right("", "pods", ("patch",), "report pod status", "status"),
     Right("", "services", ("list", "watch"), "service variables; services that follow pods"),
@@ -32,9 +42,7 @@ UPPER: tuple[Right, ...] = (
     Right("", "serviceaccounts", ("create",), "tokens for pods (--enable-serviceaccount)", "token"),
     Right("", "persistentvolumeclaims", (*READ, "patch"), "claims of pods (PVControllers)"),
     Right("", "persistentvolumeclaims", ("patch",), "resizing of claims (PVControllers)", "status"),
-    Right(
-        "", "persistentvolumes", (*READ, "create", "patch", "delete"), "mirrors of volumes (PVControllers)"
-    ),
+    Right("", "persistentvolumes", _MANAGE, "mirrors of volumes (PVControllers)"),
     Right(
         "storage.k8s.io", "storageclasses", ("list", "watch"), "classes of unbound volumes (PVControllers)"
     ),
@@ -52,17 +60,13 @@ UPPER: tuple[Right, ...] = (
 """Needed in the upper cluster. If no chart has created the CSIDriver, the daemon creates it at start, which
 needs ``create`` of ``csidrivers``."""
 
-UPPER_ELECTION: tuple[Right, ...] = (
-    Right("coordination.k8s.io", "leases", ("create",), "--leader-elect", "", OWN_NAMESPACE),
-    Right("coordination.k8s.io", "leases", ("get", "update"), "--leader-elect", "", OWN_NAMESPACE, (LEASE,)),
-)
+UPPER_ELECTION: tuple[Right, ...] = rights.leader_election(LEASE, "--leader-elect")
 """Needed in the upper cluster, in addition to ``UPPER``, with several replicas."""
 
 UPPER_SHARDS: tuple[Right, ...] = (
     # Not limited to names, because every replica has a Lease with a name of its own.
     Right(
-        "coordination.k8s.io",
-        "leases",
+        *_LEASES,
         (*READ, "create", "update", "delete"),
         "divide the lower clusters (--leader-elect-mode=sharded)",
         "",
@@ -83,7 +87,7 @@ UPPER_SHARED_TOKENS: tuple[Right, ...] = (
 
 UPPER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(
     Right("resource.k8s.io", plural, READ, "claims of devices that pods reference (resourceClaims.enabled)")
-    for plural in ("resourceclaims", "resourceclaimtemplates")
+    for plural in _CLAIMS
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with ``clusters[].resourceClaims.enabled``."""
 
@@ -98,39 +102,18 @@ UPPER_CSR: tuple[Right, ...] = (
     # The request is created as the impersonated node, because the Node authorizer allows every node to create
     # it. Only virtual nodes may be impersonated, because a user that may impersonate any node can read every
     # Secret that a pod on any node uses.
+    Right("", "users", ("impersonate",), _NODE_AS_USER, names=(f"system:node:{VIRTUAL_NODE}",)),
+    Right("", "groups", ("impersonate",), _NODE_AS_USER, names=("system:nodes",)),
     Right(
-        "",
-        "users",
-        ("impersonate",),
-        "request serving certificates as the node",
-        names=(f"system:node:{VIRTUAL_NODE}",),
-    ),
-    Right(
-        "", "groups", ("impersonate",), "request serving certificates as the node", names=("system:nodes",)
-    ),
-    Right(
-        "certificates.k8s.io",
-        "certificatesigningrequests",
-        ("get", "watch", "delete"),
-        "follow and delete its own requests for serving certificates",
+        *_REQUESTS, ("get", "watch", "delete"), "follow and delete its own requests for serving certificates"
     ),
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with ``kubelet.servingCertificate: CSR``."""
 
 UPPER_CSR_APPROVAL: tuple[Right, ...] = (
+    Right(*_REQUESTS, ("update",), _APPROVAL, "approval"),
     Right(
-        "certificates.k8s.io",
-        "certificatesigningrequests",
-        ("update",),
-        "approve its own requests (--approve-server-certificates)",
-        "approval",
-    ),
-    Right(
-        "certificates.k8s.io",
-        "signers",
-        ("approve",),
-        "approve its own requests (--approve-server-certificates)",
-        names=("kubernetes.io/kubelet-serving",),
+        "certificates.k8s.io", "signers", ("approve",), _APPROVAL, names=("kubernetes.io/kubelet-serving",)
     ),
 )
 """Needed in the upper cluster, in addition to ``UPPER_CSR``, with ``kubelet.approveServingCertificate``."""
@@ -141,14 +124,7 @@ UPPER_PROFILES: tuple[Right, ...] = inventory.PROFILES
 UPPER_PROFILES_ANY: tuple[Right, ...] = (
     Right("", "nodes", ("patch",), "virtual nodes of any ClusterProfile"),
     Right("", "nodes", ("patch",), "virtual nodes of any ClusterProfile", "status"),
-    Right(
-        "coordination.k8s.io",
-        "leases",
-        ("get", "update"),
-        "heartbeat of virtual nodes of any ClusterProfile",
-        "",
-        "kube-node-lease",
-    ),
+    Right(*_LEASES, ("get", "update"), "heartbeat of virtual nodes of any ClusterProfile", "", _HEARTBEAT),
 )
 """Needed in the upper cluster, in addition to ``UPPER_PROFILES``, if ``clusterProfiles.names`` is empty: RBAC cannot limit
 names to a prefix. The chart's ValidatingAdmissionPolicy does."""
@@ -180,11 +156,13 @@ def upper(config: Config) -> tuple[Right, ...]:
         tables += [replace(right, namespace=profiles.namespace) for right in UPPER_PROFILES]
         tables += () if profiles.names else UPPER_PROFILES_ANY
         nodes += [profiles.name_prefix + name for name in profiles.names]
-    found = resolved(
+    found = rights.resolved(
         tables, names={VIRTUAL_NODE: nodes, LEASE: [election.name]}, own_namespace=election.namespace
     )
     for secret in (secret for cluster in config.clusters for secret in cluster.token_secrets):
-        found += resolved(UPPER_RENEWAL, names={TOKEN_SECRET: [secret.name]}, own_namespace=secret.namespace)
+        found += rights.resolved(
+            UPPER_RENEWAL, names={TOKEN_SECRET: [secret.name]}, own_namespace=secret.namespace
+        )
     return found
 
 
@@ -193,26 +171,19 @@ LOWER: tuple[Right, ...] = (
     Right("", "nodes", ("get",), "kubectl top, metrics", "proxy"),
     Right("metrics.k8s.io", "pods", ("list",), "metrics where the node proxy is refused"),
     Right("metrics.k8s.io", "nodes", ("list",), "metrics where the node proxy is refused"),
-    Right("", "namespaces", (*READ, "create", "patch", "delete"), "namespaces for pods"),
-    Right("", "pods", (*READ, "create", "patch", "delete"), "run pods"),
+    Right("", "namespaces", _MANAGE, "namespaces for pods"),
+    Right("", "pods", _MANAGE, "run pods"),
     Right("", "pods", ("get",), "kubectl logs", "log"),
     Right("", "pods", ("get", "create"), "kubectl exec", "exec"),
     Right("", "pods", ("get", "create"), "kubectl attach", "attach"),
     Right("", "pods", ("get", "create"), "kubectl port-forward", "portforward"),
     Right("", "pods", ("patch",), "kubectl debug", "ephemeralcontainers"),
     Right("", "pods", ("patch",), "in-place resize", "resize"),
-    Right("", "services", (*READ, "create", "patch", "delete"), "copies of Services; service variables"),
-    Right(
-        "discovery.k8s.io", "endpointslices", (*READ, "create", "patch", "delete"), "endpoints of services"
-    ),
-    Right("", "configmaps", (*READ, "create", "patch", "delete"), "copies of ConfigMaps"),
-    Right("", "secrets", (*READ, "create", "patch", "delete"), "copies of Secrets, pod tokens"),
-    Right(
-        "",
-        "persistentvolumeclaims",
-        (*READ, "create", "patch", "delete"),
-        "claims of pods (PVControllers)",
-    ),
+    Right("", "services", _MANAGE, "copies of Services; service variables"),
+    Right("discovery.k8s.io", "endpointslices", _MANAGE, "endpoints of services"),
+    Right("", "configmaps", _MANAGE, "copies of ConfigMaps"),
+    Right("", "secrets", _MANAGE, "copies of Secrets, pod tokens"),
+    Right("", "persistentvolumeclaims", _MANAGE, "claims of pods (PVControllers)"),
     Right("", "persistentvolumes", ("list", "watch"), "volumes of claims (PVControllers)"),
     Right("", "events", ("list", "watch"), "lower events on upper pods"),
     Right("", "resourcequotas", READ, "pods that a lower quota would refuse (multi-scheduler)"),
@@ -222,13 +193,8 @@ LOWER: tuple[Right, ...] = (
 """Needed in every lower cluster."""
 
 LOWER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(
-    Right(
-        "resource.k8s.io",
-        plural,
-        (*READ, "create", "patch", "delete"),
-        "copies of claims of devices (resourceClaims.enabled)",
-    )
-    for plural in ("resourceclaims", "resourceclaimtemplates")
+    Right("resource.k8s.io", plural, _MANAGE, "copies of claims of devices (resourceClaims.enabled)")
+    for plural in _CLAIMS
 )
 """Needed in a lower cluster, in addition to ``LOWER``, with ``resourceClaims.enabled``. Granted by
 ``lower-cluster register --resource-claims``."""

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from controller_runtime import rights
 from controller_runtime.api.moving import node_avoidance
 from controller_runtime.resources import SWARMS
-from controller_runtime.rights import (
-    INSPECTION_HISTORY,
-    LEASES,
-    OWN_NAMESPACE,
-    READ,
-    VIRTUAL_NODE,
-    WEBHOOK_CONFIGURATION,
-    WEBHOOK_SECRET,
-    Right,
-)
+from controller_runtime.rights import OWN_NAMESPACE, READ, VIRTUAL_NODE, WEBHOOK_SECRET, Right
 from virtual_node.translate.storage.pv import DRIVER
 
 _LOOK = ("get", "list")
+_LEASES = ("coordination.k8s.io", "leases")
+_REGISTRATION = "admissionregistration.k8s.io"
+_WEBHOOKS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 MEMORY = (node_avoidance.CONFIG_MAP, "virtual-node-descheduler")
 """Names of the descheduler's ConfigMaps."""
 
@@ -35,12 +30,9 @@ DOCTOR: tuple[Right, ...] = (
     Right("", "services", _LOOK, "the webhook's Service"),
     Right("discovery.k8s.io", "endpointslices", _LOOK, "endpoints of that Service"),
     Right("apps", "deployments", _LOOK, "the components"),
-    Right("coordination.k8s.io", "leases", _LOOK, "Leases of nodes and components"),
+    Right(*_LEASES, _LOOK, "Leases of nodes and components"),
     Right(SWARMS.group, SWARMS.plural, ("list",), "Swarms that do not run their jobs"),
-    *(
-        Right("admissionregistration.k8s.io", kind, _LOOK, "registration of the webhook")
-        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-    ),
+    *(Right(_REGISTRATION, kind, _LOOK, "registration of the webhook") for kind in _WEBHOOKS),
 )
 """Permissions of ``virtual-node doctor`` and ``helm test``."""
 
@@ -52,16 +44,13 @@ INSPECTION: tuple[Right, ...] = (
     ),
     Right("", "secrets", ("list",), "find differences and leaks of copies"),
     Right("discovery.k8s.io", "endpointslices", ("list",), "Services without endpoints"),
-    Right("coordination.k8s.io", "leases", ("get",), "Leases of virtual nodes", "", "kube-node-lease"),
+    Right(*_LEASES, ("get",), "Leases of virtual nodes", "", "kube-node-lease"),
     Right("apps", "deployments", ("list",), "workloads at risk of disruption"),
     Right("apps", "statefulsets", ("list",), "workloads at risk of disruption"),
     Right("policy", "poddisruptionbudgets", ("list",), "workloads at risk of disruption"),
     Right(SWARMS.group, SWARMS.plural, ("list",), "Swarms that do not run their jobs"),
-    *(
-        Right("admissionregistration.k8s.io", kind, ("list",), "webhooks that cannot answer")
-        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-    ),
-    Right("", "configmaps", ("get", "patch"), "its history", "", OWN_NAMESPACE, (INSPECTION_HISTORY,)),
+    *(Right(_REGISTRATION, kind, ("list",), "webhooks that cannot answer") for kind in _WEBHOOKS),
+    Right("", "configmaps", ("get", "patch"), "its history", "", OWN_NAMESPACE, (rights.INSPECTION_HISTORY,)),
 )
 """Permissions of the scheduled ``virtual-node inspect`` (``inspection.enabled`` of the chart). They only read, except
 for the history."""
@@ -70,13 +59,9 @@ UNINSTALL: tuple[Right, ...] = (
     Right("", "namespaces", ("get",), "the upper cluster's identity"),
     *(
         Right(
-            "admissionregistration.k8s.io",
-            kind,
-            ("delete",),
-            "unregister the webhook",
-            names=(WEBHOOK_CONFIGURATION,),
+            _REGISTRATION, kind, ("delete",), "unregister the webhook", names=(rights.WEBHOOK_CONFIGURATION,)
         )
-        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+        for kind in _WEBHOOKS
     ),
     Right("", "nodes", _LOOK, "the virtual nodes"),
     Right("", "nodes", ("patch", "delete"), "cordon and remove the virtual nodes", names=(VIRTUAL_NODE,)),
@@ -100,9 +85,7 @@ UNINSTALL: tuple[Right, ...] = (
         "scale",
         OWN_NAMESPACE,
     ),
-    Right(
-        "coordination.k8s.io", "leases", ("delete",), "remove leader election", "", OWN_NAMESPACE, (LEASES,)
-    ),
+    Right(*_LEASES, ("delete",), "remove leader election", "", OWN_NAMESPACE, (rights.LEASES,)),
     Right(
         "", "secrets", ("delete",), "remove the webhook's certificates", "", OWN_NAMESPACE, (WEBHOOK_SECRET,)
     ),
@@ -120,9 +103,7 @@ UNINSTALL: tuple[Right, ...] = (
 
 UNINSTALL_SHARDS: tuple[Right, ...] = (
     # Not limited to names, because every replica had a Lease with a name of its own.
-    Right(
-        "coordination.k8s.io", "leases", ("list", "delete"), "remove Leases of replicas", "", OWN_NAMESPACE
-    ),
+    Right(*_LEASES, ("list", "delete"), "remove Leases of replicas", "", OWN_NAMESPACE),
 )
 """Added to ``UNINSTALL`` with ``leaderElection.mode: Sharded``."""
 
