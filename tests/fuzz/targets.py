@@ -80,9 +80,9 @@ def _avoidance(raw: bytes) -> None:
 
 
 def _response_head(raw: bytes) -> None:
-    head = http_head.parse_response_head(raw)
+    head = http_head.ResponseHead.parse(raw)
     assert 100 <= head.status <= 999
-    again = http_head.parse_response_head(head.encode().removesuffix(http_head.END_OF_HEAD))
+    again = http_head.ResponseHead.parse(head.encode().removesuffix(http_head.END_OF_HEAD))
     assert again == head
 
 

@@ -172,9 +172,7 @@ class _TokenReview(msgspec.Struct):
 
 
 def _with_authenticated(groups: Iterable[str]) -> tuple[str, ...]:
-    unique = dict.fromkeys(groups)
-    unique[AUTHENTICATED] = None
-    return tuple(unique)
+    return tuple(dict.fromkeys((*groups, AUTHENTICATED)))
 
 
 async def load_client_ca(client: Client) -> bytes:

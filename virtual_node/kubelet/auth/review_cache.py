@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from controller_runtime.errors import ApiError, ServerTimeout, TooManyRequests, Unavailable
@@ -15,12 +14,6 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 _TIMEOUT = 10.0
 """Seconds that a review may take."""
-
-
-@dataclass(slots=True)
-class _Entry(Generic[V]):
-    value: V
-    expires: float
 
 
 class ReviewCache(Generic[K, V]):
@@ -37,7 +30,8 @@ class ReviewCache(Generic[K, V]):
         self._ttl = ttl
         self._stale = stale
         self._size = size
-        self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
+        self._entries: OrderedDict[K, tuple[V, float]] = OrderedDict()
+        """Value and loop time of its expiry."""
         self._asking: SharedAnswers[K, V] = SharedAnswers(fresh=0)
 
     async def get(self, key: K, ask: Callable[[], Coroutine[Any, Any, V]]) -> V:
@@ -51,16 +45,16 @@ class ReviewCache(Generic[K, V]):
             ApiError: The review failed, and no cached result may be used.
         """
         now = asyncio.get_running_loop().time()
-        entry = self._entries.get(key)
-        if entry is not None:
+        if known := self._entries.get(key):
             self._entries.move_to_end(key)
-            if now < entry.expires:
-                return entry.value
+            value, expires = known
+            if now < expires:
+                return value
         try:
             return await self._asking.get(key, lambda: self._ask(key, ask))
         except (Unavailable, TooManyRequests, TimeoutError) as error:
-            if entry is not None and now < entry.expires + self._stale:
-                return entry.value
+            if known and now < expires + self._stale:
+                return value
             if isinstance(error, ApiError):
                 raise
             raise ServerTimeout("no answer in time", code=504, reason="Timeout") from error
@@ -70,7 +64,7 @@ class ReviewCache(Generic[K, V]):
             value = await ask()
         ttl = self._ttl(value)
         if ttl > 0:
-            self._entries[key] = _Entry(value, asyncio.get_running_loop().time() + ttl)
+            self._entries[key] = value, asyncio.get_running_loop().time() + ttl
             self._entries.move_to_end(key)
             while len(self._entries) > self._size:
                 self._entries.popitem(last=False)

@@ -8,7 +8,6 @@ lower cluster refuses access to its kubelets, usage comes from its metrics API.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -82,11 +81,11 @@ class MetricsRoutes:
         return web.get(path, answer, allow_head=False)
 
     async def _resource(self) -> bytes:
-        answers = await self._kubelets.ask("metrics/resource", partial(_Usage.read, pods=self._pods()))
+        answers = await self._kubelets.ask("metrics/resource", partial(_read_usage, pods=self._pods()))
         if answers.refused:
             return (await self._from_metrics_api()).encode()
-        node = self._node_lines({node: usage.node for node, usage in answers.by_node.items()})
-        ours = prometheus_text.render(usage.ours for usage in answers.by_node.values())
+        node = self._node_lines({node: samples for node, (samples, _) in answers.by_node.items()})
+        ours = prometheus_text.render(ours for _, ours in answers.by_node.values())
         return (node + ours).encode()
 
     async def _merged(self, path: str) -> bytes:
@@ -133,17 +132,10 @@ class MetricsRoutes:
         return prometheus_text.node_exposition(seconds, sum(value for value, _ in memory), at=at)
 
 
-@dataclass(frozen=True, slots=True)
-class _Usage:
-    """Parsed ``/metrics/resource`` of one lower kubelet."""
-
-    node: Mapping[str, tuple[float, int]]
-    ours: Exposition
-
-    @classmethod
-    def read(cls, raw: bytes, *, pods: Pods) -> _Usage:
-        text = _decode(raw)
-        return cls(prometheus_text.node_samples(text), prometheus_text.ours(text, pods))
+def _read_usage(raw: bytes, *, pods: Pods) -> tuple[Mapping[str, tuple[float, int]], Exposition]:
+    """Return the node's samples and those of our pods in ``/metrics/resource`` of one lower kubelet."""
+    text = _decode(raw)
+    return prometheus_text.node_samples(text), prometheus_text.ours(text, pods)
 
 
 def _decode(raw: bytes) -> str:

@@ -20,7 +20,8 @@ from virtual_node.kubelet.streams.routes import find_pod
 _log = get_logger(component="kubelet")
 
 _FLAGS = ("follow", "previous", "timestamps")
-_NUMBERS = ("tailLines", "limitBytes", "sinceSeconds")
+_NUMBERS = {"tailLines": 0, "limitBytes": 1, "sinceSeconds": 1}
+"""Options with numbers, and the least of each."""
 _INT64 = range(-(2**63), 2**63)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -92,12 +93,11 @@ def log_options(query: MultiMapping[str]) -> dict[str, str]:
     Raises:
         Refusal: 400 if an option cannot be decoded, 422 if it is invalid; the text names the option.
     """
-    options: dict[str, str] = {}
-    options |= {name: "true" for name in _FLAGS if _flag(query, name)}
+    options = {name: "true" for name in _FLAGS if _flag(query, name)}
     numbers = {name: value for name in _NUMBERS if (value := _number(query, name)) is not None}
-    _at_least(numbers, "tailLines", 0)
-    _at_least(numbers, "limitBytes", 1)
-    _at_least(numbers, "sinceSeconds", 1)
+    for name, value in numbers.items():
+        if value < _NUMBERS[name]:
+            raise _invalid(name, f"must be greater than or equal to {_NUMBERS[name]}")
     options |= {name: str(value) for name, value in numbers.items()}
     since = _since_time(query)
     if since is not None:
@@ -135,22 +135,14 @@ def _since_time(query: MultiMapping[str]) -> str | None:
     text = query.get("sinceTime", "")
     if text in {"", "null"}:
         return None
-    if not _is_rfc3339(text):
-        raise Refusal(400, '{"message": "Unable to decode query: sinceTime: must be an RFC 3339 time."}')
-    return text
-
-
-def _is_rfc3339(text: str) -> bool:
     try:
         datetime.fromisoformat(text)
+        is_time = _RFC3339.fullmatch(text) is not None
     except ValueError:
-        return False
-    return _RFC3339.fullmatch(text) is not None
-
-
-def _at_least(numbers: dict[str, int], name: str, least: int) -> None:
-    if numbers.get(name, least) < least:
-        raise _invalid(name, f"must be greater than or equal to {least}")
+        is_time = False
+    if not is_time:
+        raise Refusal(400, '{"message": "Unable to decode query: sinceTime: must be an RFC 3339 time."}')
+    return text
 
 
 def _invalid(field: str, detail: str) -> Refusal:

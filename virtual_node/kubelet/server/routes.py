@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -45,7 +45,7 @@ _encode = msgspec.json.Encoder().encode
 
 _POD = "/{namespace}/{pod}"
 _CONTAINER = "/{namespace}/{pod}/{container}"
-_CONTAINER_BY_UID = "/{namespace}/{pod}/{uid}/{container}"
+_CONTAINERS = (_CONTAINER, "/{namespace}/{pod}/{uid}/{container}")
 _BATCH = 50
 """Pods per batch. Encoding a batch takes about 5 ms; then other tasks (Lease renewals, streams) may run."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -88,14 +88,10 @@ def make_app(
             web.get("/runningpods", running_pods, allow_head=False),
             web.get("/runningpods/", running_pods, allow_head=False),
             web.get("/containerLogs" + _CONTAINER, logs.container_logs, allow_head=False),
-            *_get_and_post("/exec" + _CONTAINER, streams.exec),
-            *_get_and_post("/exec" + _CONTAINER_BY_UID, streams.exec),
-            *_get_and_post("/attach" + _CONTAINER, streams.attach),
-            *_get_and_post("/attach" + _CONTAINER_BY_UID, streams.attach),
-            *_get_and_post("/portForward" + _POD, streams.port_forward),
-            *_get_and_post("/portForward" + _POD + "/{uid}", streams.port_forward),
-            web.post("/run" + _CONTAINER, run.run),
-            web.post("/run" + _CONTAINER_BY_UID, run.run),
+            *_get_and_post("/exec", _CONTAINERS, streams.exec),
+            *_get_and_post("/attach", _CONTAINERS, streams.attach),
+            *_get_and_post("/portForward", (_POD, _POD + "/{uid}"), streams.port_forward),
+            *(web.post("/run" + path, run.run) for path in _CONTAINERS),
             *extra_routes,
         ]
     )
@@ -131,8 +127,10 @@ HANDLER_ARGS: dict[str, Any] = {
 """Arguments of aiohttp's protocol. It gets a second head only from authorized clients (`Gate`, ``hold``)."""
 
 
-def _get_and_post(path: str, handler: Handler) -> list[web.RouteDef]:
-    return [web.get(path, handler, allow_head=False), web.post(path, handler)]
+def _get_and_post(root: str, paths: Iterable[str], handler: Handler) -> Iterator[web.RouteDef]:
+    for path in paths:
+        yield web.get(root + path, handler, allow_head=False)
+        yield web.post(root + path, handler)
 
 
 async def _healthz(request: web.Request) -> web.StreamResponse:
@@ -188,16 +186,13 @@ def _bucket(request: web.Request, route: str) -> str:
 
 async def _authenticate(request: web.Request, authenticator: Authenticator) -> UserInfo:
     try:
-        user = await authenticator.authenticate(request)
+        if (user := await authenticator.authenticate(request)) is not None:
+            return user
     except AuthenticationError as error:
         _log.debug("a request to the kubelet API is not authenticated", reason=str(error))
-        user = None
     except (ApiError, ConfigError) as error:
         _log.error("a request to the kubelet API cannot be authenticated", error=str(error))
-        user = None
-    if user is None:
-        raise Refusal(401, "Unauthorized")
-    return user
+    raise Refusal(401, "Unauthorized")
 
 
 async def _authorize(user: UserInfo, authorizer: Authorizer | None, asked: list[Attributes]) -> None:

@@ -10,13 +10,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.serving.raw_connection import Connection, start_tls
-from virtual_node.kubelet.streams.http_head import (
-    END_OF_HEAD,
-    Headers,
-    RequestHead,
-    ResponseHead,
-    parse_response_head,
-)
+from virtual_node.kubelet.streams.http_head import END_OF_HEAD, Headers, RequestHead, ResponseHead
 
 MAX_HEAD = 64 * 1024
 """Maximum bytes of a response head. A Kubernetes API server sends less than four thousand."""
@@ -24,21 +18,6 @@ MAX_HEAD = 64 * 1024
 MAX_ERROR_BODY = 64 * 1024
 _BODY_TIMEOUT = 10.0
 """Seconds to read the body of an error."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpgradeRequest:
-    """An upgrade request to an apiserver.
-
-    Attributes:
-        method: GET for WebSocket, POST for SPDY.
-        target: Escaped path and query, relative to the server's path prefix.
-        headers: Headers without Host and credentials.
-    """
-
-    method: str
-    target: str
-    headers: Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +40,14 @@ class DialError(Exception):
 
 
 async def dial(
-    config: ConnectionConfig, request: UpgradeRequest, *, answer_timeout: float, refresh: bool = False
+    config: ConnectionConfig, request: RequestHead, *, answer_timeout: float, refresh: bool = False
 ) -> Answer:
     """Connect to a lower apiserver and send one upgrade request with the cluster's own credentials.
 
     Args:
         config: The lower cluster. If it has a proxy, the connection is a tunnel through it (``CONNECT``).
-        request: The upgrade request.
+        request: The upgrade request: GET for WebSocket, POST for SPDY. The target is relative to the server's path
+            prefix, and the headers are without Host and credentials.
         answer_timeout: Maximum seconds for connection, handshakes and response together.
         refresh: Whether to renew the credentials first, after a 401.
 
@@ -218,7 +198,7 @@ async def _ask(connection: Connection, head: bytes) -> Answer:
     transport.resume_reading()
     try:
         raw_head, rest = await reader.read(transport)
-        return Answer(connection, parse_response_head(raw_head), rest)
+        return Answer(connection, ResponseHead.parse(raw_head), rest)
     except BaseException:
         transport.abort()
         raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Self
 
 END_OF_HEAD = b"\r\n\r\n"
 
@@ -47,6 +48,19 @@ class ResponseHead:
     reason: str
     headers: Headers
 
+    @classmethod
+    def parse(cls, raw: bytes) -> Self:
+        """Parse the bytes before the empty line.
+
+        Raises:
+            ValueError: Not an HTTP/1 response head.
+        """
+        status_line, *lines = raw.decode("utf-8", "surrogateescape").split("\r\n")
+        match = _STATUS_LINE.fullmatch(status_line)
+        if match is None:
+            raise ValueError(f"not an HTTP status line: {status_line[:80]!r}")
+        return cls(int(match[1]), match[2] or "", tuple(map(_parse_header, lines)))
+
     def encode(self) -> bytes:
         """Return the bytes to send.
 
@@ -59,22 +73,6 @@ class ResponseHead:
         """Return the value of the first header of that name, ignoring case."""
         wanted = name.lower()
         return next((value for key, value in self.headers if key.lower() == wanted), default)
-
-
-def parse_response_head(raw: bytes) -> ResponseHead:
-    """Parse a response head.
-
-    Args:
-        raw: The bytes before the empty line.
-
-    Raises:
-        ValueError: Not an HTTP/1 response head.
-    """
-    status_line, *lines = raw.decode("utf-8", "surrogateescape").split("\r\n")
-    match = _STATUS_LINE.fullmatch(status_line)
-    if match is None:
-        raise ValueError(f"not an HTTP status line: {status_line[:80]!r}")
-    return ResponseHead(int(match[1]), match[2] or "", tuple(_parse_header(line) for line in lines))
 
 
 def _parse_header(line: str) -> tuple[str, str]:

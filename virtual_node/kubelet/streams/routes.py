@@ -15,8 +15,8 @@ from controller_runtime.serving.raw_connection import Connection
 from virtual_node.kubelet.auth.authentication import UserInfo
 from virtual_node.kubelet.base.backend import Backend, PodTarget, container_names
 from virtual_node.kubelet.base.errors import Refusal, quoted, unreachable
-from virtual_node.kubelet.streams.dial import Answer, DialError, UpgradeRequest, dial, read_error_body
-from virtual_node.kubelet.streams.http_head import ResponseHead
+from virtual_node.kubelet.streams.dial import Answer, DialError, dial, read_error_body
+from virtual_node.kubelet.streams.http_head import RequestHead, ResponseHead
 from virtual_node.kubelet.streams.registry import STREAM_BYTES, StreamRegistry
 from virtual_node.kubelet.streams.request import (
     Query,
@@ -97,7 +97,7 @@ class StreamRoutes:
     async def _ask(self, request: web.Request, target: PodTarget, verb: str, query: Query) -> Answer:
         path = PODS.path(namespace=target.namespace, name=target.name, subresource=verb)
         headers = forwarded_headers(request.method, request.headers.items())
-        asked = UpgradeRequest(request.method, target_path(path, query), headers)
+        asked = RequestHead(request.method, target_path(path, query), headers)
         config = target.client.config
         try:
             answer = await dial(config, asked, answer_timeout=self._answer_timeout)

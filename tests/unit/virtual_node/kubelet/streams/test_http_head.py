@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtual_node.kubelet.streams.http_head import RequestHead, ResponseHead, parse_response_head
+from virtual_node.kubelet.streams.http_head import RequestHead, ResponseHead
 
 
 def test_a_request_head_keeps_order_and_repeated_names() -> None:
@@ -49,7 +49,7 @@ def test_no_header_value_makes_a_second_line(value: str) -> None:
 
 def test_a_response_head_is_parsed() -> None:
     """Status, reason and headers, found in any case."""
-    head = parse_response_head(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade:  SPDY/3.1 \r\nEmpty:")
+    head = ResponseHead.parse(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade:  SPDY/3.1 \r\nEmpty:")
     assert (head.status, head.reason) == (101, "Switching Protocols")
     assert head.get("upgrade") == "SPDY/3.1"
     assert head.get("empty", "x") == ""
@@ -72,13 +72,13 @@ def test_a_response_head_is_parsed() -> None:
 def test_invalid_response_heads_are_refused(raw: bytes) -> None:
     """ValueError."""
     with pytest.raises(ValueError, match="not an HTTP"):
-        parse_response_head(raw)
+        ResponseHead.parse(raw)
 
 
 @given(st.binary())
 def test_any_bytes_raise_only_value_error(raw: bytes) -> None:
     try:
-        head = parse_response_head(raw)
+        head = ResponseHead.parse(raw)
     except ValueError:
         return
     assert isinstance(head, ResponseHead)
