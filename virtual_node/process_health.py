@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -47,7 +47,6 @@ class ProcessHealth:
         upper: client of the upper cluster.
         replicas_in: namespace of the pods of our components; empty: this process is the only replica.
         history: ``namespace/name`` of the ConfigMap with the history of inspections; empty: none.
-        leader: returns the leader's host name while this replica stands by; empty: this replica leads.
         clock: returns the current time, timezone-aware.
     """
 
@@ -58,7 +57,6 @@ class ProcessHealth:
         upper: Client,
         replicas_in: str,
         history: str = "",
-        leader: Callable[[], str] = lambda: "",
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._app = app
@@ -66,7 +64,6 @@ class ProcessHealth:
         self._history = history
         self.inspection: Inspection | None = None
         """The history of inspections; None: not configured, or not read."""
-        self._leader = leader
         self._clock = clock
         self._waiting = Informer(
             upper,
@@ -137,35 +134,26 @@ class ProcessHealth:
         Args:
             swarms: the Swarms, which only the page reads; None: not read yet.
         """
-        if leader := self._leader():
+        if leader := self._app.leader():
             stands_by = {"installation": f"this replica stands by; {leader} works"}
             return Health(tuple(rejected_faults(self._app.rejected)), stands_by)
         return examine(replace(self._facts(), swarms=swarms))
 
     async def _read_pods(self) -> None:
         """Evaluate the pods that have changed since the last pass."""
-        slicer = Slicer()
-        before, seen = self._signs, Signs()
-        for cluster in list(self._app.clusters.values()):
-            caches = cluster.caches
-            for informer in list(caches.upper.values()) if caches is not None else ():
-                for pod in informer.store.list():
-                    known = before.get(pod.uid)
-                    if known is None or known[0] != pod.resource_version:
-                        known = pod.resource_version, sign(pod.to_dict())
-                    seen[pod.uid] = known
-                    await slicer.tick()
-        self._signs, self._found = seen, _found(seen)
+        caches = [cluster.caches for cluster in self._app.clusters.values() if cluster.caches is not None]
+        informers = [informer for one in caches for informer in one.upper.values()]
+        bound = (pod for informer in informers for pod in informer.store.list())
+        self._signs = await _evaluated(bound, self._signs, sign)
+        self._found = _found(self._signs)
         names = frozenset(name for cluster in self._app.clusters.values() for name in cluster.nodes)
-        before, seen = self._signs_of_waiting if names == self._names else {}, {}
-        for pod in self._waiting.store.list():
-            known = before.get(pod.uid)
-            if known is None or known[0] != pod.resource_version:
-                known = pod.resource_version, waiting_sign(pod.to_dict(), names)
-            seen[pod.uid] = known
-            await slicer.tick()
-        self._signs_of_waiting, self._names = seen, names
-        self._found_waiting = _found(seen)
+        self._signs_of_waiting = await _evaluated(
+            self._waiting.store.list(),
+            self._signs_of_waiting if names == self._names else {},
+            lambda pod: waiting_sign(pod, names),
+        )
+        self._names = names
+        self._found_waiting = _found(self._signs_of_waiting)
 
     def _facts(self) -> HealthFacts:
         running = dict(self._app.clusters)
@@ -218,6 +206,20 @@ def shrink_foreign(pod: Object) -> Object:
     spec = whole.get("spec") or {}
     selects_by_name = LABEL_HOSTNAME in str((spec.get("nodeSelector"), spec.get("affinity")))
     return pod if selects_by_name or is_for_virtual_nodes(whole) else pod.with_fields(spec={}, status={})
+
+
+async def _evaluated(
+    pods: Iterable[Object], before: Signs, sign_of: Callable[[Json], PodSign | None]
+) -> Signs:
+    """Return the signs of pods; those of pods that have not changed are taken from ``before``."""
+    seen, slicer = Signs(), Slicer()
+    for pod in pods:
+        known = before.get(pod.uid)
+        if known is None or known[0] != pod.resource_version:
+            known = pod.resource_version, sign_of(pod.to_dict())
+        seen[pod.uid] = known
+        await slicer.tick()
+    return seen
 
 
 def _found(signs: Signs) -> list[PodSign]:

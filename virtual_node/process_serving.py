@@ -52,20 +52,10 @@ async def serving(
             upper=upper,
             replicas_in=election.namespace if election.enabled else "",
             history=config.inspection_history,
-            leader=app.leader,
         )
         if config.web_address:
             from virtual_node.web.server import page  # noqa: PLC0415 - loaded only if the page is served
 
-            served = page(
-                config,
-                upper=upper,
-                clusters=app.clusters,
-                health=health,
-                leader=app.leader,
-                elsewhere=app.elsewhere,
-                failures=lambda: app.failures,
-                worker=worker.number if worker else 1,
-            )
-            await stack.enter_async_context(served)
+            number = worker.number if worker else 1
+            await stack.enter_async_context(page(app, config, upper=upper, health=health, worker=number))
         yield health

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,7 +23,6 @@ from controller_runtime.process.listening import is_loopback, parse_address
 from controller_runtime.serving.bodies import RETRY_AFTER
 from controller_runtime.serving.connections import ConnectionLimits
 from controller_runtime.serving.server import HttpsServer
-from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config.types import Config
 from virtual_node.process_health import ProcessHealth
 from virtual_node.web.overview import Overview, Parts
@@ -30,6 +30,9 @@ from virtual_node.web.pod_events import PodEvents, events_of
 from virtual_node.web.streams import Changes, pause
 from virtual_node.web.swarms import Swarms
 from virtual_node.web.view import View, of_query
+
+if TYPE_CHECKING:
+    from virtual_node.app import App
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -55,37 +58,24 @@ _KEEP_ALIVE = 20.0
 """Seconds without changes after which a stream sends a comment, so that proxies keep it open."""
 
 
-def page(
-    config: Config,
-    *,
-    upper: Client,
-    clusters: Mapping[str, LowerCluster],
-    health: ProcessHealth,
-    leader: Callable[[], str],
-    elsewhere: Callable[[], Mapping[str, str]],
-    failures: Callable[[], Mapping[str, str]],
-    worker: int = 1,
-) -> WebServer:
+def page(app: App, config: Config, *, upper: Client, health: ProcessHealth, worker: int = 1) -> WebServer:
     """Return the page of a process, for ``async with``.
 
     Args:
-        config: of the process, with ``webAddress``.
+        app: the process.
+        config: at its start, with ``webAddress``.
         upper: client of the upper cluster.
-        clusters: the running lower clusters, by name.
-        health: evaluates the health of this process.
-        leader: returns the leader's host name while this replica stands by; empty: this replica works.
-        elsewhere: returns the host names of the other replicas that run lower clusters, by cluster.
-        failures: returns why lower clusters do not run, by name.
+        health: evaluates the health of the process.
         worker: number of this process with ``--workers``. The first one serves the page at ``webAddress``, and each
             further one at the next port.
     """
     swarms = Swarms(upper)
     overview = Overview(
-        clusters,
-        leader=leader,
-        elsewhere=elsewhere,
+        app.clusters,
+        leader=app.leader,
+        elsewhere=app.elsewhere,
         health=lambda: health.health(swarms.known()),
-        failures=failures,
+        failures=lambda: app.failures,
         waiting=health.waiting,
         reach={
             "namespace": config.leader_election.namespace,

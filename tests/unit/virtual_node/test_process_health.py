@@ -63,14 +63,18 @@ class _Process:
             pods=object(),
         )
         self.app: Any = SimpleNamespace(
-            clusters={"a": self.cluster}, configured=["a"], failed={}, rejected={}, expiring={}
+            clusters={"a": self.cluster},
+            configured=["a"],
+            failed={},
+            rejected={},
+            expiring={},
+            leader=lambda: leader,
         )
         upper: Any = None
         self.health = ProcessHealth(
             cast("Any", self.app),
             upper=upper,
             replicas_in=replicas_in,
-            leader=lambda: leader,
             clock=lambda: NOW,
         )
 

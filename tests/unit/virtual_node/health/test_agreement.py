@@ -186,6 +186,7 @@ def by_process(world: World) -> tuple[Health, Health]:
         failed=world.report.failed,
         rejected=world.report.rejected,
         expiring=world.report.expiring,
+        leader=lambda: "",
     )
     pods = {"waiting-pods": world.waiting_pods(), "component-pods": world.components()}
 
