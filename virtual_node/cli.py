@@ -45,17 +45,13 @@ COMMANDS: Mapping[str, str] = {
 }
 """Every command and its purpose, in the order of ``help``."""
 _MODULES: Mapping[str, str] = {
-    "check": "virtual_node.commands.check.command",
-    "status": "virtual_node.commands.status.command",
-    "doctor": "virtual_node.commands.doctor.command",
-    "diagnose": "virtual_node.commands.diagnose.command",
-    "inspect": "virtual_node.commands.inspect.command",
-    "drain": "virtual_node.commands.drain.command",
+    **{
+        name: f"virtual_node.commands.{name}.command"
+        for name in ("check", "status", "doctor", "diagnose", "inspect", "drain", "cleanup", "completion")
+    },
     "cordon": "virtual_node.commands.drain.cordon",
     "uncordon": "virtual_node.commands.drain.uncordon",
     "lower-cluster": "virtual_node.commands.lower_cluster.command",
-    "cleanup": "virtual_node.commands.cleanup.command",
-    "completion": "virtual_node.commands.completion.command",
     "version": "virtual_node.commands.version",
 }
 """Modules of commands, whose ``main`` takes the arguments and returns the exit code."""

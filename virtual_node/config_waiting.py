@@ -58,11 +58,8 @@ class Waiting:
         while self.options.rejected:
             await self._wait()
             # Writing the last event may have taken a second, in which the file may have changed.
-            self.options = await self._again()
+            self.options = await _checked(self._parse())
         self.is_over = True
-
-    async def _again(self) -> Options:
-        return await _checked(self._parse())
 
     async def _wait(self) -> None:
         status = ConfigStatus(self.options.config_file)
@@ -72,7 +69,7 @@ class Waiting:
             await stack.enter_async_context(lifecycle.beside(_publish(self.options.config, status)))
             while self.options.rejected:
                 await asyncio.sleep(_POLL)
-                self.options = await self._again()
+                self.options = await _checked(self._parse())
                 if self.options.rejected:
                     status.reject(self.options.rejected)
             status.accept()

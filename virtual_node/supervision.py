@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 
@@ -19,11 +18,6 @@ from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.controllers.nodes.hold import Identity
 from virtual_node.health.certificates import ending
 from virtual_node.health.reports import Report
-
-_RESTART_BASE = 1.0
-_RESTART_MAXIMUM = 60.0
-_STEADY = 120.0
-"""Seconds of running after which a cluster's earlier failures are forgotten."""
 
 
 class Supervisor:
@@ -122,7 +116,7 @@ class Supervisor:
         """Run one lower cluster and restart it when it fails; a failure never affects another cluster."""
         log = self._log.bind(cluster=cluster.name)
         loop = asyncio.get_running_loop()
-        failures = 0
+        restarts = backoff.Restarts()
         while True:
             started = loop.time()
             lower = LowerCluster(
@@ -143,9 +137,8 @@ class Supervisor:
                 log.error("lower cluster cannot be used", error=unusable)  # noqa: TRY400 - one clear line
             except Exception as error:
                 known = lifecycle.describe(error)
-                self.failures[cluster.name] = known or repr(error)
-                if _is_configuration(error):
-                    unusable = self.failures[cluster.name]
+                failure = self.failures[cluster.name] = known or repr(error)
+                unusable = failure if _is_configuration(error) else ""
                 if known is None:
                     log.exception("lower cluster failed", error=str(error))
                 else:
@@ -156,9 +149,7 @@ class Supervisor:
             self._unusable.pop(cluster.name, None)
             if unusable:
                 self._unusable[cluster.name] = unusable
-            failures = 1 if loop.time() - started > _STEADY else failures + 1
-            delay = backoff.exponential(failures - 1, base=_RESTART_BASE, maximum=_RESTART_MAXIMUM)
-            delay *= 1 + random.random() / 4  # noqa: S311 - jitter
+            delay = restarts.delay(loop.time() - started)
             log.info("restarting lower cluster", retry_in=round(delay, 1))
             await asyncio.sleep(delay)
 

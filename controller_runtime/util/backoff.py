@@ -1,7 +1,8 @@
-"""Delays of failing keys: client-go's per-item rate limiters."""
+"""Delays of failing keys, as client-go's per-item rate limiters, and of restarts."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Hashable
 
 
@@ -38,3 +39,20 @@ class ExponentialBackoff:
     def num_requeues(self, key: Hashable) -> int:
         """Return the failures since the last ``forget``."""
         return self._failures.get(key, 0)
+
+
+class Restarts:
+    """Delays before restarts of something that ends although it should not: 1 s, doubled each time, at most 60 s."""
+
+    BASE, MAXIMUM = 1.0, 60.0
+    STEADY = 120.0
+    """Seconds of running after which earlier ends are forgotten."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def delay(self, ran: float) -> float:
+        """Count an end after ``ran`` seconds; return the seconds until the restart, with up to a quarter of jitter."""
+        self._failures = 1 if ran > self.STEADY else self._failures + 1
+        delay = exponential(self._failures - 1, base=self.BASE, maximum=self.MAXIMUM)
+        return delay * (1 + random.random() / 4)  # noqa: S311 - jitter

@@ -18,6 +18,8 @@ from virtual_node.translate.nodes.capacity import node_counts
 from virtual_node.web.expiries import expiry_row
 from virtual_node.web.reading import Reading
 
+_HEALTH = ("reachable", "error", "version")
+"""Attributes of a cluster's health that a card has, too."""
 _RESOURCES = ("cpu", "memory", "pods")
 _EXPIRATION = "virtual_node_certificate_expiration_timestamp_seconds"
 _MOST_NODES = 200
@@ -35,11 +37,10 @@ def cluster_card(name: str, cluster: LowerCluster, reading: Reading, *, lag: flo
     """
     health, caches = cluster.health, cluster.caches
     is_lost = health is not None and health.reachable is False
+    known = {field: getattr(health, field) for field in _HEALTH} if health is not None else {}
     return {
-        "name": name,
-        "reachable": health.reachable if health is not None else None,
-        "error": health.error if health is not None else "",
-        "version": health.version if health is not None else "",
+        **stopped_card(name, ""),
+        **known,
         "heard": _ago(caches.lower.age) if is_lost and caches is not None else "",
         "lag": lag,
         "nodes": [
@@ -92,13 +93,12 @@ def cluster_detail(
         used = reading.below.get((name, node.name), Counter()) + Counter(others)
         status = whole.get("status") or {}
         ready = condition(whole.get("status"), "Ready")
+        is_ready = ready.get("status") == "True"
         shown.append(
             {
                 "name": node.name,
-                "ready": ready.get("status") == "True",
-                "why": ""
-                if ready.get("status") == "True"
-                else str(ready.get("message") or "no condition Ready"),
+                "ready": is_ready,
+                "why": "" if is_ready else str(ready.get("message") or "no condition Ready"),
                 "schedulable": node_counts(whole),
                 "virtualNode": virtual_node,
                 "version": (status.get("nodeInfo") or {}).get("kubeletVersion", ""),

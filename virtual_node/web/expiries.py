@@ -1,8 +1,7 @@
-"""Reads and caches the expiry times of the credentials in lower clusters' kubeconfigs."""
+"""Reads the expiry times of the credentials in lower clusters' kubeconfigs."""
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 from controller_runtime.api import timestamps
@@ -11,23 +10,8 @@ from virtual_node.certificates.expiries import of_kubeconfig
 from virtual_node.certificates.expiry import LEGACY_TOKEN, Expiry, ExpiryLimits, limits_of
 from virtual_node.config.types import LowerClusterConfig
 
-_AGE = 60.0
+FRESH = 60.0
 """Seconds after which the files are read again."""
-
-
-class Expiries:
-    """Caches expiry times of kubeconfigs' credentials."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[float, list[dict[str, str]]]] = {}
-
-    async def of(self, cluster: LowerClusterConfig) -> list[dict[str, str]]:
-        """Return a row (see ``expiry_row``) for each credential of a lower cluster."""
-        now = asyncio.get_running_loop().time()
-        known = self._known.get(cluster.name)
-        if known is None or now - known[0] > _AGE:
-            self._known[cluster.name] = known = now, await asyncio.to_thread(_read, cluster)
-        return known[1]
 
 
 def expiry_row(name: str, one: Expiry, now: datetime) -> dict[str, str]:
@@ -40,7 +24,8 @@ def expiry_row(name: str, one: Expiry, now: datetime) -> dict[str, str]:
     return {"name": name, "ends": timestamps.rfc3339(one.ends), "state": state}
 
 
-def _read(cluster: LowerClusterConfig) -> list[dict[str, str]]:
+def of_cluster(cluster: LowerClusterConfig) -> list[dict[str, str]]:
+    """Read the kubeconfig of a lower cluster; return a row (see ``expiry_row``) for each credential in it."""
     try:
         found = of_kubeconfig(cluster.name, cluster.kubeconfig, context=cluster.context, in_cluster=False)
     except ConfigError:

@@ -67,7 +67,7 @@ class History:
 def mirror_buckets() -> dict[tuple[str, str], Buckets]:
     """Return the histogram of ``virtual_node_mirror_seconds`` by cluster and direction."""
     found: dict[tuple[str, str], Buckets] = {}
-    for sample in _samples():
+    for sample in (sample for family in metrics.MIRROR_SECONDS.collect() for sample in family.samples):
         if sample.name.endswith("_bucket"):
             labels = sample.labels
             found.setdefault((labels["cluster"], labels["direction"]), {})[float(labels["le"])] = sample.value
@@ -86,7 +86,3 @@ def late_since(before: Buckets, now: Buckets) -> float | None:
     if total <= 0 or not finite:
         return None
     return next((bound for bound in finite if counts[bound] >= _SHARE * total), finite[-1])
-
-
-def _samples() -> Iterable[Any]:
-    return (sample for family in metrics.MIRROR_SECONDS.collect() for sample in family.samples)

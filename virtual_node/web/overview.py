@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,14 +14,13 @@ from controller_runtime.objects import Object
 from controller_runtime.util.yielding import Slicer
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.faults import Health
-from virtual_node.health.inspections import Inspection
+from virtual_node.health.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
 from virtual_node.health.objects import Json
-from virtual_node.web import history
+from virtual_node.kubelet.base.single_flight import SharedAnswers
+from virtual_node.web import expiries, history
 from virtual_node.web.clusters import cluster_card, cluster_detail, stopped_card
 from virtual_node.web.events import shown_events
-from virtual_node.web.expiries import Expiries
 from virtual_node.web.groups import Groups
-from virtual_node.web.inspections import inspection_table
 from virtual_node.web.pod_view import pod_view
 from virtual_node.web.reading import Reader, Reading
 from virtual_node.web.swarms import swarm_table
@@ -35,6 +35,8 @@ _LONGEST = 5.0
 _FORGOTTEN = 60.0
 """Seconds without a browser after which rows are dropped; rows of 10,000 pods use 18 MiB."""
 _MOST_NAMESPACES = 300
+_MOST_FINDINGS = 50
+"""Maximum number of an inspection's findings that are sent."""
 
 Parts = dict[str, bytes]
 """JSON by key, in the order in which a browser needs the parts."""
@@ -85,7 +87,7 @@ class Overview:
         self._lock = asyncio.Lock()
         self.history = history.History()
         """Samples of the last hour."""
-        self._expiries = Expiries()
+        self._expiries: SharedAnswers[str, list[dict[str, str]]] = SharedAnswers(fresh=expiries.FRESH)
 
     async def run(self) -> None:
         """Sample the history until cancelled, and drop rows when no browser reads the page."""
@@ -180,5 +182,17 @@ class Overview:
             return {"name": name, "missing": True}
         shown = {"name": name, "history": self.history.of(name)}
         if in_full:
-            shown |= cluster_detail(name, cluster, reading, await self._expiries.of(cluster.config))
+            read = partial(asyncio.to_thread, expiries.of_cluster, cluster.config)
+            shown |= cluster_detail(name, cluster, reading, await self._expiries.get(name, read))
         return shown
+
+
+def inspection_table(inspection: Inspection) -> dict[str, Any]:
+    """Return the last run's counts, its first findings (errors, then new ones, lead) and their total number."""
+    order = (NEW, PERSISTING, UNKNOWN, FIXED)
+    found = sorted(inspection.findings, key=lambda one: (one.severity, order.index(one.state), one.identity))
+    return {
+        "run": msgspec.to_builtins(inspection.runs[-1]) if inspection.runs else None,
+        "rows": msgspec.to_builtins(found[:_MOST_FINDINGS]),
+        "all": len(found),
+    }

@@ -12,7 +12,10 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.api.overrides.changes import recorded_changes
+from controller_runtime.api.pod.conditions import condition
 
+_SPEC = ("schedulerName", "priorityClassName", "serviceAccountName", "restartPolicy", "runtimeClassName")
+"""Fields of a pod's spec that are texts."""
 _VOLUME_NAMES = ("name", "secretName", "claimName", "path", "driver")
 """Fields of a volume's source that contain a name."""
 SCORED = "NodeScored"
@@ -49,14 +52,12 @@ def pod_side(pod: Mapping[str, Any]) -> dict[str, Any]:
         "conditions": [
             {
                 "type": one["type"],
-                "status": one.get("status", ""),
-                "reason": one.get("reason", ""),
-                "message": one.get("message", ""),
+                **{field: one.get(field, "") for field in ("status", "reason", "message")},
                 "since": one.get("lastTransitionTime", ""),
             }
             for one in status.get("conditions") or ()
         ],
-        "spec": [{"name": name, "value": value} for name, value in _spec(spec) if value],
+        "spec": [{"name": name, "value": value} for name, value in _spec(spec).items() if value],
         "containers": [_container(kind, one, status) for kind, one in _containers(spec)],
     }
 
@@ -78,9 +79,9 @@ def placement(pod: Mapping[str, Any]) -> list[dict[str, str]]:
         for key, name in _PLACEMENT.items()
         if annotations.get(key)
     ]
-    for one in (pod.get("status") or {}).get("conditions") or ():
-        if one["type"] == "PodScheduled" and one.get("message"):
-            found.append({"name": str(one.get("reason") or "not scheduled"), "value": str(one["message"])})
+    scheduled = condition(pod.get("status"), "PodScheduled")
+    if message := scheduled.get("message"):
+        found.append({"name": str(scheduled.get("reason") or "not scheduled"), "value": str(message)})
     return found
 
 
@@ -110,27 +111,17 @@ def decisions(events: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
     return found
 
 
-def _spec(spec: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for field in (
-        "schedulerName",
-        "priorityClassName",
-        "serviceAccountName",
-        "restartPolicy",
-        "runtimeClassName",
-    ):
-        yield field, str(spec.get(field) or "")
-    yield (
-        "nodeSelector",
-        ", ".join(f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()),
-    )
-    yield "affinity", ", ".join(spec.get("affinity") or ())
-    yield "tolerations", ", ".join(sorted(set(map(_toleration, spec.get("tolerations") or ()))))
-    yield "host", ", ".join(name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name))
-    yield (
-        "imagePullSecrets",
-        ", ".join(str(one.get("name", "")) for one in spec.get("imagePullSecrets") or ()),
-    )
-    yield "volumes", ", ".join(map(_volume, spec.get("volumes") or ()))
+def _spec(spec: Mapping[str, Any]) -> dict[str, str]:
+    selected = (f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items())
+    return {
+        **{field: str(spec.get(field) or "") for field in _SPEC},
+        "nodeSelector": ", ".join(selected),
+        "affinity": ", ".join(spec.get("affinity") or ()),
+        "tolerations": ", ".join(sorted(set(map(_toleration, spec.get("tolerations") or ())))),
+        "host": ", ".join(name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)),
+        "imagePullSecrets": ", ".join(str(one.get("name", "")) for one in spec.get("imagePullSecrets") or ()),
+        "volumes": ", ".join(map(_volume, spec.get("volumes") or ())),
+    }
 
 
 def _toleration(one: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from controller_runtime import resources
+from controller_runtime.api.moving import movable
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
@@ -89,13 +90,10 @@ def events_of(client: Client) -> ListEvents:
 def _row(event: Body, pod: Object) -> dict[str, Any]:
     involved = event.get("involvedObject") or {}
     source = str(event.get("reportingComponent") or (event.get("source") or {}).get("component") or "")
+    time = event.get("lastTimestamp") or event.get("eventTime")
     return {
-        "time": event.get("lastTimestamp")
-        or event.get("eventTime")
-        or event["metadata"].get("creationTimestamp", ""),
-        "type": event.get("type", ""),
-        "reason": event.get("reason", ""),
-        "message": event.get("message", ""),
+        "time": time or event["metadata"].get("creationTimestamp", ""),
+        **{field: event.get(field, "") for field in ("type", "reason", "message")},
         "object": f"Pod {pod.namespace}/{_name(event)}",
         "cluster": source,
         "isCurrent": involved.get("uid") == pod.uid,
@@ -108,8 +106,7 @@ def _name(event: Body) -> str:
 
 def _owner(pod: Object) -> str:
     """Return the name of the pod's controller; empty: a bare pod, whose replacement keeps its name."""
-    owners = pod.to_dict()["metadata"].get("ownerReferences") or ()
-    return next((str(one.get("name") or "") for one in owners if one.get("controller")), "")
+    return str((movable.controller(pod.to_dict()["metadata"]) or {}).get("name") or "")
 
 
 def _is_of(owner: str, name: str) -> bool:

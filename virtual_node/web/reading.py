@@ -5,11 +5,12 @@ A row is rebuilt only when its upper pod, its lower pod or the state of its lowe
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller_runtime.api.moving import movable
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.objects import Object
@@ -36,9 +37,9 @@ class Reading:
     """
 
     rows: list[Row] = field(default_factory=list)
-    nodes: dict[str, Counter[str]] = field(default_factory=dict)
-    used: dict[str, Counter[str]] = field(default_factory=dict)
-    below: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    nodes: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    used: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    below: defaultdict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     namespaces: set[str] = field(default_factory=set)
 
 
@@ -72,10 +73,7 @@ class Reader:
             caches = cluster.caches
             is_stale = cluster.health is not None and cluster.health.reachable is False
             for node, informer in list(caches.upper.items()) if caches is not None else ():
-                states, used = (
-                    reading.nodes.setdefault(node, Counter()),
-                    reading.used.setdefault(node, Counter()),
-                )
+                states, used = reading.nodes[node], reading.used[node]
                 for pod in informer.store.list():
                     await slicer.tick()
                     assert caches is not None
@@ -85,7 +83,7 @@ class Reader:
                     states[row.state] += 1
                     used.update(row.requests)
                     if where := str(row.shown["lowerNode"]):
-                        reading.below.setdefault((name, where), Counter()).update(row.requests)
+                        reading.below[name, where].update(row.requests)
                     reading.namespaces.add(pod.namespace)
         for pod in self._waiting():
             await slicer.tick()
@@ -114,28 +112,18 @@ class Reader:
         cluster: str,
         is_stale: bool,
     ) -> Row:
-        version = (
-            pod.resource_version,
-            lower.resource_version if lower is not None else "",
-            cluster,
-            is_stale,
-        )
+        lower_version = lower.resource_version if lower is not None else ""
+        version = (pod.resource_version, lower_version, cluster, is_stale)
         known = self._known.get(pod.uid)
         if known is None or known[0] != version:
-            whole = pod.to_dict()
             below = lower.to_dict() if lower is not None else None
-            made = make_row(whole, below, cluster, is_stale=is_stale)
-            known = version, made
+            known = version, make_row(pod.to_dict(), below, cluster, is_stale=is_stale)
         seen[pod.uid] = known
         return known[1]
 
 
 def make_row(
-    upper: Mapping[str, Any],
-    lower: Mapping[str, Any] | None,
-    cluster: str,
-    *,
-    is_stale: bool = False,
+    upper: Mapping[str, Any], lower: Mapping[str, Any] | None, cluster: str, *, is_stale: bool = False
 ) -> Row:
     """Return a pod's row.
 
@@ -148,8 +136,8 @@ def make_row(
     shown = pod_row(upper, lower)
     uid = str(upper["metadata"].get("uid") or "")
     phase = str((upper.get("status") or {}).get("phase") or "")
-    state = state_of(shown, phase)
-    if not is_finished(upper.get("status")):  # a final status cannot become stale
+    state, has_finished = state_of(shown, phase), is_finished(upper.get("status"))
+    if not has_finished:  # a final status cannot become stale
         state = UNPLACED if not cluster else STALE if is_stale else state
     shown |= {"uid": uid, "cluster": cluster, "state": state}
     owner = owner_of(upper["metadata"])
@@ -159,9 +147,7 @@ def make_row(
         shown=shown,
         text=" ".join([*(str(shown[name]) for name in searched), *owner]).lower(),
         owner=owner,
-        requests={}
-        if is_finished(upper.get("status"))
-        else {**pod_resources.pod_requests(upper["spec"]), "pods": 1},
+        requests={} if has_finished else {**pod_resources.pod_requests(upper["spec"]), "pods": 1},
     )
 
 
@@ -175,11 +161,11 @@ def owner_of(metadata: Mapping[str, Any]) -> tuple[str, str]:
         The pod's controller; the Deployment if the controller is a Deployment's ReplicaSet; without a
             controller "Pod" and the pod's name.
     """
-    for owner in metadata.get("ownerReferences") or ():
-        if owner.get("controller"):
-            kind, name = str(owner.get("kind") or ""), str(owner.get("name") or "")
-            template = (metadata.get("labels") or {}).get(_TEMPLATE_HASH)
-            if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
-                return "Deployment", name.removesuffix(f"-{template}")
-            return kind, name
-    return "Pod", str(metadata["name"])
+    owner = movable.controller(metadata)
+    if owner is None:
+        return "Pod", str(metadata["name"])
+    kind, name = str(owner.get("kind") or ""), str(owner.get("name") or "")
+    template = (metadata.get("labels") or {}).get(_TEMPLATE_HASH)
+    if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
+        return "Deployment", name.removesuffix(f"-{template}")
+    return kind, name

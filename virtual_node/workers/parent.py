@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import secrets
 import signal
 import sys
@@ -28,10 +27,6 @@ from virtual_node.workers.worker import LOOPBACK, Worker
 
 GRACE = 30.0
 """Seconds for an orderly shutdown in addition to ``kubelet.drainTimeout``; more than a worker itself needs."""
-_RESTART_BASE = 1.0
-_RESTART_MAXIMUM = 60.0
-_STEADY = 120.0
-"""Seconds of running after which a worker's earlier failures are forgotten."""
 _ANSWER = 3.0
 """Seconds for a worker to answer; less than the timeouts of health checks and of scrapes."""
 _PATIENCE = 30.0
@@ -166,7 +161,7 @@ class _Process:
             ConfigError: it ended at its first start with an error that only the user can correct.
         """
         loop = asyncio.get_running_loop()
-        failures, is_first = 0, True
+        restarts, is_first = backoff.Restarts(), True
         while True:
             started = loop.time()
             try:
@@ -177,9 +172,7 @@ class _Process:
                 if is_first and code == _WRONG_CONFIGURATION:
                     raise ConfigError(f"worker {self.number} cannot start; its error is printed above")
                 is_first, reason = False, _reason(code)
-            failures = 1 if loop.time() - started > _STEADY else failures + 1
-            delay = backoff.exponential(failures - 1, base=_RESTART_BASE, maximum=_RESTART_MAXIMUM)
-            delay *= 1 + random.random() / 4  # noqa: S311 - jitter
+            delay = restarts.delay(loop.time() - started)
             self._log.error("worker ended; restarting it", reason=reason, retry_in=round(delay, 1))
             await asyncio.sleep(delay)
             _RESTARTS.labels(str(self.number)).inc()

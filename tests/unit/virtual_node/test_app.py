@@ -15,6 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.util import backoff
 from tests.background import working
 from tests.kubeconfigs import write_token
 from virtual_node import supervision
@@ -132,7 +133,7 @@ async def test_a_replica_that_leads_again_releases_ports_at_once():
 async def test_a_cluster_is_restarted_after_any_number_of_failures(monkeypatch: pytest.MonkeyPatch):
     """A kubeconfig may be invalid for a week."""
     monkeypatch.setattr(_Cluster, "fails", True)
-    monkeypatch.setattr(supervision, "_RESTART_MAXIMUM", 1.0)
+    monkeypatch.setattr(backoff.Restarts, "MAXIMUM", 1.0)
     app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]))
     with capture_logs():
         async with _working(app, _Endpoints()):

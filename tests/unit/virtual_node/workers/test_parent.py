@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.util import backoff
 from tests.background import working
 from virtual_node.config.types import Config
 from virtual_node.workers import parent
@@ -18,7 +19,7 @@ from virtual_node.workers.parent import Parent
 
 
 def _parent(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> Parent:
-    monkeypatch.setattr(parent, "_RESTART_BASE", 0.01)
+    monkeypatch.setattr(backoff.Restarts, "BASE", 0.01)
     made = Parent(Config(workers=len(scripts)), [])
     for worker, script in zip(made._workers, scripts, strict=True):
         worker._command = ["/bin/sh", "-c", script]
