@@ -12,10 +12,9 @@ from multidict import MultiMapping
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.log import get_logger
 from controller_runtime.resources import PODS
-from virtual_node.kubelet.base.backend import Backend, container_names
 from virtual_node.kubelet.base.errors import Refusal, quoted, refusal_from_lower, unreachable
-from virtual_node.kubelet.streams.registry import STREAM_BYTES, StreamRegistry
-from virtual_node.kubelet.streams.routes import find_pod
+from virtual_node.kubelet.streams.registry import STREAM_BYTES
+from virtual_node.kubelet.streams.routes import StreamHandlers
 
 _log = get_logger(component="kubelet")
 
@@ -26,33 +25,24 @@ _INT64 = range(-(2**63), 2**63)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
-class LogRoutes:
-    """Handler of ``/containerLogs``.
-
-    Args:
-        backend: Finds the pods.
-        registry: Counts the streams.
-        idle_timeout: Seconds without data from the lower cluster after which a log stream ends.
-    """
-
-    def __init__(self, backend: Backend, registry: StreamRegistry, *, idle_timeout: float) -> None:
-        self._backend = backend
-        self._registry = registry
-        self._idle_timeout = idle_timeout
+class LogRoutes(StreamHandlers):
+    """Handler of ``/containerLogs``."""
 
     async def container_logs(self, request: web.Request) -> web.StreamResponse:
         """Stream a container's log. If the client disconnects, the lower request ends, too."""
         options = log_options(request.query)
         pod, container = request.match_info["pod"], request.match_info["container"]
-        target = find_pod(self._backend, request.match_info, missing=f"pod {quoted(pod)} does not exist")
-        if container not in container_names(target.pod):
-            raise Refusal(404, f"container {quoted(container)} not found in pod {quoted(pod)}")
+        target = self.find_pod(
+            request,
+            missing=f"pod {quoted(pod)} does not exist",
+            absent=f"container {quoted(container)} not found in pod {quoted(pod)}",
+        )
         path = PODS.path(namespace=target.namespace, name=target.name, subresource="log")
         params = {"container": container, **options}
-        with self._registry.track("logs", request):
+        with self.registry.track("logs", request):
             try:
                 async with target.client.stream(
-                    "GET", path, params=params, read_timeout=self._idle_timeout
+                    "GET", path, params=params, read_timeout=self.idle_timeout
                 ) as lower:
                     return await _copy(request, lower)
             except ApiError as error:

@@ -74,9 +74,8 @@ def make_app(
         answer_timeout: Maximum seconds for a lower apiserver to answer an upgrade.
         extra_routes: More routes with the same authentication, authorized by the first part of their path.
     """
-    streams = StreamRoutes(backend, registry, idle_timeout=idle_timeout, answer_timeout=answer_timeout)
-    logs = LogRoutes(backend, registry, idle_timeout=idle_timeout)
-    run = RunRoutes(backend, registry, idle_timeout=idle_timeout, answer_timeout=answer_timeout)
+    parts = (backend, registry, idle_timeout, answer_timeout)
+    streams, logs, run = StreamRoutes(*parts), LogRoutes(*parts), RunRoutes(*parts)
     pods, running_pods = _pod_list(backend.pods), _pod_list(backend.running_pods)
     app = web.Application(middlewares=[count_requests, _guard(authenticator, authorizer)])
     app.add_routes(

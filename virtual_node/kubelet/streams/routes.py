@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -37,49 +37,62 @@ USER = web.RequestKey("USER", UserInfo)
 _log = get_logger(component="kubelet")
 
 
-class StreamRoutes:
-    """Handlers of exec, attach and port-forward.
+@dataclass(frozen=True, slots=True)
+class StreamHandlers:
+    """What all handlers of streams have.
 
-    Args:
+    Attributes:
         backend: Finds the pods.
         registry: Counts the streams.
-        idle_timeout: Seconds without data after which a stream ends.
+        idle_timeout: Seconds without data from the lower cluster after which a stream ends.
         answer_timeout: Maximum seconds for the lower API server to answer an upgrade, including its
             connection to its own kubelet.
     """
 
-    def __init__(
-        self, backend: Backend, registry: StreamRegistry, *, idle_timeout: float, answer_timeout: float
-    ) -> None:
-        self._backend = backend
-        self._registry = registry
-        self._idle_timeout = idle_timeout
-        self._answer_timeout = answer_timeout
+    backend: Backend
+    registry: StreamRegistry
+    idle_timeout: float
+    answer_timeout: float
+
+    def find_pod(
+        self, request: web.Request, *, missing: str = "pod does not exist", absent: str = ""
+    ) -> PodTarget:
+        """Return the target for the pod in a request's path; the pod has the container in the path, if there is one.
+
+        Raises:
+            Refusal: 404 with the text ``missing`` or ``absent``. The defaults are the kubelet's texts.
+        """
+        names = request.match_info
+        target = self.backend.resolve(names["namespace"], names["pod"], uid=names.get("uid"))
+        if target is None:
+            raise Refusal(404, missing)
+        container = names.get("container")
+        if container is not None and container not in container_names(target.pod):
+            raise Refusal(404, absent or f"container not found ({quoted(container)})")
+        return target
+
+
+class StreamRoutes(StreamHandlers):
+    """Handlers of exec, attach and port-forward."""
 
     async def exec(self, request: web.Request) -> web.StreamResponse:
         """Run a command in a container."""
         container = request.match_info["container"]
         query = exec_query(parse_query(request.rel_url.raw_query_string), container=container)
-        target = find_pod(self._backend, request.match_info)
-        if container not in container_names(target.pod):
-            raise Refusal(404, f"container not found ({quoted(container)})")
-        return await self._serve(request, target, "exec", query)
+        return await self._serve(request, self.find_pod(request), "exec", query)
 
     async def attach(self, request: web.Request) -> web.StreamResponse:
         """Attach to a container's main process."""
         container = request.match_info["container"]
         query = attach_query(request.query, container=container)
-        target = find_pod(self._backend, request.match_info)
-        if container not in container_names(target.pod):
-            name = f"{request.match_info['pod']}_{request.match_info['namespace']}"
-            raise Refusal(404, f"container {container} not found in pod {name}")
+        name = f"{request.match_info['pod']}_{request.match_info['namespace']}"
+        target = self.find_pod(request, absent=f"container {container} not found in pod {name}")
         return await self._serve(request, target, "attach", query)
 
     async def port_forward(self, request: web.Request) -> web.StreamResponse:
         """Forward connections to ports of a pod."""
         query = port_forward_query(request.query, request.headers)
-        target = find_pod(self._backend, request.match_info)
-        return await self._serve(request, target, "portforward", query)
+        return await self._serve(request, self.find_pod(request), "portforward", query)
 
     async def _serve(
         self, request: web.Request, target: PodTarget, verb: str, query: Query
@@ -88,7 +101,7 @@ class StreamRoutes:
             raise Refusal(400, "Upgrade request required: SPDY/3.1 or websocket")
         if request.can_read_body:
             raise Refusal(400, "an upgrade request has no body")
-        with self._registry.track(verb, request):
+        with self.registry.track(verb, request):
             answer = await self._ask(request, target, verb, query)
             if answer.head.status != 101:
                 return await _relay(answer, target)
@@ -100,11 +113,11 @@ class StreamRoutes:
         asked = RequestHead(request.method, target_path(path, query), headers)
         config = target.client.config
         try:
-            answer = await dial(config, asked, answer_timeout=self._answer_timeout)
+            answer = await dial(config, asked, answer_timeout=self.answer_timeout)
             if answer.head.status == 401:
                 # The token may have been rotated after its file or plugin was last read.
                 answer.connection.transport.abort()
-                answer = await dial(config, asked, answer_timeout=self._answer_timeout, refresh=True)
+                answer = await dial(config, asked, answer_timeout=self.answer_timeout, refresh=True)
         except (DialError, ConfigError) as error:
             raise unreachable(target.cluster, error) from error
         except ValueError as error:
@@ -120,7 +133,7 @@ class StreamRoutes:
             raise ConnectionResetError("the client is gone")
         upper, early = taken
         head = ResponseHead(101, "Switching Protocols", answered_headers(answer.head.headers))
-        splice = Splice(upper, answer.connection, idle_timeout=self._idle_timeout)
+        splice = Splice(upper, answer.connection, idle_timeout=self.idle_timeout)
         log = _log.bind(
             verb=verb,
             user=request[USER].name,
@@ -149,18 +162,6 @@ class StreamRoutes:
                 bytes_to_upper=splice.bytes_to_upper,
             )
         return _TakenOver()
-
-
-def find_pod(backend: Backend, names: Mapping[str, str], *, missing: str = "pod does not exist") -> PodTarget:
-    """Return the target for the pod in a request's path.
-
-    Raises:
-        Refusal: 404 with the kubelet's text if this node has no such pod.
-    """
-    target = backend.resolve(names["namespace"], names["pod"], uid=names.get("uid"))
-    if target is None:
-        raise Refusal(404, missing)
-    return target
 
 
 async def _relay(answer: Answer, target: PodTarget) -> web.Response:

@@ -18,12 +18,11 @@ from yarl import URL
 from controller_runtime.api.decoding import decode
 from controller_runtime.errors import ApiError, ConfigError, Unauthorized, error_from_response
 from controller_runtime.resources import PODS
-from virtual_node.kubelet.base.backend import Backend, PodTarget, container_names
+from virtual_node.kubelet.base.backend import PodTarget
 from virtual_node.kubelet.base.errors import Refusal, quoted, refusal_from_lower, unreachable
 from virtual_node.kubelet.streams.dial import DialError
-from virtual_node.kubelet.streams.registry import StreamRegistry
 from virtual_node.kubelet.streams.request import target_path
-from virtual_node.kubelet.streams.routes import find_pod
+from virtual_node.kubelet.streams.routes import StreamHandlers
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 MAX_OUTPUT = 16 * 1024 * 1024
@@ -32,32 +31,17 @@ MAX_OUTPUT = 16 * 1024 * 1024
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
 
 
-class RunRoutes:
-    """Handler of ``/run``.
-
-    Args:
-        backend: Finds the pods.
-        registry: Counts the streams.
-        idle_timeout: Seconds without a message from the lower cluster after which the stream is closed.
-        answer_timeout: Maximum seconds for the lower API server to answer.
-    """
-
-    def __init__(
-        self, backend: Backend, registry: StreamRegistry, *, idle_timeout: float, answer_timeout: float
-    ) -> None:
-        self._backend = backend
-        self._registry = registry
-        self._patience = Patience(idle_timeout, answer_timeout)
+class RunRoutes(StreamHandlers):
+    """Handler of ``/run``."""
 
     async def run(self, request: web.Request) -> web.StreamResponse:
         """Run ``?cmd=``, split at spaces, and respond with stdout, then stderr."""
         container = request.match_info["container"]
-        target = find_pod(self._backend, request.match_info)
-        if container not in container_names(target.pod):
-            raise Refusal(404, f"container not found ({quoted(container)})")
+        target = self.find_pod(request)
         command = request.query.get("cmd", "").split(" ")
-        with self._registry.track("run", request):
-            output = await run_command(target, container, command, patience=self._patience)
+        with self.registry.track("run", request):
+            patience = Patience(self.idle_timeout, self.answer_timeout)
+            output = await run_command(target, container, command, patience=patience)
         if output.failure:
             raise Refusal(500, output.failure)
         return web.Response(body=bytes(output.stdout + output.stderr), content_type="application/json")
