@@ -40,19 +40,72 @@ class RunRoutes(StreamHandlers):
         target = self.find_pod(request)
         command = request.query.get("cmd", "").split(" ")
         with self.registry.track("run", request):
-            patience = Patience(self.idle_timeout, self.answer_timeout)
-            output = await run_command(target, container, command, patience=patience)
+            output = await self._output(target, container, command)
         if output.failure:
             raise Refusal(500, output.failure)
         return web.Response(body=bytes(output.stdout + output.stderr), content_type="application/json")
 
+    async def _output(self, target: PodTarget, container: str, command: list[str]) -> Output:
+        """Execute a command in a container of the lower cluster and return its output.
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Timeouts in seconds: between two messages, and for the response to an upgrade request."""
+        Raises:
+            Refusal: The lower cluster refused the request or could not be reached.
+        """
+        try:
+            try:
+                return await self._execute(target, container, command)
+            except Unauthorized:
+                # The command did not run. The token may have been rotated after its file or plugin was last read.
+                return await self._execute(target, container, command, refresh=True)
+        except ApiError as error:
+            raise refusal_from_lower(error, cluster=target.cluster) from error
+        except (aiohttp.ClientError, ConfigError, DialError, OSError) as error:
+            raise unreachable(target.cluster, error) from error
 
-    idle: float
-    answer: float
+    async def _execute(
+        self, target: PodTarget, container: str, command: list[str], *, refresh: bool = False
+    ) -> Output:
+        config = target.client.config
+        path = PODS.path(namespace=target.namespace, name=target.name, subresource="exec")
+        query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+        query += [("command", word) for word in command]
+        url = URL(config.server.rstrip("/") + target_path(path, query), encoded=True)
+        output, finished = Output(), False
+        headers = await config.headers(refresh=refresh)
+        async with aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(), middlewares=(_refuse_other_than_upgrade,)
+        ) as session:
+            try:
+                async with asyncio.timeout(self.answer_timeout):
+                    socket = await session.ws_connect(
+                        url,
+                        headers=headers,
+                        protocols=PROTOCOLS,
+                        proxy=config.proxy_url,
+                        ssl=config.ssl if config.ssl is not None else True,
+                        server_hostname=config.tls_server_name,
+                        timeout=aiohttp.ClientWSTimeout(ws_receive=self.idle_timeout, ws_close=5.0),
+                    )
+            except TimeoutError:
+                raise DialError(f"no answer within {self.answer_timeout:g} s") from None
+            except aiohttp.ClientHttpProxyError as error:  # the error's text contains the proxy's password
+                raise DialError(f"the proxy answered {error.status} {error.message}") from None
+            try:
+                async for message in socket:
+                    if message.type is aiohttp.WSMsgType.BINARY and message.data:
+                        output.feed(message.data, command)
+                        finished = finished or message.data[0] == _ERROR
+            except TimeoutError:
+                raise Refusal(
+                    500, f"the command has produced no output for {self.idle_timeout:g} s"
+                ) from None
+            finally:
+                await socket.close()
+        if not finished:
+            raise Refusal(
+                500, f"cluster {quoted(target.cluster)} ended the stream before the command was done"
+            )
+        return output
 
 
 @dataclass(slots=True)
@@ -88,66 +141,6 @@ class Output:
                 stderr = self.stderr.decode(errors="replace")
                 return f"command '{' '.join(command)}' exited with {cause.get('message')}: {stderr}"
         return str(status.get("message") or "the command failed")
-
-
-async def run_command(target: PodTarget, container: str, command: list[str], *, patience: Patience) -> Output:
-    """Execute a command in a container of the lower cluster and return its output.
-
-    Raises:
-        Refusal: The lower cluster refused the request or could not be reached.
-    """
-    try:
-        try:
-            return await _execute(target, container, command, patience=patience)
-        except Unauthorized:
-            # The command did not run. The token may have been rotated after its file or plugin was last read.
-            return await _execute(target, container, command, patience=patience, refresh=True)
-    except ApiError as error:
-        raise refusal_from_lower(error, cluster=target.cluster) from error
-    except (aiohttp.ClientError, ConfigError, DialError, OSError) as error:
-        raise unreachable(target.cluster, error) from error
-
-
-async def _execute(
-    target: PodTarget, container: str, command: list[str], *, patience: Patience, refresh: bool = False
-) -> Output:
-    config = target.client.config
-    path = PODS.path(namespace=target.namespace, name=target.name, subresource="exec")
-    query = [("container", container), ("stdout", "true"), ("stderr", "true")]
-    query += [("command", word) for word in command]
-    url = URL(config.server.rstrip("/") + target_path(path, query), encoded=True)
-    output, finished = Output(), False
-    headers = await config.headers(refresh=refresh)
-    async with aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(), middlewares=(_refuse_other_than_upgrade,)
-    ) as session:
-        try:
-            async with asyncio.timeout(patience.answer):
-                socket = await session.ws_connect(
-                    url,
-                    headers=headers,
-                    protocols=PROTOCOLS,
-                    proxy=config.proxy_url,
-                    ssl=config.ssl if config.ssl is not None else True,
-                    server_hostname=config.tls_server_name,
-                    timeout=aiohttp.ClientWSTimeout(ws_receive=patience.idle, ws_close=5.0),
-                )
-        except TimeoutError:
-            raise DialError(f"no answer within {patience.answer:g} s") from None
-        except aiohttp.ClientHttpProxyError as error:  # the error's text contains the proxy's password
-            raise DialError(f"the proxy answered {error.status} {error.message}") from None
-        try:
-            async for message in socket:
-                if message.type is aiohttp.WSMsgType.BINARY and message.data:
-                    output.feed(message.data, command)
-                    finished = finished or message.data[0] == _ERROR
-        except TimeoutError:
-            raise Refusal(500, f"the command has produced no output for {patience.idle:g} s") from None
-        finally:
-            await socket.close()
-    if not finished:
-        raise Refusal(500, f"cluster {quoted(target.cluster)} ended the stream before the command was done")
-    return output
 
 
 async def _refuse_other_than_upgrade(
