@@ -78,20 +78,16 @@ def node_object(
         **_shared_labels(lower_nodes),
         **labels,
     }
+    annotations = {names.ANNOTATION_APPLIED: label_record.record(labels)}
+    if provision_seconds is not None:
+        annotations[names.ANNOTATION_PROVISION_SECONDS] = f"{provision_seconds:g}"
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": name,
             "labels": all_labels,
-            "annotations": {
-                names.ANNOTATION_APPLIED: label_record.record(labels),
-                **(
-                    {names.ANNOTATION_PROVISION_SECONDS: f"{provision_seconds:g}"}
-                    if provision_seconds is not None
-                    else {}
-                ),
-            },
+            "annotations": annotations,
         },
         "spec": {"taints": [dict(taint) for taint in taints]},
         "status": {
@@ -127,7 +123,7 @@ def node_conditions(
     wanted += [(kind, "False", why, text) for kind, why, text in _PRESSURES]
     conditions = []
     for kind, status, why, text in wanted:
-        old = before.get(kind) or {}
+        old = before.get(kind, {})
         since = old.get("lastTransitionTime") if old.get("status") == status else None
         conditions.append(
             {
@@ -202,11 +198,9 @@ def _same_quantity(resource: str, one: str | None, other: str) -> bool:
 def _same_conditions(current: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> bool:
     by_type = {condition["type"]: condition for condition in current}
     return all(
-        all(
-            (by_type.get(condition["type"]) or {}).get(field) == condition[field]
-            for field in ("status", "reason", "message")
-        )
+        by_type.get(condition["type"], {}).get(field) == condition[field]
         for condition in wanted
+        for field in ("status", "reason", "message")
     )
 
 

@@ -89,11 +89,8 @@ def marks_patch(lower: ownership.Marked, *, upper_name: str, cluster_id: str) ->
     marks = lower_namespace(None, name="", upper_name=upper_name, cluster_id=cluster_id)["metadata"]
     del marks["name"], marks["annotations"][names.ANNOTATION_APPLIED]
     current = {"labels": lower.labels, "annotations": lower.annotations}
-    return (
-        None
-        if all(marks[field].items() <= current[field].items() for field in marks)
-        else {"metadata": marks}
-    )
+    is_complete = all(marks[field].items() <= current[field].items() for field in marks)
+    return None if is_complete else {"metadata": marks}
 
 
 def namespace_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -23,6 +23,8 @@ from controller_runtime.api import names
 ANNOTATION_UID = f"{names.DOMAIN}/downward-uid"
 ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"
 ANNOTATION_ANNOTATIONS = f"{names.DOMAIN}/downward-annotations"
+_LITERAL = frozenset({"metadata.uid", "metadata.namespace", "spec.nodeName", "spec.serviceAccountName"})
+"""Fields with another value in the lower pod, which cannot change."""
 _LONGEST = 100 * 1024
 """Maximum bytes of the upper annotations in a file. If they have more, the file has the lower pod's annotations."""
 _SIMPLE_ESCAPES = {
@@ -42,24 +44,16 @@ def literal(
         tripped: keys of the labels that are not copied to the lower cluster.
     """
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
-    match path:
-        case "metadata.uid":
-            value = upper["metadata"]["uid"]
-        case "metadata.namespace":
-            value = upper["metadata"]["namespace"]
-        case "spec.nodeName":
-            value = upper["spec"].get("nodeName", "")
-        case "spec.serviceAccountName":
-            value = upper["spec"].get("serviceAccountName", "")
-        case str() if (field := _subscript(path)) is not None:
-            kind, key = field
-            is_copied = key not in tripped and key not in names.UPPER_ONLY_ON_PODS
-            if is_copied and not names.is_reserved(key):
-                return variable
-            value = (upper["metadata"].get(kind) or {}).get(key, "")
-        case _:
-            return variable
-    return {"name": variable["name"], "value": value}
+    if path in _LITERAL:
+        part, _, field = path.partition(".")
+        return {"name": variable["name"], "value": upper[part].get(field, "")}
+    if not path or (subscript := _subscript(path)) is None:
+        return variable
+    kind, key = subscript
+    is_copied = key not in tripped and key not in names.UPPER_ONLY_ON_PODS
+    if is_copied and not names.is_reserved(key):
+        return variable
+    return {"name": variable["name"], "value": (upper["metadata"].get(kind) or {}).get(key, "")}
 
 
 def volumes(

@@ -41,24 +41,21 @@ def upper_event(
         node_name: the virtual node, shown as the source's host.
         namespace: the upper pod's namespace.
     """
-    involved = lower_event.get("involvedObject") or {}
     metadata = upper_pod["metadata"]
-    reference: dict[str, Any] = {
+    reference = {
         "apiVersion": "v1",
         "kind": "Pod",
         "namespace": namespace,
         "name": metadata["name"],
         "uid": metadata["uid"],
+        "resourceVersion": metadata.get("resourceVersion"),
+        "fieldPath": (lower_event.get("involvedObject") or {}).get("fieldPath"),
     }
-    if resource_version := metadata.get("resourceVersion"):
-        reference["resourceVersion"] = resource_version
-    if field_path := involved.get("fieldPath"):
-        reference["fieldPath"] = field_path
     source = dict(lower_event.get("source") or {})
     source["host"] = node_name
     if not source.get("component"):
         source["component"] = lower_event.get("reportingComponent") or "lower-cluster"
-    event: dict[str, Any] = {
+    return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
@@ -66,11 +63,7 @@ def upper_event(
             "namespace": namespace,
             "labels": {names.LABEL_NODE: node_name},
         },
-        "involvedObject": reference,
+        "involvedObject": {field: value for field, value in reference.items() if value},
         "source": source,
+        **{field: value for field in _CARRIED if (value := lower_event.get(field)) is not None},
     }
-    for field in _CARRIED:
-        value = lower_event.get(field)
-        if value is not None:
-            event[field] = value
-    return event

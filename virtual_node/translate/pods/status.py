@@ -35,7 +35,6 @@ _KUBELET_CONDITIONS = frozenset(
 conditions of the upper pod stay. DisruptionTarget is not included, because the upper control plane sets it,
 too (eviction, preemption), and a Job's podFailurePolicy reads it. Source: kubelet ``PodConditionByKubelet``,
 ``PodConditionSharedByKubelet``."""
-_MERGED_LISTS = {"conditions": "type"}
 _REPLACED_LISTS = ("podIPs", "hostIPs")
 
 
@@ -94,9 +93,8 @@ def status_patch(
         before = current.get(field)
         if before == value:
             continue
-        if field in _MERGED_LISTS:
-            merged = _merge_conditions(before or (), value)
-            if merged:
+        if field == "conditions":
+            if merged := _merge_conditions(before or (), value):
                 change[field] = merged
         elif field in _REPLACED_LISTS:
             change[field] = [{"$patch": "replace"}, *value]
@@ -141,14 +139,12 @@ def _conditions(
         if kind not in conditions and kind not in _KUBELET_CONDITIONS:
             conditions[kind] = dict(foreign)
     gates = upper["spec"].get("readinessGates") or ()
-    ready = conditions.get("Ready")
-    if gates and ready is not None and ready.get("status") == "True":
-        unready = _unready_gates(gates, conditions)
-        if unready:
-            ready |= {"status": "False", "reason": "ReadinessGatesNotReady", "message": "; ".join(unready)}
-            old = before.get("Ready", {})
-            if old.get("status") == "False" and old.get("lastTransitionTime"):
-                ready["lastTransitionTime"] = old["lastTransitionTime"]
+    ready = conditions.get("Ready", {})
+    if ready.get("status") == "True" and (unready := _unready_gates(gates, conditions)):
+        ready |= {"status": "False", "reason": "ReadinessGatesNotReady", "message": "; ".join(unready)}
+        old = before.get("Ready", {})
+        if old.get("status") == "False" and old.get("lastTransitionTime"):
+            ready["lastTransitionTime"] = old["lastTransitionTime"]
     return list(conditions.values())
 
 
@@ -159,13 +155,11 @@ def _unready_gates(
     found = []
     for gate in gates:
         kind = gate["conditionType"]
-        condition = conditions.get(kind)
-        if condition is None:
+        status = conditions.get(kind, {}).get("status")
+        if kind not in conditions:
             found.append(f'corresponding condition of pod readiness gate "{kind}" does not exist.')
-        elif condition.get("status") != "True":
-            found.append(
-                f'the status of pod readiness gate "{kind}" is not "True", but {condition.get("status")}'
-            )
+        elif status != "True":
+            found.append(f'the status of pod readiness gate "{kind}" is not "True", but {status}')
     return found
 
 

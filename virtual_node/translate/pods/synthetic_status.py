@@ -12,6 +12,7 @@ from typing import Any
 from controller_runtime.api import names, timestamps
 
 _CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+_READY = ("Ready", "ContainersReady")
 _SIGKILL = 137
 
 
@@ -25,20 +26,11 @@ def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) 
     for field in _CONTAINER_STATUSES:
         if field in status:
             status[field] = [_terminated(container, now) for container in status[field]]
-    conditions = []
-    for condition in status.get("conditions") or ():
-        if condition["type"] in {"Ready", "ContainersReady"} and condition.get("status") != "False":
-            conditions.append(
-                {
-                    **condition,
-                    "status": "False",
-                    "reason": "PodFailed",
-                    "lastTransitionTime": timestamps.rfc3339(now),
-                }
-            )
-        else:
-            conditions.append(condition)
-    status["conditions"] = conditions
+    unready = {"status": "False", "reason": "PodFailed", "lastTransitionTime": timestamps.rfc3339(now)}
+    status["conditions"] = [
+        {**one, **unready} if one["type"] in _READY and one.get("status") != "False" else one
+        for one in status.get("conditions") or ()
+    ]
     return status
 
 
@@ -51,11 +43,8 @@ def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: 
         message: the complete message.
         pod_reason: also the reason in the pod's status; empty: only the containers have a reason.
     """
-    status = dict(upper.get("status") or {})
-    status["phase"] = "Pending"
-    waiting: dict[str, Any] = {"reason": reason}
-    if message:
-        waiting["message"] = message
+    status = {**(upper.get("status") or {}), "phase": "Pending"}
+    waiting = {"reason": reason, **({"message": message} if message else {})}
     status["containerStatuses"] = [
         {
             "name": container["name"],
@@ -116,14 +105,13 @@ def _with_condition(
     """Return the status with a condition that is False; if it was False before, its transition time is kept."""
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     old = conditions.get(kind) or {}
+    since = old["lastTransitionTime"] if old.get("status") == "False" else timestamps.rfc3339(now)
     conditions[kind] = {
         "type": kind,
         "status": "False",
         "reason": reason,
         "message": message,
-        "lastTransitionTime": old["lastTransitionTime"]
-        if old.get("status") == "False"
-        else timestamps.rfc3339(now),
+        "lastTransitionTime": since,
     }
     return {**status, "conditions": list(conditions.values())}
 

@@ -92,18 +92,17 @@ def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[s
     elif "spec" in (before := applied({"annotations": current})):
         note["spec"] = before["spec"]
     text = json.dumps(note, separators=(",", ":"))
-    return {**patch, "metadata": {**metadata, "annotations": {**annotations, names.ANNOTATION_APPLIED: text}}}
+    return _with_annotations(patch, {**annotations, names.ANNOTATION_APPLIED: text})
 
 
 def without_spec(patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a patch of ``pod_patch`` that does not change the spec, nor the record of the overrides in the spec."""
     kept = {field: change for field, change in patch.items() if field != "spec"}
-    metadata = kept.get("metadata") or {}
-    if names.ANNOTATION_OVERRIDES not in (annotations := metadata.get("annotations") or {}):
+    annotations = (kept.get("metadata") or {}).get("annotations") or {}
+    if names.ANNOTATION_OVERRIDES not in annotations:
         return kept
     rest = {key: value for key, value in annotations.items() if key != names.ANNOTATION_OVERRIDES}
-    metadata = {field: change for field, change in {**metadata, "annotations": rest}.items() if change}
-    return {field: change for field, change in {**kept, "metadata": metadata}.items() if change}
+    return _with_annotations(kept, rest)
 
 
 def without_annotations(
@@ -132,7 +131,12 @@ def without_annotations(
         annotations[names.ANNOTATION_APPLIED] = text
         if current.get(names.ANNOTATION_APPLIED) == text:
             del annotations[names.ANNOTATION_APPLIED]
-    metadata = {**metadata, "annotations": annotations}
+    return _with_annotations(patch, annotations)
+
+
+def _with_annotations(patch: Mapping[str, Any], annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a patch with these annotations instead of its own, without empty parts."""
+    metadata = {**(patch.get("metadata") or {}), "annotations": annotations}
     kept = {**patch, "metadata": {field: change for field, change in metadata.items() if change}}
     return {field: change for field, change in kept.items() if change}
 

@@ -100,17 +100,15 @@ def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
         for field in ("labels", "annotations")
         if (missing := map_patch(mirror["metadata"].get(field), desired["metadata"][field]))
     }
-    change = {
-        field: desired["spec"][field]
+    current, wanted = mirror["spec"], desired["spec"]
+    spec = {
+        field: wanted[field]
         for field in ("capacity", "persistentVolumeReclaimPolicy")
-        if field in desired["spec"] and mirror["spec"].get(field) != desired["spec"][field]
+        if field in wanted and current.get(field) != wanted[field]
     }
-    if "claimRef" in desired["spec"] and not mirror["spec"].get("claimRef"):
-        change["claimRef"] = desired["spec"]["claimRef"]
-    patch = {"metadata": metadata} if metadata else {}
-    if change:
-        patch["spec"] = change
-    return patch or None
+    if "claimRef" in wanted and not current.get("claimRef"):
+        spec["claimRef"] = wanted["claimRef"]
+    return {field: change for field, change in (("metadata", metadata), ("spec", spec)) if change} or None
 
 
 def claim_reference(claim: Mapping[str, Any]) -> dict[str, str]:

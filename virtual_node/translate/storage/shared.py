@@ -149,13 +149,10 @@ def guest_claim(
         storage_class="",
         volume_name=guest_volume_name(mirror["metadata"]["uid"], owner.cluster_id),
     )
-    carried = {
-        field: mirror["spec"][field] for field in ("accessModes", "volumeMode") if field in mirror["spec"]
-    }
-    requests = {"storage": mirror["spec"]["capacity"]["storage"]}
+    spec = mirror["spec"]
     body["spec"] = {
-        **carried,
-        "resources": {"requests": requests},
+        **{field: spec[field] for field in ("accessModes", "volumeMode") if field in spec},
+        "resources": {"requests": {"storage": spec["capacity"]["storage"]}},
         "storageClassName": "",
         "volumeName": body["spec"]["volumeName"],
     }
