@@ -166,7 +166,11 @@ class ProcessHealth:
         return HealthFacts(
             now=self._clock(),
             nodes=list(nodes.values()),
-            leases=_leases(running),
+            leases={
+                name: {"spec": lease.spec}
+                for cluster in running.values()
+                for name, lease in cluster.leases.items()
+            },
             signs=self._found,
             waiting=self._found_waiting,
             replicas=[] if self._replicas is None else [pod.to_dict() for pod in self._replicas.store.list()],
@@ -224,9 +228,3 @@ async def _evaluated(
 
 def _found(signs: Signs) -> list[PodSign]:
     return [found for _, found in signs.values() if found is not None]
-
-
-def _leases(running: Mapping[str, LowerCluster]) -> dict[str, Json]:
-    return {
-        name: {"spec": lease.spec} for cluster in running.values() for name, lease in cluster.leases.items()
-    }

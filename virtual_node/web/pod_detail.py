@@ -14,6 +14,8 @@ from controller_runtime.api import names
 from controller_runtime.api.overrides.changes import recorded_changes
 from controller_runtime.api.pod.conditions import condition
 
+_CONTAINERS = (("initContainers", "init"), ("containers", ""), ("ephemeralContainers", "debug"))
+"""Lists of containers, and the kind that the page shows."""
 _SPEC = ("schedulerName", "priorityClassName", "serviceAccountName", "restartPolicy", "runtimeClassName")
 """Fields of a pod's spec that are texts."""
 _VOLUME_NAMES = ("name", "secretName", "claimName", "path", "driver")
@@ -58,7 +60,9 @@ def pod_side(pod: Mapping[str, Any]) -> dict[str, Any]:
             for one in status.get("conditions") or ()
         ],
         "spec": [{"name": name, "value": value} for name, value in _spec(spec).items() if value],
-        "containers": [_container(kind, one, status) for kind, one in _containers(spec)],
+        "containers": [
+            _container(kind, one, status) for field, kind in _CONTAINERS for one in spec.get(field) or ()
+        ],
     }
 
 
@@ -138,12 +142,6 @@ def _volume(volume: Mapping[str, Any]) -> str:
         else ""
     )
     return f"{volume.get('name', '')} ({kind}{' ' if named else ''}{named})"
-
-
-def _containers(spec: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    for field, kind in (("initContainers", "init"), ("containers", ""), ("ephemeralContainers", "debug")):
-        for container in spec.get(field) or ():
-            yield kind, container
 
 
 def _container(kind: str, container: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,9 +67,11 @@ class PodEvents:
             found = list(
                 await self._list(pod.namespace, f"involvedObject.kind=Pod,involvedObject.name={pod.name}")
             )
-            if owner := _owner(pod):
+            # The replacement of a bare pod keeps its name. Those of a controller have names with other suffixes.
+            if owner := movable.controller(pod.to_dict()["metadata"]):
                 moved = await self._list(pod.namespace, f"involvedObject.kind=Pod,reason={_MOVED}")
-                found += [one for one in moved if _name(one) != pod.name and _is_of(owner, _name(one))]
+                others = (one for one in moved if _name(one) != pod.name)
+                found += [one for one in others if _name(one).rpartition("-")[0] == owner.get("name")]
         except (ApiError, ConfigError) as error:
             self._log.debug("cannot read the events of a pod", pod=pod.key, error=str(error))
         else:
@@ -102,13 +104,3 @@ def _row(event: Body, pod: Object) -> dict[str, Any]:
 
 def _name(event: Body) -> str:
     return str((event.get("involvedObject") or {}).get("name") or "")
-
-
-def _owner(pod: Object) -> str:
-    """Return the name of the pod's controller; empty: a bare pod, whose replacement keeps its name."""
-    return str((movable.controller(pod.to_dict()["metadata"]) or {}).get("name") or "")
-
-
-def _is_of(owner: str, name: str) -> bool:
-    """Report whether a pod's name is ``<owner>-<suffix>``, the form of names from the controller ``owner``."""
-    return name.rpartition("-")[0] == owner

@@ -99,7 +99,9 @@ class MetricsRoutes:
         if any(node not in found for node in self._lower_nodes()):
             second = await self._kubelets.ask("metrics/resource", _decode)
             if not found and second.refused:
-                return await self._summary_from_metrics_api(pods)
+                one = stats.from_resource_metrics(await self._from_metrics_api(), self._node_name)
+                above = {(upper.namespace, upper.name): upper for upper in pods.values()}
+                return msgspec.json.encode(stats.summary([one], above, node_name=self._node_name))
             texts = second.by_node.items()
             found = {node: stats.from_resource_metrics(text, node) for node, text in texts} | found
         used = {
@@ -110,11 +112,6 @@ class MetricsRoutes:
         seconds = self._summary_cpu.update(used)
         body = stats.summary(list(found.values()), pods, node_name=self._node_name, cpu_seconds=seconds)
         return msgspec.json.encode(body)
-
-    async def _summary_from_metrics_api(self, pods: Pods) -> bytes:
-        above = {(one.namespace, one.name): one for one in pods.values()}
-        one = stats.from_resource_metrics(await self._from_metrics_api(), self._node_name)
-        return msgspec.json.encode(stats.summary([one], above, node_name=self._node_name))
 
     async def _from_metrics_api(self) -> str:
         # Two routes share the result, so that the lists are requested only once.

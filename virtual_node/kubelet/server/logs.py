@@ -83,7 +83,8 @@ def log_options(query: MultiMapping[str]) -> dict[str, str]:
     Raises:
         Refusal: 400 if an option cannot be decoded, 422 if it is invalid; the text names the option.
     """
-    options = {name: "true" for name in _FLAGS if _flag(query, name)}
+    # As in apimachinery: absent, "false" and "0" are false. Everything else is true, even an empty string.
+    options = {name: "true" for name in _FLAGS if query.get(name, "0").lower() not in {"false", "0"}}
     numbers = {name: value for name in _NUMBERS if (value := _number(query, name)) is not None}
     for name, value in numbers.items():
         if value < _NUMBERS[name]:
@@ -102,11 +103,6 @@ def log_options(query: MultiMapping[str]) -> dict[str, str]:
             raise _invalid("tailLines", "`tailLines` and specific `stream` are mutually exclusive for now")
         options["stream"] = stream
     return options
-
-
-def _flag(query: MultiMapping[str], name: str) -> bool:
-    # As in apimachinery: absent, "false" and "0" are false. Everything else is true, even an empty string.
-    return query.get(name, "0").lower() not in {"false", "0"}
 
 
 def _number(query: MultiMapping[str], name: str) -> int | None:

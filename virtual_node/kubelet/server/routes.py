@@ -139,7 +139,8 @@ async def _healthz(request: web.Request) -> web.StreamResponse:
 def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middleware:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        route = _route(request)
+        resource = request.match_info.route.resource
+        route = request.path if resource is None else resource.canonical
         peer = peer_of(request)
         try:
             user = await _authenticate(request, authenticator)
@@ -168,19 +169,12 @@ def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middl
             # client.
             response.force_close()
         method = request.method if request.method in _METHODS else "other"
-        REQUESTS.labels(_bucket(request, route), method, response.status).inc()
+        has_route = request.match_info.http_exception is None
+        path = route.lstrip("/").split("/", 1)[0] if has_route else "other"
+        REQUESTS.labels(path, method, response.status).inc()
         return response
 
     return guard
-
-
-def _route(request: web.Request) -> str:
-    resource = request.match_info.route.resource
-    return request.path if resource is None else resource.canonical
-
-
-def _bucket(request: web.Request, route: str) -> str:
-    return "other" if request.match_info.http_exception is not None else route.lstrip("/").split("/", 1)[0]
 
 
 async def _authenticate(request: web.Request, authenticator: Authenticator) -> UserInfo:

@@ -84,9 +84,7 @@ class KubeletServer:
         self._tls = tls
         self._grace = grace
         self._node_name = node_name
-        self._reviewers: list[Authenticator | Authorizer] = [authenticator]
-        if authorizer is not None:
-            self._reviewers.append(authorizer)
+        self._reviewers = [reviewer for reviewer in (authenticator, authorizer) if reviewer is not None]
         self.streams = StreamRegistry(stream_limits)
         app = make_app(
             backend,

@@ -59,27 +59,20 @@ class StreamLimits:
             Refusal: Too many streams are open; the text names the setting.
         """
         weight = 1 + len(target) // _LONG_HEAD
-        status = _STATUS.get(verb, 429)
         limit = exceeded(self._open, namespace, weight, total=self._total, per_namespace=self._per_namespace)
         if limit is not None:
             REFUSED.labels(limit).inc()
-        if limit == "namespace":
-            raise Refusal(
-                status,
-                f"too many open streams (exec, attach, port-forward, logs) to pods of namespace {namespace}: "
-                f"kubelet.limits.streamsPerNamespace of the virtual node is {self._per_namespace}",
+            if limit == "namespace":
+                which = f" to pods of namespace {namespace}"
+                setting = f"streamsPerNamespace of the virtual node is {self._per_namespace}"
+            else:
+                which, setting = "", f"streams of the virtual node is {self._total}"
+                if self._open.total() < self._total:
+                    setting += ", and the last are kept for namespaces with few"
+            text = (
+                f"too many open streams (exec, attach, port-forward, logs){which}: kubelet.limits.{setting}"
             )
-        if limit == "total":
-            raise Refusal(
-                status,
-                "too many open streams (exec, attach, port-forward, logs): "
-                f"kubelet.limits.streams of the virtual node is {self._total}"
-                + (
-                    ", and the last are kept for namespaces with few"
-                    if self._open.total() < self._total
-                    else ""
-                ),
-            )
+            raise Refusal(_STATUS.get(verb, 429), text)
         self._open[namespace] += weight
         try:
             yield

@@ -37,7 +37,7 @@ def dependencies(pod: Mapping[str, Any]) -> list[Dependency]:
     ``service_account`` translates it.
     """
     found: dict[tuple[str, str], Dependency] = {}
-    for need in (*_mentions(pod["spec"]), *_of_claims(pod)):
+    for need in _mentions(pod):
         if not need.name:
             continue
         key = (need.kind, need.name)
@@ -49,7 +49,8 @@ def dependencies(pod: Mapping[str, Any]) -> list[Dependency]:
     return list(found.values())
 
 
-def _mentions(spec: Mapping[str, Any]) -> Iterator[Dependency]:
+def _mentions(pod: Mapping[str, Any]) -> Iterator[Dependency]:
+    spec = pod["spec"]
     for kind in _CONTAINER_KINDS:
         for container in spec.get(kind) or ():
             yield from _of_environment(container)
@@ -57,9 +58,6 @@ def _mentions(spec: Mapping[str, Any]) -> Iterator[Dependency]:
         yield from _of_volume(volume)
     for reference in spec.get("imagePullSecrets") or ():
         yield Dependency("Secret", reference.get("name", ""), optional=True)
-
-
-def _of_claims(pod: Mapping[str, Any]) -> Iterator[Dependency]:
     for reference in resource_claims.references(pod):
         yield Dependency("ResourceClaim", reference.get("resourceClaimName") or "")
         yield Dependency("ResourceClaimTemplate", reference.get("resourceClaimTemplateName") or "")

@@ -109,7 +109,10 @@ def lower_slice(
         ),
         "addressType": upper["addressType"],
         "endpoints": [
-            _endpoint(endpoint, metadata["namespace"], find_pod, known)
+            {
+                **{field: endpoint[field] for field in _ENDPOINT_FIELDS if field in endpoint},
+                **_pod(endpoint, metadata["namespace"], find_pod, known),
+            }
             for endpoint in upper.get("endpoints") or ()
         ],
         "ports": [_port(port) for port in upper.get("ports") or ()],
@@ -163,11 +166,6 @@ def endpoints_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dic
     """Return a merge patch that makes lower Endpoints equal to the desired ones; None: they are equal."""
     differs = (lower.get("subsets") or []) != desired["subsets"]
     return object_patch(lower, desired, {"subsets": desired["subsets"]} if differs else {})
-
-
-def _endpoint(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> dict[str, Any]:
-    below = {field: upper[field] for field in _ENDPOINT_FIELDS if field in upper}
-    return below | _pod(upper, namespace, find_pod, known)
 
 
 def _pod(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> dict[str, Any]:

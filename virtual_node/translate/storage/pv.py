@@ -73,7 +73,8 @@ def upper_volume(
     spec: dict[str, Any] = {field: below[field] for field in _CARRIED if field in below}
     spec["storageClassName"] = storage_class
     spec["csi"] = {"driver": DRIVER, "volumeHandle": f"{cluster}/{lower['metadata']['name']}"}
-    spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [_on(nodes)]}}
+    on_nodes = {"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}
+    spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_nodes]}]}}
     if claim is not None:
         spec["claimRef"] = claim_reference(claim)
     source = {key: value for key, value in below.items() if key not in _NOT_A_SOURCE}
@@ -143,7 +144,3 @@ def csi_driver() -> dict[str, Any]:
         "metadata": {"name": DRIVER},
         "spec": {"attachRequired": False, "podInfoOnMount": False},
     }
-
-
-def _on(nodes: Sequence[str]) -> dict[str, Any]:
-    return {"matchExpressions": [{"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}]}
