@@ -1,5 +1,5 @@
 // The lower clusters as cards.
-import { byId, chip, element, keyed, link, since } from "./dom.js";
+import { byId, chip, div, element, keyed, link, p, since, span } from "./dom.js";
 import { human, lag, plural, STATES } from "./format.js";
 
 const LATE = 10; // seconds, as in the alert VirtualNodeMirrorLagHigh
@@ -12,7 +12,7 @@ export function clusterState(cluster) {
 
 export const lastHeard = (cluster) =>
   cluster.heard
-    ? element("p", { className: "bad" }, "Last heard ", since(cluster.heard, " ago"), "; what is shown is from then")
+    ? p("bad", "Last heard ", since(cluster.heard, " ago"), "; what is shown is from then")
     : null;
 
 export function meter(resource) {
@@ -21,9 +21,8 @@ export function meter(resource) {
   const fill = element("span", { className: "fill", data: { full: String(percent > 90) } });
   fill.style.width = `${percent}%`;
   const text = `${human(resource.used)} of ${human(resource.total)}`;
-  return element(
-    "div",
-    { className: "meter" },
+  return div(
+    "meter",
     element("span", {}, resource.name),
     element(
       "span",
@@ -41,7 +40,7 @@ export function meter(resource) {
       },
       fill,
     ),
-    element("span", { className: "muted amount" }, text),
+    span("muted amount", text),
   );
 }
 
@@ -58,15 +57,15 @@ function card(cluster) {
   const mirrored =
     cluster.lag === null
       ? null
-      : element("span", { className: cluster.lag >= LATE ? "bad" : "" }, `mirrored within ${lag(cluster.lag)}`);
+      : span(cluster.lag >= LATE ? "bad" : "", `mirrored within ${lag(cluster.lag)}`);
   return element(
     "li",
     { className: "card", data: { state: cluster.error ? "bad" : "" } },
-    element("div", { className: "row" }, element("h3", {}, link({ detail: cluster.name }, cluster.name)), clusterState(cluster)),
+    div("row", element("h3", {}, link({ detail: cluster.name }, cluster.name)), clusterState(cluster)),
     lastHeard(cluster),
     cluster.error
-      ? element("p", { className: "sub error" }, cluster.error)
-      : element("p", { className: "sub" }, cluster.version, cluster.version && mirrored ? " · " : "", mirrored),
+      ? p("sub error", cluster.error)
+      : p("sub", cluster.version, cluster.version && mirrored ? " · " : "", mirrored),
     cluster.nodes.map((node) => nodeView(node, cluster)),
   );
 }
@@ -79,11 +78,10 @@ function nodeView(node, cluster) {
   const lower = isLost
     ? `${plural(node.lowerNodes.all, "lower node")}, not seen`
     : `${node.lowerNodes.ready} of ${plural(node.lowerNodes.all, "lower node")} ready`;
-  return element(
-    "div",
-    { className: "node" },
-    element("div", { className: "row" }, element("strong", {}, node.name), ready),
-    element("p", { className: "sub" }, `${lower} · `, podCounts(node.pods)),
+  return div(
+    "node",
+    div("row", element("strong", {}, node.name), ready),
+    p("sub", `${lower} · `, podCounts(node.pods)),
     node.resources.map(meter),
   );
 }

@@ -1,5 +1,5 @@
 // One lower cluster: its last hour, its lower nodes, and expiry times.
-import { chip, element, link } from "./dom.js";
+import { chip, div, element, link, p } from "./dom.js";
 import { clusterState, lastHeard, meter, podCounts } from "./clusters.js";
 import { daysUntil, lag, plural } from "./format.js";
 
@@ -9,50 +9,40 @@ const [WIDTH, HEIGHT] = [240, 48];
 export function clusterView(detail, cluster) {
   if (detail.missing || !cluster)
     return [
-      element("div", { className: "row start" }, element("h2", { tabIndex: -1 }, detail.name), cluster ? clusterState(cluster) : null),
-      cluster?.error ? element("p", { className: "why" }, cluster.error) : null,
+      div("row start", element("h2", { tabIndex: -1 }, detail.name), cluster ? clusterState(cluster) : null),
+      cluster?.error ? p("why", cluster.error) : null,
       element("p", {}, "This lower cluster does not run here."),
     ];
   const { history } = detail;
   return [
-    element("div", { className: "row start" }, element("h2", { tabIndex: -1 }, detail.name), clusterState(cluster)),
-    element(
-      "p",
-      { className: "muted" },
+    div("row start", element("h2", { tabIndex: -1 }, detail.name), clusterState(cluster)),
+    p(
+      "muted",
       [cluster.version, ...cluster.nodes.map((node) => `${node.name}: ${podCounts(node.pods)}`)].filter(Boolean).join(" · "),
     ),
-    cluster.error ? element("p", { className: "why" }, cluster.error) : null,
+    cluster.error ? p("why", cluster.error) : null,
     lastHeard(cluster),
     element("p", {}, link({ cluster: detail.name }, "Show its pods")),
-    element(
-      "div",
-      { className: "cards" },
+    div(
+      "cards",
       sparkline("Pods", history.pods, history.interval, (value) => plural(value, "pod")),
       sparkline("Mirror lag (99th percentile)", history.lag, history.interval, (value) => `≤ ${lag(value)}`),
     ),
     ...(detail.lowerNodes
       ? inFull(detail, cluster)
       : [
-          element(
-            "p",
-            { className: "muted" },
-            "Lower nodes and what expires are shown only where the page listens on loopback (port-forward).",
-          ),
+          p("muted", "Lower nodes and what expires are shown only where the page listens on loopback (port-forward)."),
         ]),
   ];
 }
 
 const inFull = (detail, cluster) => [
   element("h3", {}, `Lower nodes (${detail.allNodes})`),
-  element(
-    "ul",
-    { className: "cards" },
-    detail.lowerNodes.map((node) => nodeCard(node, cluster.reachable === false)),
-  ),
+  element("ul", { className: "cards" }, detail.lowerNodes.map((node) => nodeCard(node, cluster.reachable === false))),
   element("h3", {}, "What expires"),
   detail.expiries.length
     ? element("ul", { className: "panel events" }, detail.expiries.map(expiry))
-    : element("p", { className: "muted" }, "No credential or certificate with an end is known."),
+    : p("muted", "No credential or certificate with an end is known."),
 ];
 
 function nodeCard(node, isLost) {
@@ -66,13 +56,9 @@ function nodeCard(node, isLost) {
   return element(
     "li",
     { className: "card" },
-    element("div", { className: "row" }, element("h4", {}, node.name), state),
-    element(
-      "p",
-      { className: "sub" },
-      [node.version, node.virtualNode ? "" : "no virtual node selects it"].filter(Boolean).join(" · "),
-    ),
-    node.why ? element("p", { className: "bad" }, node.why) : null,
+    div("row", element("h4", {}, node.name), state),
+    p("sub", [node.version, node.virtualNode ? "" : "no virtual node selects it"].filter(Boolean).join(" · ")),
+    node.why ? p("bad", node.why) : null,
     node.resources.map(meter),
   );
 }
@@ -95,12 +81,11 @@ function sparkline(title, values, interval, text) {
   const minutes = Math.max(1, Math.round((values.length * interval) / 60));
   const range = known.length ? `${text(Math.min(...known))} to ${text(Math.max(...known))}` : "";
   const summary = known.length ? `${text(last)}; ${range} in the last ${minutes} min` : "nothing yet";
-  return element(
-    "div",
-    { className: "card" },
+  return div(
+    "card",
     element("h3", {}, title),
     known.length > 1 ? drawing(values, `${title}: ${summary}`) : null,
-    element("p", { className: "sub" }, summary),
+    p("sub", summary),
   );
 }
 

@@ -14,6 +14,9 @@ export function element(tag, properties = {}, ...children) {
   return node;
 }
 
+// p("muted", …) is <p class="muted">…</p>.
+export const [p, span, div] = ["p", "span", "div"].map((tag) => (className, ...children) => element(tag, { className }, ...children));
+
 export const chip = (text, state) => element("span", { className: "chip", data: { state } }, text);
 
 // A time, shown as its age, which page.js keeps current.
@@ -42,7 +45,7 @@ export function command(text) {
       getSelection().selectAllChildren(code);
     }
   });
-  return element("span", { className: "command" }, code, button);
+  return span("command", code, button);
 }
 
 // A long text as one line that opens to the complete text. It stays open when the data changes.

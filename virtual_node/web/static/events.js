@@ -1,5 +1,5 @@
 // Warnings first; routine events are collapsed.
-import { byId, element, keyed, link, since } from "./dom.js";
+import { byId, element, keyed, link, p, since, span } from "./dom.js";
 
 export function renderEvents(events) {
   keyed(byId("warnings"), events.warnings.length ? items(events.warnings) : [["none", null]], eventView);
@@ -27,9 +27,9 @@ function row(event, pod = "") {
       element("strong", {}, event.reason),
       " ",
       kind === "Pod" && !pod ? link({ pod: name }, name) : name === pod ? "" : event.object,
-      element("span", { className: "muted" }, name === pod ? "" : " · ", since(event.time, " ago"), ` · ${event.cluster}`),
+      span("muted", name === pod ? "" : " · ", since(event.time, " ago"), ` · ${event.cluster}`),
     ),
-    element("p", { className: "message" }, event.message),
+    p("message", event.message),
   );
 }
 

@@ -1,5 +1,5 @@
 // The health model's verdict, its faults, and unknown facts.
-import { byId, chip, command, disclosure, element, keyed, link } from "./dom.js";
+import { byId, chip, command, disclosure, element, keyed, link, p, span } from "./dom.js";
 import { plural } from "./format.js";
 
 const COMMAND = /^(virtual-node|kubectl)( |$)/;
@@ -53,10 +53,10 @@ function faultView(fault) {
         chip(WORDS[fault.severity], fault.severity === "error" ? "bad" : "wait"),
         element("strong", {}, subject(fault)),
         " ",
-        element("span", { className: "cause" }, fault.cause),
+        span("cause", fault.cause),
       ],
-      element("p", { className: "all" }, fault.count > 1 ? `${fault.subject}: ` : "", fault.cause),
-      element("p", { className: "next" }, element("span", { className: "muted" }, "Next: "), ...next, " ", seeAlso(fault)),
+      p("all", fault.count > 1 ? `${fault.subject}: ` : "", fault.cause),
+      p("next", span("muted", "Next: "), ...next, " ", seeAlso(fault)),
     ),
   );
 }

@@ -1,5 +1,5 @@
 // Ties the parts of the page together.
-import { byId, element, link } from "./dom.js";
+import { byId, element, link, span } from "./dom.js";
 import { renderClusters } from "./clusters.js";
 import { clusterView } from "./clusterview.js";
 import { renderEvents } from "./events.js";
@@ -73,7 +73,7 @@ function renderDetail(now, clusters) {
     return;
   const title = isNew || document.activeElement?.tagName === "H2";
   box.replaceChildren(
-    element("p", {}, link({}, "← Overview"), element("span", { className: "muted" }, now.pod ? " · Pod" : " · Lower cluster")),
+    element("p", {}, link({}, "← Overview"), span("muted", now.pod ? " · Pod" : " · Lower cluster")),
     ...draw(part, cluster).filter(Boolean),
   );
   [drawn, lastDetail] = [text, name];

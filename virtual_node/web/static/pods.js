@@ -1,5 +1,5 @@
 // Pods by workload with one line per cause, and the filters.
-import { byId, chip, command, disclosure, element, keyed, link, since } from "./dom.js";
+import { byId, chip, command, disclosure, div, element, keyed, link, p, since, span } from "./dom.js";
 import { plural, STATES } from "./format.js";
 import { go, view } from "./live.js";
 
@@ -54,31 +54,22 @@ function groupView(key, group, isOpen, list, ...rows) {
         "button",
         { type: "button", className: "toggle", "aria-expanded": String(isOpen), data: { open: key } },
         plural(group.total, "pod"),
-        element("span", { className: "muted" }, isOpen ? " hide" : " show"),
+        span("muted", isOpen ? " hide" : " show"),
       );
   return element(
     "li",
     { className: "group" },
-    element(
-      "div",
-      { className: "head" },
-      element(
-        "h3",
-        {},
-        element("span", { className: "muted" }, `${group.namespace} / `),
-        title,
-        element("span", { className: "kind" }, group.kind),
-      ),
-      element(
-        "p",
-        { className: "counts" },
+    div(
+      "head",
+      element("h3", {}, span("muted", `${group.namespace} / `), title, span("kind", group.kind)),
+      p(
+        "counts",
         Object.entries(group.counts).map(([state, count]) =>
           chip(`${count.toLocaleString("en")} ${STATES[state][0]}`, STATES[state][1]),
         ),
       ),
-      element(
-        "p",
-        { className: "muted where" },
+      p(
+        "muted where",
         group.clusters.join(", ") || "no cluster",
         group.restarts ? ` · ${plural(group.restarts, "restart")}` : "",
         " · ",
@@ -87,7 +78,7 @@ function groupView(key, group, isOpen, list, ...rows) {
       toggle,
     ),
     group.causes.map((cause) => causeView(key, group, cause)),
-    group.moreCauses ? element("p", { className: "muted cause-more" }, `and ${plural(group.moreCauses, "more cause")}`) : null,
+    group.moreCauses ? p("muted cause-more", `and ${plural(group.moreCauses, "more cause")}`) : null,
     isOpen ? openView(list, rows) : null,
   );
 }
@@ -99,13 +90,12 @@ function causeView(key, group, cause) {
     `cause ${key} ${cause.state} ${cause.status}`,
     [
       chip(status, STATES[cause.state][1]),
-      group.total > 1 ? element("span", { className: "times" }, `× ${cause.count}`) : "",
-      element("span", { className: "cause" }, cause.why),
+      group.total > 1 ? span("times", `× ${cause.count}`) : "",
+      span("cause", cause.why),
     ],
-    element("p", { className: "all" }, cause.why || "No reason is given."),
-    element(
-      "p",
-      { className: "next" },
+    p("all", cause.why || "No reason is given."),
+    p(
+      "next",
       link({ pod: name }, group.total > 1 ? `Show ${cause.pod}` : "Show the pod"),
       " ",
       command(`virtual-node diagnose pod ${name}`),
@@ -114,21 +104,19 @@ function causeView(key, group, cause) {
 }
 
 function openView(list, rows) {
-  if (!list) return element("p", { className: "muted cause-more" }, "reading …");
+  if (!list) return p("muted cause-more", "reading …");
   const missing = list.all - list.pods.length;
-  return element(
-    "div",
-    { className: "members" },
+  return div(
+    "members",
     element("ul", {}, rows.map(rowView)),
     missing > 0
-      ? element(
-          "p",
-          { className: "muted" },
-          `${plural(missing, "more pod")} `,
-          list.pods.length < 500
+      ? p(
+        "muted",
+        `${plural(missing, "more pod")} `,
+        list.pods.length < 500
             ? element("button", { type: "button", data: { pods: String(list.pods.length + MORE_PODS) } }, "Show more")
             : "; use the filters",
-        )
+      )
       : null,
   );
 }
@@ -144,7 +132,7 @@ function rowView(pod) {
     element("span", {}, `${pod.ready} ready`),
     element("span", {}, plural(pod.restarts, "restart")),
     element("span", {}, since(pod.created)),
-    element("span", { className: "muted" }, place),
+    span("muted", place),
   );
 }
 

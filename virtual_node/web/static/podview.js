@@ -1,5 +1,5 @@
 // One pod in both clusters, side by side.
-import { chip, command, element, link, since } from "./dom.js";
+import { chip, command, div, element, link, p, since, span } from "./dom.js";
 import { eventList } from "./events.js";
 import { STATES } from "./format.js";
 
@@ -12,30 +12,24 @@ export function podView(pod) {
   const { row } = pod;
   const [word, state] = STATES[row.state];
   return [
-    element(
-      "div",
-      { className: "row start" },
+    div(
+      "row start",
       element("h2", { tabIndex: -1 }, pod.name),
       chip(row.state === "stale" ? `not seen; last: ${row.status}` : row.status, state),
     ),
-    element(
-      "p",
-      { className: "muted" },
+    p(
+      "muted",
       `${word} · ${row.ready} ready · restarts: ${row.restarts} · created `,
       since(row.created, " ago"),
       row.cluster ? " · cluster " : "",
       row.cluster ? link({ detail: row.cluster }, row.cluster) : "",
     ),
-    row.why ? element("p", { className: "why" }, row.why) : null,
+    row.why ? p("why", row.why) : null,
     element("p", {}, command(pod.diagnose)),
     ...(pod.upper
       ? sides(pod)
       : [
-          element(
-            "p",
-            { className: "muted" },
-            "Specs and statuses are shown only where the page listens on loopback (port-forward).",
-          ),
+          p("muted", "Specs and statuses are shown only where the page listens on loopback (port-forward)."),
         ]),
     pod.placement ? placement(pod.placement, Boolean(row.node)) : null,
     element("h3", {}, "Warnings"),
@@ -73,14 +67,14 @@ function sides({ upper, lower, row }) {
   return [
     table("Status", status, below),
     table("Spec", spec, below),
-    element("p", { className: "muted" }, "Commands, arguments and values of environment variables are not shown."),
+    p("muted", "Commands, arguments and values of environment variables are not shown."),
   ];
 }
 
 // Explicit roles, because on a narrow screen the table has the layout of a list.
 function table(title, lines, below) {
   const cell = (text, label, isSame) =>
-    element("td", { role: "cell", data: { label, same: String(isSame) } }, text || element("span", { className: "muted" }, "–"));
+    element("td", { role: "cell", data: { label, same: String(isSame) } }, text || span("muted", "–"));
   const rows = lines
     .filter(([, one, other]) => one || other)
     .map(([name, one, other]) => {
@@ -129,10 +123,6 @@ function placement(lines, hasNode) {
     ),
     !hasNode || lines.some(({ name }) => name === "multi-scheduler")
       ? null
-      : element(
-          "p",
-          { className: "muted" },
-          "No event of the multi-scheduler names the agent that chose: it was not asked, or the event has expired.",
-        ),
+      : p("muted", "No event of the multi-scheduler names the agent that chose: it was not asked, or the event has expired."),
   );
 }
