@@ -93,18 +93,20 @@ class Cluster:
             self.controller_manager.check()
             self.scheduler.check()
 
-    async def wait_ready(self, *, seconds: float = _READY_SECONDS) -> None:
+    async def wait_ready(self) -> None:
         """Wait until ``/readyz`` returns ok.
 
         Raises:
             SandboxError: it did not return ok in time, or the apiserver ended.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
+        deadline = loop.time() + _READY_SECONDS
         while said := await self.api.ready():
             self.apiserver.check()
             if loop.time() > deadline:
-                raise SandboxError(f"{self.name}: kube-apiserver is not ready after {seconds:g} s: {said}")
+                raise SandboxError(
+                    f"{self.name}: kube-apiserver is not ready after {_READY_SECONDS:g} s: {said}"
+                )
             await asyncio.sleep(0.1)
 
     async def restore(self) -> None:
@@ -149,13 +151,10 @@ class Cluster:
             SandboxError: it failed, when ``check`` is set; quotes its output.
         """
         argv = [str(self._binaries["kubectl"]), "--kubeconfig", str(self.kubeconfig), *arguments]
+        name = f"kubectl {' '.join(arguments)}"
+        own = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
         return await command(
-            argv,
-            name=f"kubectl {' '.join(arguments)}",
-            input=input,
-            check=check,
-            timeout=timeout,
-            env={**_environment(), **(env or {})},
+            argv, name=name, input=input, check=check, timeout=timeout, env={**own, **(env or {})}
         )
 
     async def apply(self, *objects: Mapping[str, object]) -> None:
@@ -280,9 +279,3 @@ class Cluster:
             "--kube-api-burst=1000",
             _NO_SERVER,
         ]
-
-
-def _environment() -> dict[str, str]:
-    kept = dict(os.environ)
-    kept.pop("KUBECONFIG", None)
-    return kept

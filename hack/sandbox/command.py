@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hack.sandbox.errors import SandboxError
 
@@ -19,13 +20,14 @@ class Completed:
 
 
 async def command(
-    argv: Sequence[str],
+    argv: Sequence[str | Path],
     *,
     name: str = "",
     input: str | bytes | None = None,  # noqa: A002 - as subprocess.run calls it
     check: bool = True,
     timeout: float = 120,  # noqa: ASYNC109 - of the command
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> Completed:
     """Run a command to its end.
 
@@ -36,11 +38,13 @@ async def command(
         check: whether a failure is an error.
         timeout: seconds after which it is killed.
         env: its whole environment; None: this process's.
+        cwd: its working directory; None: this process's.
 
     Raises:
         SandboxError: it failed, when ``check`` is set, or took too long; quotes its output.
+        OSError: it cannot be started.
     """
-    name = name or f"{' '.join(argv[:6])} …"
+    name = name or f"{' '.join(map(str, argv[:6]))} …"
     data = input.encode() if isinstance(input, str) else input
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -48,6 +52,7 @@ async def command(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=env,
+        cwd=cwd,
     )
     try:
         async with asyncio.timeout(timeout):

@@ -16,11 +16,9 @@ from hack.sandbox.process import Identity, stop
 
 _PID_FILES = ("*.pid", "*/*.pid", "*/node/*.pid")
 """The sandbox's pid files; containerd's own are in deeper folders."""
-_DISPOSABLE = frozenset(
-    {
-        *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"),
-        *("kube-proxy", "coredns"),
-    }
+_DISPOSABLE = (
+    *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"),
+    *("kube-proxy", "coredns"),
 )
 """Stopped without a grace period, because their data is removed with the folder."""
 _NODE = ("kubelet", "containerd")
@@ -80,19 +78,16 @@ async def stop_all(directory: Path, *, progress: Callable[[str], None] = silent,
 
 async def _stop_processes(found: dict[str, Identity], *, real_nodes: list[dict[str, str]]) -> None:
     """Stop the programs of users first, then nodes, then control planes."""
-    by_kind = {name: Path(name).name for name in found}
-    polite = [found[name] for name, kind in by_kind.items() if kind not in _DISPOSABLE and kind not in _NODE]
-    await asyncio.gather(*(stop(identity) for identity in polite))
-    await asyncio.gather(
-        *(stop(found[name], seconds=5) for name, kind in by_kind.items() if kind == "kubelet")
-    )
+
+    def of_kind(*kinds: str) -> list[str]:
+        return [name for name in found if Path(name).name in kinds]
+
+    polite = found.keys() - of_kind(*_DISPOSABLE, *_NODE)
+    await asyncio.gather(*(stop(found[name]) for name in polite))
+    await asyncio.gather(*(stop(found[name], seconds=5) for name in of_kind("kubelet")))
     for real_node in real_nodes:
         await asyncio.to_thread(clean_node, Path(real_node["directory"]), real_node["cgroup"])
-    await asyncio.gather(
-        *(stop(found[name], seconds=5) for name, kind in by_kind.items() if kind == "containerd")
-    )
+    await asyncio.gather(*(stop(found[name], seconds=5) for name in of_kind("containerd")))
     for real_node in real_nodes:
         await asyncio.to_thread(clean_directory, Path(real_node["directory"]))
-    await asyncio.gather(
-        *(stop(found[name], first=signal.SIGKILL) for name, kind in by_kind.items() if kind in _DISPOSABLE)
-    )
+    await asyncio.gather(*(stop(found[name], first=signal.SIGKILL) for name in of_kind(*_DISPOSABLE)))

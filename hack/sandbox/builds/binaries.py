@@ -27,6 +27,7 @@ from hack.sandbox.builds.programs import (
     home,
     parse_version,
 )
+from hack.sandbox.command import command
 
 _ONE_VERSION = frozenset(
     {"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}
@@ -135,10 +136,6 @@ def _folders() -> list[Path]:
 async def _version(path: Path, name: str) -> Version | None:
     arguments = {"kubectl": ["version", "--client"], "helm": ["version", "--short"]}.get(name, ["--version"])
     try:
-        process = await asyncio.create_subprocess_exec(
-            path, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-        )
+        return parse_version((await command([path, *arguments], check=False)).stdout)
     except OSError:  # built for another machine
         return None
-    out, _ = await process.communicate()
-    return parse_version(out.decode(errors="replace"))

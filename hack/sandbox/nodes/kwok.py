@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from controller_runtime.api.pod.conditions import is_true
 from hack.sandbox.builds.images import architecture
 from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
@@ -75,12 +76,7 @@ async def add_nodes(cluster: Cluster, process: Process, names: Sequence[str]) ->
             )
         await asyncio.sleep(0.1)
         nodes = (await cluster.api.read("/api/v1/nodes"))["items"]
-        waiting -= {node["metadata"]["name"] for node in nodes if _is_ready(node)}
-
-
-def _is_ready(node: Mapping[str, Any]) -> bool:
-    conditions = node["status"].get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        waiting -= {node["metadata"]["name"] for node in nodes if is_true(node["status"], "Ready")}
 
 
 def kwok_node(

@@ -15,10 +15,12 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from controller_runtime.api.pod.conditions import condition
 from controller_runtime.tls.key_pairs import sign
 from controller_runtime.tls.pem import KeyPair
 from hack.sandbox.builds import images
 from hack.sandbox.cluster import Cluster
+from hack.sandbox.command import command
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.nodes.network import Bridge, run
 from hack.sandbox.nodes.remains import cgroup_hierarchies, clean_directory, clean_node
@@ -77,7 +79,9 @@ class RealNode:
         await self.containerd.start()
         self._cluster.nodes.append(self.containerd)
         await self._wait_for_containerd()
-        await asyncio.to_thread(self.import_images, self._own_images())
+        applets = run("/bin/busybox", "--list").split()
+        busybox = images.busybox_image(Path("/bin/busybox"), applets)
+        await asyncio.to_thread(self.import_images, [images.pause_image(self._binaries["pause"]), busybox])
         await self.kubelet.start()
         self._cluster.nodes.insert(0, self.kubelet)
         await self.services.start()
@@ -105,28 +109,14 @@ class RealNode:
 
     def import_archive(self, archive: Path) -> None:
         """Import the images of an archive file into containerd."""
-        command = ("ctr", "--address", str(self._socket), "-n", "k8s.io", "image", "import")
-        run(*command, f"--snapshotter={self._snapshotter}", str(archive))
-
-    def _own_images(self) -> list[images.Image]:
-        applets = run("/bin/busybox", "--list").split()
-        return [
-            images.pause_image(self._binaries["pause"]),
-            images.busybox_image(Path("/bin/busybox"), applets),
-        ]
+        ctr = ("ctr", "--address", str(self._socket), "-n", "k8s.io", "image", "import")
+        run(*ctr, f"--snapshotter={self._snapshotter}", str(archive))
 
     async def _wait_for_containerd(self) -> None:
         for _ in range(1500):
             self.containerd.check()
-            done = await asyncio.create_subprocess_exec(
-                "ctr",
-                "--address",
-                str(self._socket),
-                "version",
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
-            if await done.wait() == 0:
+            done = await command(["ctr", "--address", self._socket, "version"], check=False)
+            if done.returncode == 0:
                 return
             await asyncio.sleep(0.05)
         raise SandboxError(
@@ -143,8 +133,7 @@ class RealNode:
             except SandboxError as error:
                 said = f"kubelet does not register ({error})"
             else:
-                conditions = {one["type"]: one for one in node["status"].get("conditions") or ()}
-                ready = conditions.get("Ready", {})
+                ready = condition(node["status"], "Ready")
                 if ready.get("status") == "True":
                     return
                 said = f"kubelet is not Ready ({ready.get('message')})"
