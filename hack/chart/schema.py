@@ -18,6 +18,18 @@ from hack.chart.rights import CHART
 from virtual_node.commands.inspect.rules.registry import CHECKS
 
 FILE = CHART / "values.schema.json"
+
+
+def _map(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    """Return the schema of a map with these keys only."""
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", "additionalProperties": False, **needed, "properties": properties, **more}
+
+
+def _one_of(*values: str) -> dict[str, Any]:
+    return {"type": "string", "enum": list(values)}
+
+
 _DURATION = {"type": "string", "pattern": r"^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -27,81 +39,56 @@ _OBJECTS = {"type": "array", "items": {"type": "object"}}
 _FREE = {"type": "object"}
 _NAME = {"type": "string", "pattern": rf"^({_LABEL})?$", "maxLength": 40}
 _OBJECT_NAME = {"type": "string", "pattern": rf"^({_LABEL}(\.{_LABEL})*)?$", "maxLength": 253}
-_PULL_POLICY = {"type": "string", "enum": ["Always", "IfNotPresent", "Never"]}
+_FILLED = {"type": "string", "minLength": 1}
 _TAG = {"type": "string", "pattern": r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$"}
-_CLUSTER = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["name"],
-    "properties": {
+_REQUIRED_NAME = {"type": "string", "pattern": rf"^{_LABEL}(\.{_LABEL})*$", "maxLength": 253}
+_KUBECONFIG_SECRET = {
+    "name": _REQUIRED_NAME,
+    "key": {"type": "string", "pattern": r"^[-._a-zA-Z0-9]+$"},
+    "viewer": _REQUIRED_NAME,
+}
+_CLUSTER = _map(
+    {
         # The name becomes part of volume names (cluster-NAME), which have at most 63 characters.
         "name": {"type": "string", "pattern": f"^{_LABEL}$", "maxLength": 50},
-        "kubeconfig": {"type": "string", "minLength": 1},
-        "kubeconfigSecret": {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["name"],
-            "properties": {
-                "name": {"type": "string", "pattern": rf"^{_LABEL}(\.{_LABEL})*$", "maxLength": 253},
-                "key": {"type": "string", "pattern": r"^[-._a-zA-Z0-9]+$"},
-                "viewer": {"type": "string", "pattern": rf"^{_LABEL}(\.{_LABEL})*$", "maxLength": 253},
-            },
-        },
+        "kubeconfig": _FILLED,
+        "kubeconfigSecret": _map(_KUBECONFIG_SECRET, "name"),
         "config": configuration.reference("LowerClusterConfig"),
     },
-    "oneOf": [{"required": ["kubeconfig"]}, {"required": ["kubeconfigSecret"]}],
-}
+    "name",
+    oneOf=[{"required": ["kubeconfig"]}, {"required": ["kubeconfigSecret"]}],
+)
 _COUNT = {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^(100|[0-9]{1,2})%$"}]}
-_STRATEGY = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "type": {"type": "string", "enum": ["RollingUpdate", "Recreate"]},
-        "rollingUpdate": {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {"maxSurge": _COUNT, "maxUnavailable": _COUNT},
-        },
-    },
-}
-_AGENT = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["name"],
-    "properties": {
-        "name": {"type": "string", "minLength": 1},
-        "weight": {"type": "number", "minimum": 0},
-        "config": _FREE,
-    },
-    "allOf": [
+_STRATEGY = _map(
+    {
+        "type": _one_of("RollingUpdate", "Recreate"),
+        "rollingUpdate": _map({"maxSurge": _COUNT, "maxUnavailable": _COUNT}),
+    }
+)
+_AGENT = _map(
+    {"name": _FILLED, "weight": {"type": "number", "minimum": 0}, "config": _FREE},
+    "name",
+    allOf=[
         {
             "if": {"properties": {"name": {"const": name}}},
             "then": {"properties": {"config": configuration.reference(settings.__name__)}},
         }
         for name, settings in configuration.AGENTS.items()
     ],
-}
+)
 """Schema of one agent. Settings of agents from other packages are not checked."""
 _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("nameOverride", _NAME),
     ("fullnameOverride", _NAME),
     ("*image.digest", {"type": "string", "pattern": "^(sha256:[a-f0-9]{64})?$"}),
-    ("image.repository", {"type": "string", "minLength": 1}),
+    ("image.repository", _FILLED),
     ("*image.tag", _TAG),
-    ("*.pullPolicy", _PULL_POLICY),
-    ("imagePullSecrets", {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["name"],
-            "properties": {"name": {"type": "string", "minLength": 1}},
-        },
-    }),
+    ("*.pullPolicy", _one_of("Always", "IfNotPresent", "Never")),
+    ("imagePullSecrets", {"type": "array", "items": _map({"name": _FILLED}, "name")}),
     # The id becomes a label's value in the lower cluster.
     ("clusterId", {"type": "string", "pattern": r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"}),
-    ("log.level", {"type": "string", "enum": ["trace", "debug", "info", "warn", "error"]}),
-    ("log.format", {"type": "string", "enum": ["json", "console", "auto"]}),
+    ("log.level", _one_of("trace", "debug", "info", "warn", "error")),
+    ("log.format", _one_of("json", "console", "auto")),
     ("admissionPolicy.enabled", {"enum": ["auto", True, False]}),
     ("priorityClass.name", _OBJECT_NAME),
     ("priorityClass.value", {"type": "integer", "minimum": -2147483648, "maximum": 1000000000}),
@@ -113,9 +100,9 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
         "if": {"minProperties": 1},
         "then": configuration.reference("ClusterProfiles"),
     }),
-    ("virtualNode.kubelet.servingCertificate", {"type": "string", "enum": ["SelfSigned", "CSR", "Files"]}),
+    ("virtualNode.kubelet.servingCertificate", _one_of("SelfSigned", "CSR", "Files")),
     ("virtualNode.kubelet.drainTimeout", {"type": "integer", "minimum": 0}),
-    ("webhook.failurePolicy", {"type": "string", "enum": ["Fail", "Ignore"]}),
+    ("webhook.failurePolicy", _one_of("Fail", "Ignore")),
     ("webhook.timeoutSeconds", {"type": "integer", "minimum": 1, "maximum": 30}),
     ("webhook.tls.caBundle", {"type": "string", "pattern": "^[A-Za-z0-9+/=]*$"}),
     ("descheduler.policy", policy.POLICY),
@@ -148,7 +135,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("*.topologySpreadConstraints", {"type": ["array", "null"], "items": {"type": "object"}}),
     ("*.port", _PORT),
     ("*.replicas", {"type": "integer", "minimum": 0}),
-    ("virtualNode.mode", {"type": "string", "enum": ["Standby", "Sharded"]}),
+    ("virtualNode.mode", _one_of("Standby", "Sharded")),
     ("revisionHistoryLimit", {"type": "integer", "minimum": 0}),
     ("*.updateStrategy", _STRATEGY),
     ("extraObjects", {"type": "array", "items": {"type": "object", "required": ["apiVersion", "kind"]}}),
@@ -203,11 +190,14 @@ def schema() -> dict[str, Any]:
 
 
 def _object(content: Mapping[str, Any], prefix: str, meanings: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {key: _described(f"{prefix}{key}", value, meanings) for key, value in content.items()},
+    properties = {
+        key: {
+            **({"description": meanings[prefix + key]} if prefix + key in meanings else {}),
+            **_fragment(prefix + key, value, meanings),
+        }
+        for key, value in content.items()
     }
+    found = _map(properties)
     if required := [key for key, value in content.items() if _is_required(key, value)]:
         found["required"] = required
     if together := _TOGETHER.get(prefix.rstrip(".")):
@@ -218,11 +208,6 @@ def _object(content: Mapping[str, Any], prefix: str, meanings: Mapping[str, str]
 def _is_required(key: str, default: Any) -> bool:
     """Report whether templates need the key. It may be missing after ``key=null``, or with ``--reuse-values`` if it is new."""
     return bool(default) and (key not in values.WHOLE or key == "agents") and key != "global"
-
-
-def _described(path: str, default: Any, meanings: Mapping[str, str]) -> dict[str, Any]:
-    meaning = {"description": meanings[path]} if path in meanings else {}
-    return {**meaning, **_fragment(path, default, meanings)}
 
 
 def _fragment(path: str, default: Any, meanings: Mapping[str, str]) -> dict[str, Any]:
