@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -52,10 +52,13 @@ def definitions() -> dict[str, Schema]:
     )
     for name, part in parts.items():
         part["properties"] = {field: _compact(one) for field, one in part["properties"].items()}
-        if name in _CHANGES:
-            _CHANGES[name](part)
+        part["properties"] |= _PROPERTIES.get(name, {})
+        part.update(_KEYS.get(name, {}))
         if not part.get("required"):
             part.pop("required", None)
+    # The chart writes the file of providers from values.
+    del parts["ClusterProfiles"]["properties"]["providersFile"]
+    parts["Config"]["properties"]["enableControllers"]["items"] = {"enum": list(KNOWN_CONTROLLERS)}
     return dict(parts)
 
 
@@ -70,57 +73,25 @@ def _compact(field: Schema) -> Schema:
     return {**merged, "type": [merged["type"], "null"]}
 
 
-def _change_cluster(part: Schema) -> None:
-    part["required"].remove("name")
-    # An entry of virtualNode.clusters sets these fields itself; a second value in its ``config`` would be ignored.
-    part["properties"] |= {
-        "name": False,
-        "kubeconfig": False,
-        "podSelector": reference(LabelSelector.__name__),
-    }
-
-
-def _change_override(part: Schema) -> None:
-    part["properties"]["podSelector"] = reference(LabelSelector.__name__)
-
-
-def _change_config(part: Schema) -> None:
-    part["properties"]["enableControllers"]["items"] = {"enum": list(KNOWN_CONTROLLERS)}
-    # templates/checks.yaml refuses these with an error that names the value.
-    for field in ("apiVersion", "kind", "clusters", "clusterProfiles"):
-        part["properties"][field] = {}
-
-
-def _change_profiles(part: Schema) -> None:
-    # The chart writes the file of providers from values.
-    del part["properties"]["providersFile"]
-    part["required"] = ["namespace", "providers"]
-    part["properties"] |= {
+_SELECTOR = reference(LabelSelector.__name__)
+_PROPERTIES: Mapping[str, Mapping[str, Schema | bool]] = {
+    "ClusterProfiles": {
         "defaults": reference("LowerClusterConfig"),
         "providers": {"type": "array", "minItems": 1, "items": reference(Provider.__name__)},
-    }
-
-
-def _change_selector(part: Schema) -> None:
-    part["additionalProperties"] = False
-
-
-def _change_requirement(part: Schema) -> None:
-    part["properties"]["operator"] = {"enum": sorted(LABEL_OPERATORS)}
-    part |= {"required": ["operator"], "additionalProperties": False}
-
-
-def _change_taint(part: Schema) -> None:
-    part["properties"]["effect"] = {"enum": list(TAINT_EFFECTS)}
-
-
-_CHANGES: Mapping[str, Callable[[Schema], None]] = {
-    "ClusterProfiles": _change_profiles,
-    "Config": _change_config,
-    "LowerClusterConfig": _change_cluster,
-    "Override": _change_override,
-    "LabelSelector": _change_selector,
-    "Requirement": _change_requirement,
-    "Taint": _change_taint,
+    },
+    # templates/checks.yaml refuses these with an error that names the value.
+    "Config": {field: {} for field in ("apiVersion", "kind", "clusters", "clusterProfiles")},
+    # An entry of virtualNode.clusters sets these fields itself; a second value in its ``config`` would be ignored.
+    "LowerClusterConfig": {"name": False, "kubeconfig": False, "podSelector": _SELECTOR},
+    "Override": {"podSelector": _SELECTOR},
+    "Requirement": {"operator": {"enum": sorted(LABEL_OPERATORS)}},
+    "Taint": {"effect": {"enum": list(TAINT_EFFECTS)}},
 }
-"""Structure → function that adds constraints of the chart, or of the program's validation, to its schema."""
+"""Structure → fields with constraints of the chart, or of the program's validation."""
+_KEYS: Mapping[str, Schema] = {
+    "ClusterProfiles": {"required": ["namespace", "providers"]},
+    "LabelSelector": {"additionalProperties": False},
+    "LowerClusterConfig": {"required": []},
+    "Requirement": {"required": ["operator"], "additionalProperties": False},
+}
+"""Structure → further keys of its schema."""

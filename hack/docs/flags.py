@@ -87,14 +87,9 @@ def render() -> str:
     for program in PROGRAMS:
         parts += [f"## {program}", *_groups(program)]
         if program == DAEMON:
-            parts += ["### environment", _environment()]
+            rows = ((markdown.code(name), text) for name, text in variables().items())
+            parts += ["### environment", markdown.table(("variable", "meaning"), rows)]
     return markdown.page(parts)
-
-
-def _environment() -> str:
-    return markdown.table(
-        ("variable", "meaning"), ((markdown.code(name), text) for name, text in variables().items())
-    )
 
 
 def _groups(program: str) -> Iterator[str]:

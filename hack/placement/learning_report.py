@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hack.docs.markdown import table
 from hack.placement.learning import POLICIES, SCENARIOS
 
 Record = Mapping[str, Any]
@@ -12,18 +13,17 @@ Record = Mapping[str, Any]
 
 def estimates(found: Sequence[Record]) -> str:
     """Return a table of true values and both estimates, by scenario and policy."""
-    lines = ["| clusters | policy | true | IPS | DR |", "|---|---|---|---|---|"]
+    rows = []
     for scenario in SCENARIOS:
         runs = [one["policies"] for one in found if one["scenario"] == scenario]
         for policy in POLICIES:
             ones = [run[policy] for run in runs]
-            lines.append(
-                f"| {scenario} | {_NAMES.get(policy, policy)} | {_mean([one['true'] for one in ones]):.3f} | "
-                f"{_estimate(ones, 'ips')} | {_estimate(ones, 'dr')} |"
-            )
+            true = f"{_mean([one['true'] for one in ones]):.3f}"
+            named = _NAMES.get(policy, policy)
+            rows.append((scenario, named, true, _estimate(ones, "ips"), _estimate(ones, "dr")))
         online = _mean([run["online"]["true"] for run in runs])
-        lines.append(f"| {scenario} | learned, as it chose | {online:.3f} | – | – |")
-    return "\n".join(lines)
+        rows.append((scenario, "learned, as it chose", f"{online:.3f}", "–", "–"))
+    return table(("clusters", "policy", "true", "IPS", "DR"), rows)
 
 
 _NAMES = {"learned": "learned, model of the first half"}
@@ -35,20 +35,16 @@ _PARTS = {
 
 def parts(found: Sequence[Record]) -> str:
     """Return a table of rewards in parts of the second half: the agent's, and that of always choosing the emptiest cluster."""
-    lines = [
-        "| clusters | decisions | learned | least-allocated | seeds in which learned was worse |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for scenario in SCENARIOS:
         runs = [one["segments"] for one in found if one["scenario"] == scenario]
         for name in runs[0] if runs else ():
             pairs = [run[name] for run in runs]
             lost = sum(own < other for own, other in pairs)
-            own, other = (_mean([pair[place] for pair in pairs]) for place in (0, 1))
-            lines.append(
-                f"| {scenario} | {_PARTS.get(name, name)} | {own:.3f} | {other:.3f} | {lost} of {len(pairs)} |"
-            )
-    return "\n".join(lines)
+            means = (f"{_mean([pair[place] for pair in pairs]):.3f}" for place in (0, 1))
+            rows.append((scenario, _PARTS.get(name, name), *means, f"{lost} of {len(pairs)}"))
+    heads = ("clusters", "decisions", "learned", "least-allocated", "seeds in which learned was worse")
+    return table(heads, rows)
 
 
 def _estimate(ones: Sequence[Record], kind: str) -> str:

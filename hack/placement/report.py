@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hack.docs.markdown import code, table
 from hack.placement import learning_report, records, risk
 from hack.placement.campaign import CLUSTERS, LOWER, ONE_CLUSTER, PUBLISHED, SEVERAL
 from hack.placement.records import RESULTS
@@ -91,18 +92,15 @@ def _overload(found: Sequence[Record]) -> Chart:
 
 
 def _throttled(found: Sequence[Record]) -> str:
-    lines = ["| agent | mean CPU utilization | throttled |", "|---|---|---|"]
-    for agent in risk.AGENTS:
-        cells = [_cell(_bar(found, key, agent=agent)) for key in ("utilization", "throttled")]
-        lines.append(f"| {agent} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    rows = [
+        [agent, *(_cell(_bar(found, key, agent=agent)) for key in ("utilization", "throttled"))]
+        for agent in risk.AGENTS
+    ]
+    return table(("agent", "mean CPU utilization", "throttled"), rows)
 
 
 def _variants() -> str:
-    lines = [
-        "| variant | seeds | FGD, one cluster | published | fragmentation, 20 clusters | sum of capacity |",
-        "|---" * 6 + "|",
-    ]
+    rows = []
     for path in sorted(RESULTS.glob("variant-*.jsonl")):
         found, name = records.read(path), path.stem.removeprefix("variant-")
         one = _bar(found, "at100", policy="FGD", clusters=1)
@@ -112,10 +110,9 @@ def _variants() -> str:
         ]
         seeds = len({record["seed"] for record in found})
         published = f"{VARIANTS[name]:.2f} %" if name in VARIANTS else "–"
-        lines.append(
-            f"| `{name}` | {seeds} | {_cell(one)} | {published} | {_cell(several[0])} | {_cell(several[1])} |"
-        )
-    return "\n".join(lines)
+        rows.append([code(name), str(seeds), _cell(one), published, *map(_cell, several)])
+    heads = ("FGD, one cluster", "published", "fragmentation, 20 clusters", "sum of capacity")
+    return table(("variant", "seeds", *heads), rows)
 
 
 VARIANTS = {
@@ -140,14 +137,11 @@ def _sorted(rows: list[Row]) -> list[Row]:
 
 
 def _table(chart: Chart) -> str:
-    heads = [*chart.series, *([chart.mark] if chart.mark else [])]
-    lines = ["| | " + " | ".join(heads) + " |", "|---" * (1 + len(heads)) + "|"]
+    rows = []
     for row in chart.rows:
-        cells = [_cell(bar) for bar in row.bars]
-        if chart.mark:
-            cells.append("–" if row.mark is None else f"{row.mark:.2f} %")
-        lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        mark = "–" if row.mark is None else f"{row.mark:.2f} %"
+        rows.append([row.label, *map(_cell, row.bars), *([mark] if chart.mark else [])])
+    return table(["", *chart.series, *([chart.mark] if chart.mark else [])], rows)
 
 
 def _cell(bar: Bar | None) -> str:

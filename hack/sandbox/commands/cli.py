@@ -159,10 +159,7 @@ async def _install(sandbox: Sandbox, console: Console, report: Reporter) -> None
         page,
     ]
     demo.try_next(console, lines)
-    lost = sandbox.lower[-1].name
-    fault = [f"sandbox pause {lost}", "sleep 50; virtual-node doctor", f"sandbox resume {lost}"]
-    demo.try_next(console, fault, title="A fault to try: a lower cluster that no longer answers:")
-    demo.try_next(console, ["make demo-down"], title="Stop all of it:")
+    demo.try_fault(sandbox, console)
 
 
 def _debian(report: Reporter) -> None:

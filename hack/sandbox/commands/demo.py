@@ -220,11 +220,16 @@ def _print_next_steps(sandbox: Sandbox, console: Console, pod: str, *, page: str
     lines += [f"kubectl --kubeconfig ${cluster.name.upper()} get pods -A" for cluster in sandbox.lower]
     try_next(console, lines)
     console.print(f"\nThe live page: {page}", highlight=False, soft_wrap=True)
+    try_fault(sandbox, console)
+    console.print(f"\nlogs and kubeconfigs: {sandbox.directory}", highlight=False, soft_wrap=True)
+
+
+def try_fault(sandbox: Sandbox, console: Console) -> None:
+    """Print the commands of a fault, and how to stop the sandbox."""
     lost = sandbox.lower[-1].name
     fault = [f"sandbox pause {lost}", "sleep 50; virtual-node doctor", f"sandbox resume {lost}"]
     try_next(console, fault, title="A fault to try: a lower cluster that no longer answers:")
     try_next(console, ["make demo-down"], title="Stop all of it:")
-    console.print(f"\nlogs and kubeconfigs: {sandbox.directory}", highlight=False, soft_wrap=True)
 
 
 def try_next(console: Console, lines: Sequence[str], *, title: str = "Try next:") -> None:
