@@ -82,7 +82,7 @@ class Scene:
         labels = {names.LABEL_UPPER_UID: pod["metadata"]["uid"]}
         metadata = {**pod["metadata"], "uid": f"below-{pod['metadata']['uid']}", "labels": labels}
         lower_node = f"{cluster}-node-{self._version % len(found.lower_nodes.store)}"
-        spec = {**pod["spec"], "nodeName": lower_node if _is_placed(pod) else ""}
+        spec = {**pod["spec"], "nodeName": lower_node if pod["status"].get("containerStatuses") else ""}
         found.caches.lower.store.put(key, from_dict({**pod, "metadata": metadata, "spec": spec}))
 
     def lose(self, cluster: str) -> None:
@@ -186,8 +186,9 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
         lower_nodes.store.put(body["metadata"]["name"], from_dict(body))
         capacity.upsert_node(body)
     capacity.upsert_pod("other", f"{name}-node-0", {"cpu": 9_000, "memory": 20 * 1024**3}, counts=True)
+    now = asyncio.get_running_loop().time()
     for informer in (upper, lower, lower_nodes):
-        informer._reflector._contact = _loop_time() - 184  # noqa: SLF001 - as if the informer had synced
+        informer._reflector._contact = now - 184  # noqa: SLF001 - as if the informer had synced
     return SimpleNamespace(
         config=LowerClusterConfig(name=name, kubeconfig=kubeconfig, node_name=node),
         caches=PodCaches(upper={node: upper}, lower=lower),
@@ -202,10 +203,6 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
 def _served() -> bytes:
     """Return the serving certificate of an API server, which expires in ten years."""
     return ssl.PEM_cert_to_DER_cert(self_signed("page", hosts=["127.0.0.1"]).certificate.decode())
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _lower_node(name: str, *, cordoned: bool) -> Body:
@@ -227,10 +224,6 @@ def _nodes(name: str, cluster: Any) -> Iterator[Body]:
             ready |= {"status": "False", "reason": "LowerClusterUnreachable", "message": cluster.health.error}
         labels = {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL, names.LABEL_LOWER_CLUSTER: name}
         yield {"metadata": {"name": node, "labels": labels}, "spec": {}, "status": {"conditions": [ready]}}
-
-
-def _is_placed(pod: Body) -> bool:
-    return bool(pod["status"].get("containerStatuses"))
 
 
 def _records(pod: Object) -> list[Body]:
@@ -255,22 +248,11 @@ def _records(pod: Object) -> list[Body]:
 
 
 def _events(cluster: str, started: datetime) -> Iterator[Body]:
+    web = "shop/web-7d4b9c6f5-0"
     found = [
-        (
-            40,
-            "Normal",
-            "Scheduled",
-            "Successfully assigned shop/web-7d4b9c6f5-0 to node-1",
-            "shop/web-7d4b9c6f5-0",
-        ),
-        (
-            38,
-            "Normal",
-            "Pulled",
-            'Container image "registry.example/web:2.4" already present',
-            "shop/web-7d4b9c6f5-0",
-        ),
-        (36, "Normal", "Started", "Container main started", "shop/web-7d4b9c6f5-0"),
+        (40, "Normal", "Scheduled", f"Successfully assigned {web} to node-1", web),
+        (38, "Normal", "Pulled", 'Container image "registry.example/web:2.4" already present', web),
+        (36, "Normal", "Started", "Container main started", web),
         (
             310,
             "Warning",

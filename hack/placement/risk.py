@@ -50,19 +50,10 @@ class _Running:
     ends: int
 
 
-class _View:
-    """Input of the agents: the product's nodes and usage, filled by the simulation."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-        self.is_used = False
-
-    def nodes(self, pod: Mapping[str, Any], node: VirtualNode) -> list[LowerNode]:
-        return self._simulation.lower_nodes(pod, int(node.cluster))
-
-
 class Simulation:
-    """One agent, one load, one seed."""
+    """One agent, one load, one seed; also the view of nodes and usage that the agent reads."""
+
+    is_used = False
 
     def __init__(self, agent: str, rate: str, seed: int) -> None:
         """Create empty clusters."""
@@ -82,7 +73,7 @@ class Simulation:
         settings = AGENTS[agent]
         self._scorer: Agent | None = None
         if settings is not None:
-            view: Any = _View(self)
+            view: Any = self
             none: Any = None
             context = AgentContext(agent, settings, none, {}, view=view)
             self._scorer = (SafeAgent if agent == "safe" else LoadAgent)(context)
@@ -91,8 +82,9 @@ class Simulation:
         self._running: list[_Running] = []
         self._waiting: list[Job] = []
 
-    def lower_nodes(self, pod: Mapping[str, Any], number: int) -> list[LowerNode]:
-        """Return a cluster's nodes for the pod that is being scheduled, the most likely one first."""
+    def nodes(self, pod: Mapping[str, Any], node: VirtualNode) -> list[LowerNode]:
+        """Return the lower nodes of a virtual node for the pod that is being scheduled, the most likely one first."""
+        number = int(node.cluster)
         predicted = self._judged.get(number)
         if predicted is None:
             return []
