@@ -10,9 +10,8 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,7 @@ def layer(root: Path) -> Layer:
     """Return a folder as a layer: sorted, owned by root, all times zero."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path in sorted(_walk(root)):
+        for path in sorted(root.rglob("*")):
             entry = archive.gettarinfo(path, arcname=str(path.relative_to(root)))
             entry.uid = entry.gid = entry.mtime = 0
             entry.uname = entry.gname = ""
@@ -136,12 +135,6 @@ def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
     return _digest(manifest)
-
-
-def _walk(root: Path) -> Iterable[Path]:
-    for directory, folders, files in os.walk(root):
-        for name in (*folders, *files):
-            yield Path(directory) / name
 
 
 def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:

@@ -37,10 +37,14 @@ def write() -> None:
 def render(page: str) -> dict[Path, str]:
     """Return the files: two for each plot, and the page with its tables."""
     trace, overload = records.read(RESULTS / "default.jsonl"), records.read(RESULTS / "risk.jsonl")
+    overloaded = [
+        Row(agent, [_bar(overload, "overloaded", agent=agent, load=load) for load in risk.RATES])
+        for agent in risk.AGENTS
+    ]
     charts = {
         "one-cluster": _one_cluster(trace),
         "clusters": _clusters(trace),
-        "overload": _overload(overload),
+        "overload": Chart("Node time above 90 % CPU", ["share of node time"], overloaded, 0, 1.5, 0.25, "%"),
     }
     found = {
         DOCS / f"placement-{name}-{theme}.svg": draw(chart, colours)
@@ -81,14 +85,6 @@ def _clusters(trace: Sequence[Record]) -> Chart:
     ]
     title = f"GPUs allocated over {CLUSTERS} clusters, by lower scheduler (axis from 84 %)"
     return Chart(title, list(LOWER), _sorted(rows), 84, 98, 2, "%")
-
-
-def _overload(found: Sequence[Record]) -> Chart:
-    rows = [
-        Row(agent, [_bar(found, "overloaded", agent=agent, load=load) for load in risk.RATES])
-        for agent in risk.AGENTS
-    ]
-    return Chart("Node time above 90 % CPU", ["share of node time"], rows, 0, 1.5, 0.25, "%")
 
 
 def _throttled(found: Sequence[Record]) -> str:

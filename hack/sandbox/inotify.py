@@ -28,17 +28,17 @@ _LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-async def available(count: int, *, patience: float = _PATIENCE) -> None:
+async def available(count: int) -> None:
     """Raise the machine's limit as root, and wait until this user has ``count`` inotify instances left.
 
     Raises:
-        SandboxError: too few after ``patience`` seconds; the text says what to do.
+        SandboxError: too few after four minutes; the text says what to do.
     """
     with contextlib.suppress(OSError):  # without the right to raise it
         if int(_LIMIT.read_text(encoding="ascii")) < _ENOUGH:
             _LIMIT.write_text(f"{_ENOUGH}\n", encoding="ascii")
     loop = asyncio.get_running_loop()
-    end = loop.time() + patience
+    end = loop.time() + _PATIENCE
     while True:
         try:
             require(count)

@@ -37,7 +37,7 @@ class Pki:
         directory.chmod(0o700)
         # RSA, as kubeadm makes: apiservers verify a client's chain on every request, and RSA verifies fast.
         self.ca = make_ca(f"{name}-ca", key=rsa.generate_private_key(65537, 2048))
-        self._write("ca", self.ca)
+        self.issue("ca", self.ca)
         hosts = [
             "localhost",
             *addresses,
@@ -47,12 +47,12 @@ class Pki:
             "kubernetes.default.svc",
             "kubernetes.default.svc.cluster.local",
         ]
-        self._write("apiserver", sign(self.ca, "kube-apiserver", hosts=hosts))
+        self.issue("apiserver", sign(self.ca, "kube-apiserver", hosts=hosts))
         for user, (common_name, organizations) in USERS.items():
-            self._write(user, sign(self.ca, common_name, organizations=organizations, usage="client"))
+            self.issue(user, sign(self.ca, common_name, organizations=organizations, usage="client"))
         front = make_ca(f"{name}-front-proxy-ca")
-        self._write("front-proxy-ca", front)
-        self._write("front-proxy-client", sign(front, "front-proxy-client", usage="client"))
+        self.issue("front-proxy-ca", front)
+        self.issue("front-proxy-client", sign(front, "front-proxy-client", usage="client"))
         self._service_account_keys()
 
     def certificate(self, name: str) -> Path:
@@ -63,11 +63,8 @@ class Pki:
         """Return the path of a private key."""
         return self.directory / f"{name}.key"
 
-    def issue(self, file: str, pair: KeyPair) -> None:
-        """Write a further certificate and key."""
-        self._write(file, pair)
-
-    def _write(self, name: str, pair: KeyPair) -> None:
+    def issue(self, name: str, pair: KeyPair) -> None:
+        """Write a certificate and key."""
         pair.write(self.certificate(name), self.key(name))
 
     def _service_account_keys(self) -> None:

@@ -215,7 +215,11 @@ class Sandbox:
         # Pods of a real node must reach the apiservers, so these listen on a bridge instead of loopback.
         self.bridge = next(iter(self._bridges), None)
         self._progress("starting etcd")
-        await self._start_etcd()
+        self.etcd, self._etcd_url = etcd.process(
+            self.binaries["etcd"], self.directory, dies_with_parent=not self._keep
+        )
+        await self.etcd.start()
+        await wait_healthy(self.etcd, f"{self._etcd_url}/health")
         self.clusters = [self._cluster(name) for name in self._names()]
         self._progress(f"starting {len(self.clusters)} control planes: {', '.join(self._names())}")
         self._save()
@@ -277,13 +281,6 @@ class Sandbox:
         self._cleanups.append(node.stop)
         await node.start()
         return node
-
-    async def _start_etcd(self) -> None:
-        self.etcd, self._etcd_url = etcd.process(
-            self.binaries["etcd"], self.directory, dies_with_parent=not self._keep
-        )
-        await self.etcd.start()
-        await wait_healthy(self.etcd, f"{self._etcd_url}/health")
 
     def _save(self) -> None:
         """Write the state that other commands need to show and stop the sandbox; processes have pid files of their own."""

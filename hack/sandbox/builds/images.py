@@ -89,7 +89,12 @@ def write_archive(image: Image, path: Path) -> None:
 def _layer(image: Image) -> bytes:
     buffer = io.BytesIO()
     directories = {"bin": 0o755, "etc": 0o755, "tmp": 0o1777, "root": 0o700, "var": 0o755}
-    texts = {"etc/passwd": _passwd(image), "etc/group": _group(image), **image.texts}
+    users = [f"{name}:x:{number}:{number}::/:/bin/sh" for name, number in image.accounts.items()]
+    passwd = ["root:x:0:0:root:/root:/bin/sh", *users, "nobody:x:65534:65534:nobody:/:/bin/false", ""]
+    own = [f"{name}:x:{number}:" for name, number in image.accounts.items()]
+    more = [f"{name}:x:{number}:{','.join(members)}" for name, (number, members) in image.groups.items()]
+    groups = ["root:x:0:", *own, *more, "nogroup:x:65534:", ""]
+    texts = {"etc/passwd": "\n".join(passwd), "etc/group": "\n".join(groups), **image.texts}
     files = {*image.files, *texts, *image.links}
     directories |= {name: mode for name, mode in image.modes.items() if name not in files}
     for name in sorted(files):
@@ -110,19 +115,6 @@ def _layer(image: Image) -> bytes:
             entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, target, 0o777
             layer.addfile(entry)
     return buffer.getvalue()
-
-
-def _passwd(image: Image) -> str:
-    users = [f"{name}:x:{number}:{number}::/:/bin/sh" for name, number in image.accounts.items()]
-    return "\n".join(
-        ["root:x:0:0:root:/root:/bin/sh", *users, "nobody:x:65534:65534:nobody:/:/bin/false", ""]
-    )
-
-
-def _group(image: Image) -> str:
-    own = [f"{name}:x:{number}:" for name, number in image.accounts.items()]
-    more = [f"{name}:x:{number}:{','.join(members)}" for name, (number, members) in image.groups.items()]
-    return "\n".join(["root:x:0:", *own, *more, "nogroup:x:65534:", ""])
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:

@@ -50,9 +50,8 @@ async def run(sandbox: Sandbox, report: Progress, show: Show) -> None:
 
 
 def _refused(pod: dict[str, object]) -> bool:
-    return "nodes are available" in json.dumps(pod["status"]) and "Insufficient cpu" in json.dumps(
-        pod["status"]
-    )
+    status = json.dumps(pod["status"])
+    return "nodes are available" in status and "Insufficient cpu" in status
 
 
 def _workload() -> dict[str, object]:

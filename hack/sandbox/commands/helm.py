@@ -28,7 +28,7 @@ NAMESPACE = "virtual-node-system"
 RELEASE = "vn"
 
 
-async def load_images(sandbox: Sandbox, *, name: str = "") -> None:
+async def load_images(sandbox: Sandbox) -> None:
     """Import the image of the current code, and kube-scheduler's, into the upper node.
 
     Raises:
@@ -39,7 +39,7 @@ async def load_images(sandbox: Sandbox, *, name: str = "") -> None:
     if node is None:
         raise SandboxError("this sandbox has no real node in its upper cluster")
     archive = sandbox.directory / "virtual-node-image.tar"
-    await asyncio.to_thread(build.build, archive, name=name)
+    await asyncio.to_thread(build.build, archive)
     await asyncio.to_thread(node.import_archive, archive)
     archive.unlink()
     scheduler = images.Image(
@@ -50,7 +50,7 @@ async def load_images(sandbox: Sandbox, *, name: str = "") -> None:
     await asyncio.to_thread(node.import_images, [scheduler])
 
 
-async def register(sandbox: Sandbox, cluster: Cluster, *, namespace: str = NAMESPACE) -> None:
+async def register(sandbox: Sandbox, cluster: Cluster) -> None:
     """Run ``virtual-node lower-cluster register``: a lower least-privilege account, its kubeconfig in an upper Secret.
 
     Raises:
@@ -61,7 +61,7 @@ async def register(sandbox: Sandbox, cluster: Cluster, *, namespace: str = NAMES
             *(sys.executable, "-m", "virtual_node", "lower-cluster", "register", f"--name={cluster.name}"),
             f"--client-kubeconfig={cluster.kubeconfig}",
             f"--kubeconfig={sandbox.upper.kubeconfig}",
-            f"--namespace={namespace}",
+            f"--namespace={NAMESPACE}",
         ]
     )
 
@@ -119,7 +119,6 @@ async def helm(
     *arguments: str,
     values: Mapping[str, Any] | None = None,
     check: bool = True,
-    timeout: float = 600,  # noqa: ASYNC109 - of the command
     program: Path | None = None,
 ) -> Completed:
     """Run the real helm against the upper cluster.
@@ -129,7 +128,6 @@ async def helm(
         arguments: of helm.
         values: written to a file that helm reads.
         check: whether a failure is an error.
-        timeout: seconds for the command.
         program: helm binary; None: the project's build, which tests use.
 
     Raises:
@@ -142,4 +140,4 @@ async def helm(
         file.write_text(json.dumps(values), encoding="utf-8")
         argv += ["--values", str(file)]
     environment = {**os.environ, "HELM_CACHE_HOME": str(sandbox.directory / "helm")}
-    return await command(argv, env=environment, check=check, timeout=timeout)
+    return await command(argv, env=environment, check=check, timeout=600)

@@ -91,13 +91,9 @@ class RealNode:
         """Stop the kubelet, every container and containerd, and remove all that the node made."""
         await self.kubelet.stop(seconds=5)
         await self.services.stop()
-        await asyncio.to_thread(self.clean)
+        await asyncio.to_thread(clean_node, self._directory, self.cgroup)
         await self.containerd.stop(seconds=5)
         await asyncio.to_thread(clean_directory, self._directory)
-
-    def clean(self) -> None:
-        """Kill the containers and remove their network namespaces."""
-        clean_node(self._directory, self.cgroup)
 
     def import_images(self, wanted: Iterable[images.Image]) -> None:
         """Import images into containerd, which has no registry to pull from."""
