@@ -8,6 +8,8 @@ from typing import Any
 from controller_runtime.rights import Right, rules
 
 NAME = "virtual-node"
+_LABELS = {"app.kubernetes.io/name": NAME}
+_RBAC = "rbac.authorization.k8s.io"
 VIEWER = f"{NAME}-viewer"
 """Name of the read-only account for the multi-scheduler."""
 
@@ -15,9 +17,9 @@ VIEWER = f"{NAME}-viewer"
 def cluster_role(rights: Iterable[Right], *, name: str = NAME) -> dict[str, Any]:
     """Return a ClusterRole that grants rights, with one rule per group, set of verbs and set of names."""
     return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "apiVersion": f"{_RBAC}/v1",
         "kind": "ClusterRole",
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": NAME}},
+        "metadata": {"name": name, "labels": _LABELS},
         "rules": rules(rights),
     }
 
@@ -29,20 +31,19 @@ def namespace_cleaning_rule() -> dict[str, Any]:
 
 def account(namespace: str, *, name: str = NAME) -> list[dict[str, Any]]:
     """Return a Namespace and, in it, a ServiceAccount that is bound to the ClusterRole of the same name."""
-    labels = {"app.kubernetes.io/name": NAME}
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": _LABELS}},
         {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
-            "metadata": {"name": name, "namespace": namespace, "labels": labels},
+            "metadata": {"name": name, "namespace": namespace, "labels": _LABELS},
             "automountServiceAccountToken": False,
         },
         {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "apiVersion": f"{_RBAC}/v1",
             "kind": "ClusterRoleBinding",
-            "metadata": {"name": name, "labels": labels},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "metadata": {"name": name, "labels": _LABELS},
+            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
         },
     ]
@@ -50,15 +51,14 @@ def account(namespace: str, *, name: str = NAME) -> list[dict[str, Any]]:
 
 def renewal(namespace: str, rights: Iterable[Right]) -> list[dict[str, Any]]:
     """Return Role and RoleBinding with which the account ``NAME`` renews tokens of its namespace's accounts."""
-    metadata = {"name": f"{NAME}-tokens", "namespace": namespace, "labels": {"app.kubernetes.io/name": NAME}}
-    group = "rbac.authorization.k8s.io"
+    metadata = {"name": f"{NAME}-tokens", "namespace": namespace, "labels": _LABELS}
     return [
-        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": rules(rights)},
+        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules(rights)},
         {
-            "apiVersion": f"{group}/v1",
+            "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
             "metadata": metadata,
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": metadata["name"]},
+            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": metadata["name"]},
             "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}],
         },
     ]
@@ -73,7 +73,7 @@ def legacy_token(namespace: str, *, name: str = NAME) -> dict[str, Any]:
         "metadata": {
             "name": f"{name}-token",
             "namespace": namespace,
-            "labels": {"app.kubernetes.io/name": NAME},
+            "labels": _LABELS,
             "annotations": {"kubernetes.io/service-account.name": name},
         },
     }
@@ -98,6 +98,6 @@ def kubeconfig_secret(name: str, namespace: str, text: str, *, token: str = "") 
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": NAME}},
+        "metadata": {"name": name, "namespace": namespace, "labels": _LABELS},
         "stringData": {"kubeconfig": text, **({"token": token} if token else {})},
     }

@@ -201,7 +201,7 @@ class Shards:
 
     def _is_taken(self, cluster: str) -> bool:
         """Report whether another replica, or an administrator, has written the Lease of a held cluster."""
-        ours, lease = self.held[cluster], self._leases.store.get(self._key(self._lease_of_cluster(cluster)))
+        ours, lease = self.held[cluster], self._cached(cluster)
         return (
             lease is not None
             and int(lease.resource_version) > int(ours["metadata"]["resourceVersion"])
@@ -210,8 +210,7 @@ class Shards:
 
     async def _take(self, cluster: str) -> bool:
         """Write the Lease of a cluster; return whether this replica may run it."""
-        name = self._lease_of_cluster(cluster)
-        cached = self._leases.store.get(self._key(name))
+        name, cached = self._lease_of_cluster(cluster), self._cached(cluster)
         lease = cached.to_dict() if cached is not None else record.new(self._election.namespace, name)
         holder = record.holder_of(lease)
         if holder not in {"", self._member.name} and not await self._has_ended(holder):
@@ -278,8 +277,8 @@ class Shards:
     def _lease_of_cluster(self, cluster: str) -> str:
         return f"{self._election.name}-cluster-{cluster}"
 
-    def _key(self, name: str) -> str:
-        return f"{self._election.namespace}/{name}"
+    def _cached(self, cluster: str) -> Object | None:
+        return self._leases.store.get(f"{self._election.namespace}/{self._lease_of_cluster(cluster)}")
 
 
 def _time() -> float:

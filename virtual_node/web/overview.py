@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -42,10 +43,11 @@ Parts = dict[str, bytes]
 """JSON by key, in the order in which a browser needs the parts."""
 
 
+@dataclass(eq=False)
 class Overview:
     """Builds the page's data.
 
-    Args:
+    Attributes:
         clusters: the lower clusters that run now, by name; the mapping is read every time.
         leader: returns the leader's host name while this replica stands by; empty: this replica leads.
         elsewhere: returns the host name of the replica that runs each of the other lower clusters, by cluster.
@@ -56,37 +58,27 @@ class Overview:
         pod_events: returns the upper cluster's Events about a pod, see ``PodEvents.of``.
         swarms: returns the Swarms, see ``Swarms.known``.
         inspection: returns the history of inspections; None: there is none.
+        history: samples of the last hour.
     """
 
-    def __init__(
-        self,
-        clusters: Mapping[str, LowerCluster],
-        *,
-        leader: Callable[[], str] = lambda: "",
-        elsewhere: Callable[[], Mapping[str, str]] = dict,
-        health: Callable[[], Health],
-        failures: Callable[[], Mapping[str, str]] = dict,
-        waiting: Callable[[], Iterable[Object]] = tuple,
-        reach: Mapping[str, str] | None = None,
-        pod_events: Callable[[Object], list[dict[str, Any]]] = lambda _pod: [],
-        swarms: Callable[[], Sequence[Json] | None] = tuple,
-        inspection: Callable[[], Inspection | None] = lambda: None,
-    ) -> None:
-        self._clusters = clusters
-        self._leader = leader
-        self._elsewhere = elsewhere
-        self._health = health
-        self._failures = failures
-        self._waiting = waiting
-        self._reach = dict(reach or {})
-        self._pod_events = pod_events
-        self._swarms = swarms
-        self._inspection = inspection
-        self._reader = Reader(clusters, waiting=waiting)
+    clusters: Mapping[str, LowerCluster]
+    _: KW_ONLY
+    leader: Callable[[], str] = lambda: ""
+    elsewhere: Callable[[], Mapping[str, str]] = dict
+    health: Callable[[], Health]
+    failures: Callable[[], Mapping[str, str]] = dict
+    waiting: Callable[[], Iterable[Object]] = tuple
+    reach: Mapping[str, str] = field(default_factory=dict)
+    pod_events: Callable[[Object], list[dict[str, Any]]] = lambda _pod: []
+    swarms: Callable[[], Sequence[Json] | None] = tuple
+    inspection: Callable[[], Inspection | None] = lambda: None
+    history: history.History = field(default_factory=history.History, init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without rows."""
+        self._reader = Reader(self.clusters, waiting=self.waiting)
         self._reading: tuple[float, Reading] | None = None
         self._lock = asyncio.Lock()
-        self.history = history.History()
-        """Samples of the last hour."""
         self._expiries: SharedAnswers[str, list[dict[str, str]]] = SharedAnswers(fresh=expiries.FRESH)
 
     async def run(self) -> None:
@@ -99,7 +91,7 @@ class Overview:
             self.history.sample({
                 name: sum(len(informer.store) for informer in cluster.caches.upper.values())
                 if cluster.caches is not None else 0
-                for name, cluster in self._clusters.items()
+                for name, cluster in self.clusters.items()
             })  # fmt: skip
             await asyncio.sleep(history.INTERVAL)
 
@@ -131,7 +123,7 @@ class Overview:
         }
         if view.pod:
             found["pod"] = pod_view(
-                self._clusters, self._waiting(), view.pod, in_full=in_full, events=self._pod_events
+                self.clusters, self.waiting(), view.pod, in_full=in_full, events=self.pod_events
             )
         if view.detail:
             found["detail"] = await self._detail(view.detail, reading, in_full=in_full)
@@ -142,11 +134,11 @@ class Overview:
                 rows = groups.rows(key)
                 found[f"open {key}"] = {"pods": [row.uid for row in rows[: view.pods]], "all": len(rows)}
                 found |= {f"row {row.uid}": dict(row.shown) for row in rows[: view.pods]}
-        if swarms := self._swarms():
+        if swarms := self.swarms():
             found["swarms"] = swarm_table(swarms)
-        if in_full and (inspection := self._inspection()):
+        if in_full and (inspection := self.inspection()):
             found["inspection"] = inspection_table(inspection)
-        found["events"] = shown_events(self._clusters)
+        found["events"] = shown_events(self.clusters)
         return {key: msgspec.json.encode(part) for key, part in found.items()}
 
     async def _read(self) -> Reading:
@@ -161,23 +153,23 @@ class Overview:
             return self._reading[1]
 
     def _verdict(self) -> dict[str, Any]:
-        leader, elsewhere = self._leader(), dict(self._elsewhere())
+        leader, elsewhere = self.leader(), dict(self.elsewhere())
         others = {"elsewhere": elsewhere} if elsewhere else {}
-        reach = self._reach if leader or elsewhere else {}
-        return {"leader": leader, **others, **reach, **self._health().data()}
+        reach = self.reach if leader or elsewhere else {}
+        return {"leader": leader, **others, **reach, **self.health().data()}
 
     def _cards(self, reading: Reading) -> list[dict[str, Any]]:
         cards = [
-            stopped_card(name, why) for name, why in self._failures().items() if name not in self._clusters
+            stopped_card(name, why) for name, why in self.failures().items() if name not in self.clusters
         ]
         cards += [
             cluster_card(name, cluster, reading, lag=self.history.lag(name))
-            for name, cluster in self._clusters.items()
+            for name, cluster in self.clusters.items()
         ]
         return sorted(cards, key=lambda card: str(card["name"]))
 
     async def _detail(self, name: str, reading: Reading, *, in_full: bool) -> dict[str, Any]:
-        cluster = self._clusters.get(name)
+        cluster = self.clusters.get(name)
         if cluster is None:
             return {"name": name, "missing": True}
         shown = {"name": name, "history": self.history.of(name)}

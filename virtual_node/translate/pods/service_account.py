@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from controller_runtime.api.pod import access_volume
@@ -20,6 +20,7 @@ from virtual_node.translate.pods.downward_api import with_sources
 from virtual_node.translate.pods.token_secrets import places_of, requests_token
 
 ROOT_CA = access_volume.ROOT_CA
+_CONTAINER_KINDS = ("containers", "initContainers", "ephemeralContainers")
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -61,7 +62,7 @@ def with_upper_root_ca(spec: dict[str, Any], *, cluster_id: str) -> None:
     if spec.get("volumes"):
         of_volume = functools.partial(renamed, field="configMap")
         spec["volumes"] = [with_sources(of_volume(volume), of_volume) for volume in spec["volumes"]]
-    for kind in ("containers", "initContainers", "ephemeralContainers"):
+    for kind in _CONTAINER_KINDS:
         if spec.get(kind):
             spec[kind] = [_with_sources(container, renamed) for container in spec[kind]]
 
@@ -88,7 +89,9 @@ def with_lower_identity(spec: dict[str, Any]) -> None:
     injected |= _legacy_token_volumes(spec)
     if injected:
         spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] not in injected]
-        _drop_mounts(spec, lambda mount: mount["name"] in injected)
+        for kind in _CONTAINER_KINDS:
+            if spec.get(kind):
+                spec[kind] = [_without_mounts(container, injected) for container in spec[kind]]
     spec.pop("serviceAccountName", None)
     spec.pop("serviceAccount", None)
 
@@ -113,17 +116,7 @@ def _legacy_token_volumes(spec: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _drop_mounts(spec: dict[str, Any], unwanted: Callable[[Mapping[str, Any]], bool]) -> None:
-    for kind in ("containers", "initContainers", "ephemeralContainers"):
-        containers = spec.get(kind)
-        if not containers:
-            continue
-        spec[kind] = [
-            {
-                **container,
-                "volumeMounts": [mount for mount in container["volumeMounts"] if not unwanted(mount)],
-            }
-            if container.get("volumeMounts")
-            else container
-            for container in containers
-        ]
+def _without_mounts(container: Mapping[str, Any], volumes: Collection[str]) -> Mapping[str, Any]:
+    if not (mounts := container.get("volumeMounts")):
+        return container
+    return {**container, "volumeMounts": [mount for mount in mounts if mount["name"] not in volumes]}

@@ -63,16 +63,7 @@ def lower_service(
             this, the lower cluster chooses.
     """
     metadata, spec = upper["metadata"], upper["spec"]
-    body: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": mirrored_metadata(
-            metadata,
-            name=metadata["name"],
-            namespace=namespace,
-            labels=mirror_labels(cluster_id, metadata["uid"]),
-        ),
-    }
+    labels = mirror_labels(cluster_id, metadata["uid"])
     below: dict[str, Any] = {field: spec[field] for field in _KEPT if field in spec}
     below["ports"] = [
         {field: port[field] for field in _PORT_FIELDS if field in port} for port in spec.get("ports") or ()
@@ -87,8 +78,12 @@ def lower_service(
         if spec.get("clusterIP") == _NONE:
             below["clusterIP"] = _NONE
         below |= _families(spec, with_families=with_families)
-    body["spec"] = below
-    return body
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": mirrored_metadata(metadata, name=metadata["name"], namespace=namespace, labels=labels),
+        "spec": below,
+    }
 
 
 def upper_addresses(upper: Mapping[str, Any]) -> list[str]:
