@@ -1,7 +1,8 @@
-"""Labels and annotations of copies: what is copied, and merge patches that keep what other clients set."""
+"""Labels and annotations of lower objects: what is copied, our record of it, and patches that keep what others set."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -24,6 +25,29 @@ def carried(
         for key, value in (values or {}).items()
         if key not in without and not names.is_reserved(key) and not key.startswith(prefixes)
     }
+
+
+def trip(labels: Mapping[str, str] | None, ignored: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Split labels into those to copy, and the ignored ones that have a value (tensile-kube's ``tripped-labels``)."""
+    labels = labels or {}
+    tripped = {key: labels[key] for key in ignored if labels.get(key)}
+    return {key: value for key, value in labels.items() if key not in tripped}, tripped
+
+
+def render_tripped(tripped: Mapping[str, str]) -> str:
+    """Return the value of the ``tripped-labels`` annotation."""
+    return json.dumps(dict(tripped), sort_keys=True, separators=(",", ":"))
+
+
+def record_labels(labels: Mapping[str, str]) -> str:
+    """Return the value of the ``applied`` annotation: the labels that we set on an object, with their values."""
+    return json.dumps({"labels": dict(labels)}, sort_keys=True, separators=(",", ":"))
+
+
+def recorded_labels(metadata: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the labels that ``record_labels`` recorded; None: the annotation is missing or unreadable."""
+    found = applied(metadata).get("labels")
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else None
 
 
 def applied(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, quantity, timestamps
-from virtual_node.translate.base import labels as label_record
-from virtual_node.translate.base.metadata import map_patch
+from virtual_node.translate.base.metadata import map_patch, record_labels, recorded_labels
 
 PROVIDER_TAINT = names.TAINT_PROVIDER
 _SHARED_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
@@ -78,7 +77,7 @@ def node_object(
         **_shared_labels(lower_nodes),
         **labels,
     }
-    annotations = {names.ANNOTATION_APPLIED: label_record.record(labels)}
+    annotations = {names.ANNOTATION_APPLIED: record_labels(labels)}
     if provision_seconds is not None:
         annotations[names.ANNOTATION_PROVISION_SECONDS] = f"{provision_seconds:g}"
     return {
@@ -148,7 +147,7 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
     (cordon, not-ready, drain).
     """
     before, wanted = current["metadata"], desired["metadata"]
-    labels, ours = before.get("labels") or {}, label_record.recorded(before) or {}
+    labels, ours = before.get("labels") or {}, recorded_labels(before) or {}
     unchanged = [key for key, value in ours.items() if labels.get(key) == value]
     changes = {
         "labels": map_patch(labels, wanted["labels"], unchanged),

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from controller_runtime.api import names
-from virtual_node.translate.base import labels as label_record
 from virtual_node.translate.base import ownership
+from virtual_node.translate.base.metadata import record_labels, recorded_labels
 
 
 class Named(ownership.Marked, Protocol):
@@ -50,7 +50,7 @@ def lower_namespace(
             "annotations": {
                 names.ANNOTATION_UPPER_NAMESPACE: upper_name,
                 names.ANNOTATION_MADE_FOR: f"{cluster_id}/{upper_name}",
-                names.ANNOTATION_APPLIED: label_record.record(carried),
+                names.ANNOTATION_APPLIED: record_labels(carried),
             },
         },
     }
@@ -101,7 +101,7 @@ def namespace_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[
     administrator.
     """
     wanted, present = _carried(upper), _carried(lower)
-    ours = label_record.recorded(lower["metadata"])
+    ours = recorded_labels(lower["metadata"])
     if ours is None:  # created by a release without the record
         ours = {key: value for key, value in present.items() if wanted.get(key) == value}
     changed_modes = {_mode(key) for key in {*present, *ours} if present.get(key) != ours.get(key)}
@@ -113,8 +113,8 @@ def namespace_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[
     record = {key: value for key, value in ours.items() if _mode(key) in changed_modes}
     record |= {key: value for key, value in wanted.items() if _mode(key) not in changed_modes}
     metadata: dict[str, Any] = {"labels": change} if change else {}
-    if label_record.recorded(lower["metadata"]) != record:
-        metadata["annotations"] = {names.ANNOTATION_APPLIED: label_record.record(record)}
+    if recorded_labels(lower["metadata"]) != record:
+        metadata["annotations"] = {names.ANNOTATION_APPLIED: record_labels(record)}
     return {"metadata": metadata} if metadata else None
 
 

@@ -15,8 +15,7 @@ from controller_runtime.api import names
 from controller_runtime.api.overrides import applying
 from controller_runtime.api.overrides.changes import changed_fields
 from controller_runtime.api.pod.lower_spec import lower_spec
-from virtual_node.translate.base import labels as label_record
-from virtual_node.translate.base.metadata import carried
+from virtual_node.translate.base.metadata import carried, render_tripped, trip
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
 from virtual_node.translate.pods import downward_api, service_account
@@ -33,12 +32,12 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     ``controller_runtime.api.pod.lower_spec`` documents the scheduling fields. ``overridden`` returns the pod to create.
     """
     metadata = upper["metadata"]
-    labels, tripped = label_record.trip(metadata.get("labels"), options.ignore_labels)
+    labels, tripped = trip(metadata.get("labels"), options.ignore_labels)
     labels = carried(labels)
     annotations = carried(metadata.get("annotations"), without=names.UPPER_ONLY_ON_PODS)
     applied = {"labels": sorted(labels), "annotations": sorted(annotations)}
     if tripped:
-        annotations[names.ANNOTATION_TRIPPED_LABELS] = label_record.render(tripped)
+        annotations[names.ANNOTATION_TRIPPED_LABELS] = render_tripped(tripped)
     annotations[names.ANNOTATION_UPPER_NAMESPACE] = metadata["namespace"]
     annotations[names.ANNOTATION_MADE_FOR] = made_for(options.owner.cluster_id, metadata)
     spec = _lower_spec(upper, options, tripped)
@@ -94,7 +93,7 @@ def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[
     above = upper["spec"]
     if not above.get("ephemeralContainers"):
         return []
-    _, tripped = label_record.trip(upper["metadata"].get("labels"), options.ignore_labels)
+    _, tripped = trip(upper["metadata"].get("labels"), options.ignore_labels)
     spec = {
         "volumes": above.get("volumes") or [],
         "ephemeralContainers": [

@@ -16,7 +16,7 @@ from controller_runtime.api.pod import access_volume
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.api.policy.rules import PolicySet
 from tests.unit.virtual_node.translate.pods.pods import CLUSTER, OPTIONS, upper_pod
-from virtual_node.translate.base import labels
+from virtual_node.translate.base import metadata
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import dependencies, lower_pod, service_account, token_secrets
@@ -227,10 +227,10 @@ def test_without_upper_identities_the_lower_cluster_injects_its_own():
     st.dictionaries(st.text(min_size=1), st.text(), max_size=6),
     st.lists(st.text(min_size=1), max_size=4),
 )
-def test_removed_labels_are_restored(found, ignored):
-    """Removing and restoring is the identity."""
-    carried, tripped = labels.trip(found, ignored)
-    assert labels.restore(carried, {"tripped-labels": labels.render(tripped)}) == found
+def test_removed_labels_are_recorded(found, ignored):
+    """The remaining labels and the annotation together have all labels."""
+    carried, tripped = metadata.trip(found, ignored)
+    assert carried | json.loads(metadata.render_tripped(tripped)) == found
 
 
 def test_dependencies_are_found_in_all_fields():
