@@ -17,6 +17,11 @@ export function element(tag, properties = {}, ...children) {
 // p("muted", …) is <p class="muted">…</p>.
 export const [p, span, div] = ["p", "span", "div"].map((tag) => (className, ...children) => element(tag, { className }, ...children));
 
+// A row of a table. Explicit roles, because on a narrow screen the table has the layout of a list.
+export const tableRow = (title, cells) =>
+  element("tr", { role: "row" }, element("th", { role: "rowheader", scope: "row" }, title), cells);
+export const cell = (label, content) => element("td", { role: "cell", data: { label } }, content);
+
 export const chip = (text, state) => element("span", { className: "chip", data: { state } }, text);
 
 // A time, shown as its age, which page.js keeps current.

@@ -1,5 +1,5 @@
 // The table of the last scheduled inspection, which is absent if there is none.
-import { byId, chip, element, keyed } from "./dom.js";
+import { byId, cell, chip, keyed, tableRow } from "./dom.js";
 import { age, plural } from "./format.js";
 
 const LOOKS = { fixed: "good", unknown: "unknown" };
@@ -19,17 +19,12 @@ export function renderInspection(inspection) {
   );
 }
 
-// Explicit roles, because on a narrow screen the table has the layout of a list.
 function finding({ kind, object, cluster, check, message, since, state, severity }) {
-  const cell = (label, content) => element("td", { role: "cell", data: { label } }, content);
-  return element(
-    "tr",
-    { role: "row" },
-    element("th", { role: "rowheader", scope: "row" }, `${kind} ${object}`),
+  return tableRow(`${kind} ${object}`, [
     cell("Cluster", cluster),
     cell("Check", check),
     cell("Finding", message),
     cell("Since", since.replace("T", " ").replace("Z", " UTC")),
     cell("State", chip(`${severity}, ${state}`, LOOKS[state] || (severity === "error" ? "bad" : "wait"))),
-  );
+  ]);
 }

@@ -1,5 +1,5 @@
 // The table of Swarms, which is absent if there are none.
-import { byId, chip, element, keyed } from "./dom.js";
+import { byId, cell, chip, keyed, tableRow } from "./dom.js";
 
 const STATES = { converged: "good", unknown: "unknown" };
 const COLUMNS = { name: "Swarm", workers: "Workers", jobs: "Jobs", running: "Running", state: "State" };
@@ -15,14 +15,7 @@ export function renderSwarms(swarms) {
   );
 }
 
-// Explicit roles, because on a narrow screen the table has the layout of a list.
 function row({ name, state, ...counts }) {
-  const cell = (key, content) => element("td", { role: "cell", data: { label: COLUMNS[key] } }, content);
-  return element(
-    "tr",
-    { role: "row" },
-    element("th", { role: "rowheader", scope: "row" }, name),
-    ["workers", "jobs", "running"].map((key) => cell(key, counts[key].toLocaleString("en"))),
-    cell("state", chip(state, STATES[state] || "wait")),
-  );
+  const numbers = ["workers", "jobs", "running"].map((key) => cell(COLUMNS[key], counts[key].toLocaleString("en")));
+  return tableRow(name, [...numbers, cell(COLUMNS.state, chip(state, STATES[state] || "wait"))]);
 }
