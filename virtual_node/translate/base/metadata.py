@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from controller_runtime.api import names
@@ -65,7 +66,10 @@ def map_patch(
     """Return a merge patch that sets the wanted entries and removes the others that are removable."""
     current, wanted = current or {}, wanted or {}
     patch: dict[str, Any] = {key: value for key, value in wanted.items() if current.get(key) != value}
-    return patch | {key: None for key in removable if key in current and key not in wanted}
+    for key in removable:
+        if key in current and key not in wanted:
+            patch[key] = None
+    return patch
 
 
 def metadata_patch(
@@ -79,14 +83,12 @@ def metadata_patch(
         optional: our annotations that only some objects have, and that ``applied`` does not record.
     """
     ours = applied(lower)
-    removable = {
-        "labels": ours.get("labels") or (),
-        "annotations": (*(ours.get("annotations") or ()), *optional),
-    }
-    patch = {
-        field: map_patch(lower.get(field), desired.get(field), keys) for field, keys in removable.items()
-    }
-    return {field: change for field, change in patch.items() if change}
+    patch = {}
+    for field, more in (("labels", ()), ("annotations", optional)):
+        removable = chain(ours.get(field) or (), more)
+        if change := map_patch(lower.get(field), desired.get(field), removable):
+            patch[field] = change
+    return patch
 
 
 def object_patch(

@@ -68,7 +68,7 @@ def _named(kind: str, reference: Mapping[str, Any], volume: str = "") -> Depende
 
 
 def _of_environment(container: Mapping[str, Any]) -> Iterator[Dependency]:
-    values = (variable.get("valueFrom") or {} for variable in container.get("env") or ())
+    values = [source for variable in container.get("env") or () if (source := variable.get("valueFrom"))]
     for source in (*values, *(container.get("envFrom") or ())):
         for field, kind in _OF_ENVIRONMENT:
             if reference := source.get(field):

@@ -140,7 +140,7 @@ def _conditions(
             conditions[kind] = dict(foreign)
     gates = upper["spec"].get("readinessGates") or ()
     ready = conditions.get("Ready", {})
-    if ready.get("status") == "True" and (unready := _unready_gates(gates, conditions)):
+    if gates and ready.get("status") == "True" and (unready := _unready_gates(gates, conditions)):
         ready |= {"status": "False", "reason": "ReadinessGatesNotReady", "message": "; ".join(unready)}
         old = before.get("Ready", {})
         if old.get("status") == "False" and old.get("lastTransitionTime"):

@@ -9,7 +9,7 @@ lower cluster stay. It also records a digest of the spec that was requested.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods.lower_pod import ephemeral_containers
 
 _CONTAINER_KINDS = ("containers", "initContainers")
+Pairs = list[tuple[Mapping[str, Any], Mapping[str, Any]]]
+"""The current and the desired container of each name that both specs have."""
 _OPTIONAL = (names.ANNOTATION_TRIPPED_LABELS, names.ANNOTATION_OVERRIDES)
 """Our annotations that only some lower pods have."""
 
@@ -46,9 +48,10 @@ def pod_patch(
     patch: dict[str, Any] = {}
     if metadata := metadata_patch(lower["metadata"], desired["metadata"], _OPTIONAL):
         patch["metadata"] = metadata
-    if spec := _spec_patch(lower["spec"], desired["spec"]):
+    containers = {kind: _pairs(lower["spec"], desired["spec"], kind) for kind in _CONTAINER_KINDS}
+    if spec := _spec_patch(lower["spec"], desired["spec"], containers):
         patch["spec"] = spec
-    resize = _resize_patch(lower["spec"], desired["spec"])
+    resize = _resize_patch(lower["spec"], desired["spec"], containers)
     ephemeral = _ephemeral_patch(lower["spec"], ephemeral_containers(upper, options))
     return PodChanges(patch or None, resize, ephemeral)
 
@@ -141,12 +144,23 @@ def _with_annotations(patch: Mapping[str, Any], annotations: Mapping[str, Any]) 
     return {field: change for field, change in kept.items() if change}
 
 
-def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+def _pairs(lower: Mapping[str, Any], desired: Mapping[str, Any], kind: str) -> Pairs:
+    current = {container["name"]: container for container in lower.get(kind) or ()}
+    return [
+        (current[container["name"]], container)
+        for container in desired.get(kind) or ()
+        if container["name"] in current
+    ]
+
+
+def _spec_patch(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], containers: Mapping[str, Pairs]
+) -> dict[str, Any]:
     patch: dict[str, Any] = {}
-    for kind in _CONTAINER_KINDS:
+    for kind, pairs in containers.items():
         images = [
             {"name": wanted["name"], "image": wanted["image"]}
-            for current, wanted in _pairs(lower, desired, kind)
+            for current, wanted in pairs
             if current.get("image") != wanted.get("image")
         ]
         if images:
@@ -163,28 +177,20 @@ def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[st
     return patch
 
 
-def _pairs(
-    lower: Mapping[str, Any], desired: Mapping[str, Any], kind: str
-) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield the current and the desired container of each name that both specs have."""
-    current = {container["name"]: container for container in lower.get(kind) or ()}
-    for container in desired.get(kind) or ():
-        if container["name"] in current:
-            yield current[container["name"]], container
-
-
 def _text(toleration: Mapping[str, Any]) -> str:
     """Return a text that is equal for equal tolerations, to find one of thousands quickly."""
     return repr(sorted(toleration.items()))
 
 
-def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+def _resize_patch(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], containers: Mapping[str, Pairs]
+) -> dict[str, Any] | None:
     """Return an in-place resize of containers (KEP-1287) and pod (KEP-5419): cpu and memory; None: no change."""
     patch: dict[str, Any] = {}
-    for kind in _CONTAINER_KINDS:
+    for kind, pairs in containers.items():
         changed = [
             {"name": wanted["name"], "resources": change}
-            for current, wanted in _pairs(lower, desired, kind)
+            for current, wanted in pairs
             if (change := _resource_change(current, wanted))
         ]
         if changed:
@@ -197,6 +203,8 @@ def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
 def _resource_change(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the cpu and memory that differ between the ``resources`` of two containers or two pod specs."""
     before, after = current.get("resources") or {}, wanted.get("resources") or {}
+    if before == after:
+        return {}
     change: dict[str, Any] = {}
     for field in ("requests", "limits"):
         known = before.get(field) or {}
