@@ -12,8 +12,7 @@ errors do not accumulate.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +32,7 @@ class _Node:
     allocatable: dict[str, int]
     facts: dict[str, Any]
     """The node's ``labels`` and ``nodeInfo``, as input of ``node_object``."""
-    foreign: Counter[str] = field(default_factory=Counter)
+    foreign: dict[str, int] = field(default_factory=dict)
 
 
 class Capacity:
@@ -88,9 +87,7 @@ class Capacity:
             return
         status = node.get("status") or {}
         known = self._nodes.get(name)
-        foreign = known.foreign if known is not None else Counter[str]()
-        for requests in self._unplaced.pop(name, {}).values():
-            foreign.update(requests)
+        foreign = known.foreign if known is not None else _sum(self._unplaced.pop(name, {}).values())
         self._nodes[name] = _Node(
             counts=node_counts(node),
             capacity=_counts(status.get("capacity")),
@@ -137,7 +134,7 @@ class Capacity:
         if node is None:
             self._unplaced.setdefault(node_name, {})[uid] = wanted
         else:
-            node.foreign.update(wanted)
+            _add(node.foreign, wanted, 1)
 
     def remove_pod(self, uid: str) -> None:
         """Remove a foreign pod that was deleted or has finished."""
@@ -147,7 +144,7 @@ class Capacity:
         node_name, requests = known
         node = self._nodes.get(node_name)
         if node is not None:
-            node.foreign.subtract(requests)
+            _add(node.foreign, requests, -1)
             return
         waiting = self._unplaced.get(node_name)
         if waiting is not None:
@@ -157,18 +154,18 @@ class Capacity:
 
     def totals(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return capacity and allocatable as quantities, never negative."""
-        capacity: Counter[str] = Counter()
-        allocatable: Counter[str] = Counter()
+        capacity: dict[str, int] = {}
+        allocatable: dict[str, int] = {}
         for node in self._nodes.values():
             if not node.counts:
                 continue
-            capacity.update(node.capacity)
+            _add(capacity, node.capacity, 1)
             for name, count in node.allocatable.items():
                 # Clamped per node, so that an overcommitted node does not reduce what the others offer.
-                allocatable[name] += max(0, count - node.foreign[name])
+                allocatable[name] = allocatable.get(name, 0) + max(0, count - node.foreign.get(name, 0))
         more = self._growth()
-        capacity.update(more)
-        allocatable.update(more)
+        _add(capacity, more, 1)
+        _add(allocatable, more, 1)
         for name, text in self._reserve.items():
             if name in allocatable:
                 allocatable[name] = max(0, allocatable[name] - _reserved(name, text, allocatable[name]))
@@ -194,6 +191,18 @@ def node_counts(node: Mapping[str, Any]) -> bool:
 
 def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
     return {name: quantity.of(name, value) for name, value in (quantities or {}).items()}
+
+
+def _add(total: dict[str, int], more: Mapping[str, int], sign: int) -> None:
+    for name, count in more.items():
+        total[name] = total.get(name, 0) + sign * count
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        _add(total, part, 1)
+    return total
 
 
 def _reserved(name: str, text: str, available: int) -> int:

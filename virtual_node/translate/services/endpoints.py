@@ -109,10 +109,13 @@ def lower_slice(
         ),
         "addressType": upper["addressType"],
         "endpoints": [
-            {
-                **{field: endpoint[field] for field in _ENDPOINT_FIELDS if field in endpoint},
-                **_pod(endpoint, metadata["namespace"], find_pod, known),
-            }
+            _with_pod(
+                {field: endpoint[field] for field in _ENDPOINT_FIELDS if field in endpoint},
+                endpoint,
+                metadata["namespace"],
+                find_pod,
+                known,
+            )
             for endpoint in upper.get("endpoints") or ()
         ],
         "ports": [_port(port) for port in upper.get("ports") or ()],
@@ -168,18 +171,21 @@ def endpoints_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dic
     return object_patch(lower, desired, {"subsets": desired["subsets"]} if differs else {})
 
 
-def _pod(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> dict[str, Any]:
-    """Return the fields of an endpoint that name our lower pod and its node; empty: another cluster runs the pod."""
+def _with_pod(
+    below: dict[str, Any], upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known
+) -> dict[str, Any]:
+    """Add our lower pod and its node to an endpoint, unless another cluster runs the pod; return the endpoint."""
     target = upper.get("targetRef")
     if not target or target.get("kind") != "Pod" or target.get("namespace", namespace) != namespace:
         # Users can write slices, too, and must not learn where another namespace's pod runs.
-        return {}
+        return below
     name = target.get("name", "")
     pod = find_pod(namespace, name, target.get("uid", "")) or known.get((upper["addresses"][0], name))
-    if pod is None:
-        return {}
-    reference = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
-    return {"targetRef": reference, **({"nodeName": pod.node_name} if pod.node_name else {})}
+    if pod is not None:
+        below["targetRef"] = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        if pod.node_name:
+            below["nodeName"] = pod.node_name
+    return below
 
 
 def _port(upper: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +202,7 @@ def _subset(piece: Mapping[str, Any], namespace: str, find_pod: FindPod, known: 
     not_ready: list[dict[str, Any]] = []
     for endpoint in piece.get("endpoints") or ():
         more = {"hostname": endpoint["hostname"]} if endpoint.get("hostname") else {}
-        more |= _pod(endpoint, namespace, find_pod, known)
+        _with_pod(more, endpoint, namespace, find_pod, known)
         # Without the condition, an endpoint is ready:
         # https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#ready
         is_ready = (endpoint.get("conditions") or {}).get("ready", True) is not False
