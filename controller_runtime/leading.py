@@ -17,8 +17,10 @@ from controller_runtime.leaderelection.flags import ControllerOptions
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
 
-Prepared = tuple[Sequence[Informer], Callable[[], Awaitable[None]]]
-"""The caches, and the work of each term of leadership, which begins when the caches have been read."""
+Synced = Callable[[], Awaitable[None]]
+"""Returns when the caches have been read."""
+Prepared = tuple[Sequence[Informer], Callable[[Synced], Awaitable[None]]]
+"""The caches, and the work of each term of leadership. What can fail without the caches precedes the work's wait for them."""
 
 
 async def run(
@@ -49,11 +51,13 @@ async def run(
         )
         informers, work = prepare(client)
 
-        async def lead() -> None:
+        async def synced() -> None:
             for informer in informers:
                 await informer.wait_synced()
             lifecycle.tune_gc()
-            await work()
+
+        async def lead() -> None:
+            await work(synced)
 
         if options.health_addr:
             server = HealthServer(options.health_addr, checks={"caches": lambda: unsynced(informers)})

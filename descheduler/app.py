@@ -39,12 +39,12 @@ async def run(options: Options) -> None:
         nodes = Informer(client, resources.NODES, transform=_shrink_node, name="nodes")
         cached = Informer(client, resources.PODS, transform=pods.shrink, indexers=pods.INDEXERS, name="pods")
         view = ClusterView(nodes=nodes, pods=cached, node_selector=options.node_selector)
-        return (nodes, cached), lambda: _work(options, client, view)
+        return (nodes, cached), lambda synced: _work(options, client, view, synced)
 
     await leading.run(PROGRAM, options, prepare, namespace=options.freeze_namespace)
 
 
-async def _work(options: Options, client: Client, view: ClusterView) -> None:
+async def _work(options: Options, client: Client, view: ClusterView, synced: leading.Synced) -> None:
     """Load the memory and run the strategies until cancelled. Only the leader calls this."""
     # Created for every term of leadership, because state of an earlier term may be stale.
     recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
@@ -52,6 +52,7 @@ async def _work(options: Options, client: Client, view: ClusterView) -> None:
     context = Context(mover, Releaser(mover), options.interval)
     known = registry.strategies()
     strategies = [known[one.name](context, one.params, where=one.where) for one in options.strategies]
+    await synced()
     await _load(mover.memory)
     _log.info(
         "descheduling",

@@ -35,14 +35,14 @@ async def run(options: Options) -> None:
 
     def prepare(client: Client) -> leading.Prepared:
         caches = Caches(client, options.namespace or None)
-        return caches.all(), lambda: work(options, client, caches)
+        return caches.all(), lambda synced: work(options, client, caches, synced)
 
     routes = {"/internal/health": _internal_health}
     await leading.run(PROGRAM, options, prepare, namespace=options.lease_namespace, routes=routes)
 
 
-async def work(options: Options, client: Client, caches: Caches) -> None:
-    """Run the leader's tasks until cancelled; the caches must have been read."""
+async def work(options: Options, client: Client, caches: Caches, synced: leading.Synced) -> None:
+    """Run the leader's tasks until cancelled."""
     recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
     # Writes often conflict with acknowledgements, so first retries are fast and the longest delay is short.
     queue = WorkQueue[str]("swarms", rate_limiter=ExponentialBackoff(base=_RETRY_FIRST, maximum=_RETRY_LAST))
@@ -50,6 +50,7 @@ async def work(options: Options, client: Client, caches: Caches) -> None:
     controller = Controller("swarms", reconciler.reconcile, workers=_WORKERS, queue=queue)
     if options.legacy is not None:
         await options.legacy.ensure(client)
+    await synced()
     _log.info("working", swarms=len(caches.swarms.store))
     with caches.connect(queue, reconciler.liveness):
         try:

@@ -11,13 +11,15 @@ import pytest
 from controller_runtime import leading, resources
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection.flags import ControllerOptions
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 
 
-@pytest.mark.parametrize("elects", [True, False])
-async def test_work_begins_when_caches_are_read_and_this_replica_leads(monkeypatch, elects):
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    """API server in memory, to which the process connects."""
     server = Server(namespaces=("ns",))
     server.create("pods", {"metadata": {"name": "p"}, "spec": {}}, namespace="ns")
 
@@ -27,12 +29,18 @@ async def test_work_begins_when_caches_are_read_and_this_replica_leads(monkeypat
     monkeypatch.setattr(kubeconfig, "load", load)
     monkeypatch.setattr(weaknesses, "warn", lambda *_, **__: None)
     monkeypatch.setattr(leading, "Client", lambda *_, **__: contextlib.nullcontext(MemoryClient(server)))
+    return server
+
+
+@pytest.mark.parametrize("elects", [True, False])
+async def test_work_begins_when_this_replica_leads_and_waits_for_the_caches(server: Server, elects):
     began: asyncio.Future[tuple[int, bool]] = asyncio.get_running_loop().create_future()
 
     def prepare(client: Any) -> leading.Prepared:
         informer = Informer(client, resources.PODS)
 
-        async def work() -> None:
+        async def work(synced: leading.Synced) -> None:
+            await synced()
             lease = server.find("leases", "ns/program")
             began.set_result((len(informer.store), lease is not None))
             await asyncio.Event().wait()
@@ -46,3 +54,20 @@ async def test_work_begins_when_caches_are_read_and_this_replica_leads(monkeypat
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def test_a_wrong_setting_ends_the_process_although_caches_cannot_be_read(server: Server, monkeypatch):
+    async def never(_informer: Informer) -> None:
+        await asyncio.Event().wait()
+
+    async def work(_synced: leading.Synced) -> None:
+        raise ConfigError("a strategy's parameter is wrong")
+
+    monkeypatch.setattr(Informer, "run", never)
+    options = ControllerOptions(leader_elect=False)
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(10):
+            await leading.run(
+                "program", options, lambda client: ([Informer(client, resources.PODS)], work), namespace="ns"
+            )
+    assert raised.group_contains(ConfigError, match="parameter is wrong")

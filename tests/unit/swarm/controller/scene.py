@@ -32,9 +32,12 @@ class Scene:
         """Run the controller."""
         caches = Caches(self.client, None)
         tasks = [asyncio.create_task(informer.run()) for informer in caches.all()]
-        for informer in caches.all():
-            await informer.wait_synced()
-        tasks.append(asyncio.create_task(app.work(Options(), self.client, caches)))
+
+        async def synced() -> None:
+            for informer in caches.all():
+                await informer.wait_synced()
+
+        tasks.append(asyncio.create_task(app.work(Options(), self.client, caches, synced)))
         yield
         for task in tasks:
             task.cancel()
