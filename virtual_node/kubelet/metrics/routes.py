@@ -55,8 +55,8 @@ class MetricsRoutes:
         self._pods = pods
         self._kubelets = LowerKubelets(lower, lower_nodes)
         self._metrics_api = MetricsApi(lower, cluster_id=cluster_id)
-        # One sum per source, because samples of two sources have different times, and a decrease looks like a
-        # reboot.
+        # One counter per source, because samples of two sources have different times, and a decrease looks like
+        # a reboot.
         self._resource_cpu, self._summary_cpu = CounterSum(), CounterSum()
         self._answers: SharedAnswers[str, bytes] = SharedAnswers(fresh=_FRESH)
         self._usage: SharedAnswers[str, str] = SharedAnswers(fresh=_FRESH)
@@ -95,8 +95,8 @@ class MetricsRoutes:
 
     async def _summary(self) -> bytes:
         pods = self._pods()
-        found = (await self._kubelets.ask("stats/summary", _read_summary)).by_node
-        if any(node not in found for node in self._lower_nodes()):
+        found = summaries = (await self._kubelets.ask("stats/summary", _read_summary)).by_node
+        if any(node not in summaries for node in self._lower_nodes()):
             second = await self._kubelets.ask("metrics/resource", _decode)
             if not found and second.refused:
                 one = stats.from_resource_metrics(await self._from_metrics_api(), self._node_name)
@@ -105,7 +105,7 @@ class MetricsRoutes:
             texts = second.by_node.items()
             found = {node: stats.from_resource_metrics(text, node) for node, text in texts} | found
         used = {
-            node: one["node"]["cpu"]["usageCoreNanoSeconds"] / 1e9
+            f"{node} {node in summaries}": one["node"]["cpu"]["usageCoreNanoSeconds"] / 1e9
             for node, one in found.items()
             if "usageCoreNanoSeconds" in (one["node"].get("cpu") or {})
         }
