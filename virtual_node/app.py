@@ -35,7 +35,7 @@ from virtual_node.workers.worker import Worker
 _CONFIG_POLL = 2.0
 """Seconds between two checks of the configuration file and the kubeconfigs."""
 _LAME_DUCK = 5.0
-"""Seconds for which a stopping replica still accepts new streams, until the Node has its successor's address."""
+"""Seconds for which a stopping replica still accepts new streams, until the Node has the next replica's address."""
 _CLEANING_UP = 15.0
 """Seconds for all other steps of a shutdown."""
 
@@ -60,7 +60,7 @@ class App:
         self._elector: LeaderElector | None = None
         self._shards: Shards | None = None
         self._changing = asyncio.Lock()
-        """Held while clusters stop and start: the configuration and the shards may change at the same time."""
+        """Held while clusters stop and start, because the configuration and the shards may change at the same time."""
         self._health: ProcessHealth | None = None
         self.clusters = self._supervisor.clusters
         """The running lower clusters, by name."""
@@ -69,7 +69,7 @@ class App:
 
     @property
     def rejected(self) -> Mapping[str, str]:
-        """Return why a kubeconfig is not applied, by lower cluster; the empty key is the configuration file."""
+        """Return why kubeconfigs are not applied, by lower cluster; the empty key is for the configuration file."""
         return {**({"": self._file.rejected} if self._file.rejected else {}), **self._kubeconfigs.refused}
 
     @property
@@ -125,8 +125,8 @@ class App:
             upper = await stack.enter_async_context(
                 Client(upper_config, user_agent=COMPONENT, cluster="upper")
             )
-            # Before other requests, so that an occupied port is reported at once, and probes show why the process is
-            # not ready.
+            # Served before other requests are sent, so that an occupied port is reported immediately, and probes show
+            # why the process is not ready.
             served = process_serving.serving(self, self._config, upper=upper, worker=self._worker)
             self._health = await stack.enter_async_context(served)
             self._cluster_id = self._config.cluster_id or await upper_identity.read(
@@ -238,9 +238,10 @@ class App:
         return {"ping": lambda: None, "clusters": clusters}
 
     async def _follow_config_standing_by(self, endpoints: KubeletEndpoints) -> None:
-        """While standing by, report an unusable configuration file, and store a usable one for the later work.
+        """While standing by, report an unusable configuration file; store a usable one for when this replica leads.
 
-        Also while leading: end the streams here of handed-over clusters that were removed or changed.
+        While standing by and while leading, end this process's streams to handed-over clusters that were removed or
+        changed.
         """
         while True:
             await asyncio.sleep(_CONFIG_POLL)

@@ -98,7 +98,7 @@ def _forget_output() -> None:
 
 def _command(command: str, arguments: list[str]) -> int:
     if module := _MODULES.get(command):
-        # Garbage collections during imports and the decoding of thousands of objects find nothing.
+        # Collect garbage less often: during imports and the decoding of thousands of objects, there is none.
         gc.set_threshold(200_000)
         # Imported here: only commands for users need rich, the daemon does not.
         code: int = importlib.import_module(module).main(arguments[1:])
@@ -208,7 +208,7 @@ async def _run(options: command_line.Options, arguments: list[str]) -> int:
 
 
 def _worker(arguments: list[str]) -> int:
-    """Run a process of ``--workers``; a configuration that is wrong ends it, and the parent restarts it."""
+    """Run a process of ``--workers``. An invalid configuration ends the process, and the parent restarts it."""
     import structlog  # noqa: PLC0415
 
     from controller_runtime.process import daemon, lifecycle  # noqa: PLC0415

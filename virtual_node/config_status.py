@@ -93,7 +93,7 @@ class ConfigStatus:
             self._changed.set()
 
     async def publish(self, upper: Client) -> None:
-        """Write events about the replica's pod until cancelled; return at once without a pod.
+        """Write events about the replica's pod until cancelled; return immediately if it has no pod.
 
         Args:
             upper: the upper cluster.

@@ -39,10 +39,10 @@ class Waiting:
     """
 
     def __init__(self, options: Options, parse: Callable[[], Options]) -> None:
-        """Begin with options whose configuration was rejected, or names files that cannot be used.
+        """Begin with options that were rejected, or whose configuration names files that cannot be used.
 
         Args:
-            options: the valid part of their configuration names the addresses and the upper cluster.
+            options: the valid part of the configuration names the addresses to serve and the upper cluster.
             parse: reads the same command line and file again.
         """
         self.options, self.is_over = options, False

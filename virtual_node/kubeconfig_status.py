@@ -30,7 +30,7 @@ class KubeconfigStatus:
         self._changes.changed(_files(clusters))
 
     async def reread(self, clusters: Sequence[LowerClusterConfig]) -> list[str]:
-        """Return the clusters whose changed kubeconfig can be used; log and remember unusable changed ones.
+        """Return the clusters whose changed kubeconfig can be used; log the others and keep them in ``refused``.
 
         Args:
             clusters: the running clusters.

@@ -76,13 +76,13 @@ TOKEN_RENEWAL_ERRORS = Counter(
 
 
 def show_token(cluster: str, secret: str, *, expiry: float, due: float) -> None:
-    """Set when a token expires and when it is due for renewal, in seconds since 1970."""
+    """Set the times when a token expires and when it is due for renewal, in seconds since 1970."""
     TOKEN_EXPIRY.labels(cluster, secret).set(expiry)
     TOKEN_RENEWAL.labels(cluster, secret).set(due)
 
 
 def forget_token(cluster: str, secret: str) -> None:
-    """Remove the times of a Secret that has no token to renew."""
+    """Remove the metrics of a Secret that has no token to renew."""
     for gauge in (TOKEN_EXPIRY, TOKEN_RENEWAL):
         gauge.remove_by_labels({"cluster": cluster, "secret": secret})
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from virtual_node.app import App
 
 Signs = dict[str, tuple[str, PodSign | None]]
-"""Resource version and sign of each pod, by uid; a sign of None: no problem."""
+"""Resource version and problem of each pod, by uid; None: no problem."""
 _INTERVAL = 5.0
 """Seconds between two passes over the pods; clusters and nodes are read at each request."""
 _INSPECTION_INTERVAL = 60.0
@@ -40,7 +40,7 @@ _INSPECTION_INTERVAL = 60.0
 
 
 class ProcessHealth:
-    """Evaluates the health of all that this process runs; changed pods in slices in the background.
+    """Evaluates the health of all that this process runs. Changed pods are evaluated in the background, in slices.
 
     Args:
         app: the running process.
@@ -215,7 +215,7 @@ def shrink_foreign(pod: Object) -> Object:
 async def _evaluated(
     pods: Iterable[Object], before: Signs, sign_of: Callable[[Json], PodSign | None]
 ) -> Signs:
-    """Return the signs of pods; those of pods that have not changed are taken from ``before``."""
+    """Return the problems of pods; those of unchanged pods are taken from ``before``."""
     seen, slicer = Signs(), Slicer()
     for pod in pods:
         known = before.get(pod.uid)

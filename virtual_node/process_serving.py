@@ -25,9 +25,9 @@ async def serving(
 
     Args:
         app: the process.
-        config: at start; the addresses do not change later.
+        config: the configuration at start; the addresses do not change later.
         upper: client of the upper cluster.
-        worker: the process as one of ``--workers``; None: it is the only one.
+        worker: this process as one of ``--workers``; None: it is the only process.
 
     Raises:
         ConfigError: an address cannot be used.

@@ -18,7 +18,7 @@ from virtual_node.config.types import Config, LowerClusterConfig
 
 
 class ProfileClusters:
-    """The lower clusters of a process from both sources; without ``clusterProfiles``, those of the file."""
+    """The lower clusters of the configuration file and, with the setting ``clusterProfiles``, of ClusterProfiles."""
 
     def __init__(self, config: Config) -> None:
         """Begin with the lower clusters of the configuration file."""

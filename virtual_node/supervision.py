@@ -58,7 +58,7 @@ class Supervisor:
         """Return why clusters do not mirror; empty: all do.
 
         Args:
-            optional: names of clusters that are not counted, because others than the administrator can add them.
+            optional: names of clusters to ignore, because not only the administrator can add them.
         """
         if unusable := {name: why for name, why in self.unusable.items() if name not in optional}:
             return "; ".join(f"{name} cannot be used: {why}" for name, why in sorted(unusable.items()))

@@ -13,11 +13,11 @@ from virtual_node.cluster.lower_cluster import COMPONENT
 
 
 async def read(upper: Client, *, startup_timeout: float) -> str:
-    """Return the identity once the upper cluster answers.
+    """Wait until the upper cluster answers, and return its identity.
 
     Args:
         upper: client of the upper cluster.
-        startup_timeout: seconds that this may take; 0: no limit.
+        startup_timeout: maximum seconds to wait; 0: no limit.
 
     Raises:
         ConfigError: the cluster does not answer in time, or refuses the read.

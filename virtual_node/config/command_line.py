@@ -172,7 +172,7 @@ def _single_cluster(
 def _override(
     config: Config, flags: argparse.Namespace, environment: Mapping[str, str], warnings: list[str]
 ) -> None:
-    """Set the process-wide fields whose flag or environment variable is given, even if there is a file."""
+    """Set the process-wide fields whose flag or environment variable is given, even with a configuration file."""
     kubelet = config.kubelet
     for target in (config, kubelet, config.leader_election, config.identities):
         setting.apply(target, flags, environment)

@@ -15,7 +15,7 @@ _SHOWN = 20
 
 
 def load(path: str | Path) -> Config:
-    """Return the configuration in a YAML file. Relative kubeconfig paths are relative to the file.
+    """Return the configuration in a YAML file. Relative paths in it are relative to the directory of the file.
 
     Raises:
         ConfigError: the file cannot be read or is invalid, as for ``parse``.
@@ -24,7 +24,7 @@ def load(path: str | Path) -> Config:
 
 
 def placed(path: Path, parsed: Config) -> Config:
-    """Make the kubeconfig paths of a file's configuration absolute, in place, and return the configuration."""
+    """Resolve relative kubeconfig and provider file paths against the file's directory, in place; return ``parsed``."""
     parsed.kubeconfig = _beside(path, parsed.kubeconfig)
     if (profiles := parsed.cluster_profiles) is not None:
         profiles.providers_file = _beside(path, profiles.providers_file)

@@ -24,7 +24,7 @@ class KubeletLimits(_Base):
     the oldest one of the client address that has the most."""
     streams: Annotated[int, Meta(ge=1)] = 1000
     """Maximum open streams (exec, attach, port-forward, logs), about 200 KiB each. Further streams are
-    refused. The last fifth is reserved for namespaces with at most 5 streams, half of it for namespaces with
+    refused. The last fifth is reserved for namespaces with fewer than 5 streams, half of it for namespaces with
     none."""
     streams_per_namespace: Annotated[int, Meta(ge=1)] = 100
     """Maximum open streams to pods of one upper namespace. A limit per user is not possible, because the API server

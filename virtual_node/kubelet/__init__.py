@@ -1,4 +1,4 @@
-"""The kubelet API of a virtual node: serves logs and pod lists, and forwards streams to the lower apiserver."""
+"""The kubelet API of a virtual node: serves logs, metrics and pod lists; forwards streams to the lower apiserver."""
 
 from __future__ import annotations
 

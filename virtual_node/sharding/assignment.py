@@ -17,8 +17,8 @@ def assign(
 
     Every replica computes this from what it has read. Replicas that have read different states may disagree for a
     moment, and then the Lease of the cluster decides. A cluster stays with its holder while the holder has room, so a
-    change of the replicas moves as few clusters as possible. A cluster without a holder goes to the replica with the
-    highest score that has room.
+    change of the replicas moves as few clusters as possible. Any other cluster goes to the replica with room
+    that has the highest score.
 
     Args:
         clusters: names of the lower clusters.

@@ -38,7 +38,7 @@ class Load:
     Attributes:
         delay: mean delay of the event loop's timers in seconds.
         busy: share of a core that the event loop uses.
-        age: seconds for which the oldest key in the work queues waits.
+        age: seconds for which the oldest key in the work queues has waited.
     """
 
     delay: float = 0.0
@@ -85,8 +85,8 @@ class Member:
     def evaluate(self, load: Load, now: float) -> None:
         """Reduce or raise the share.
 
-        It rises after a pause, which doubles at each later reduction from 1. So a replica on a slow machine does not
-        take the same clusters every few minutes and lose them again.
+        The share rises after a pause, which doubles each time a share of 1 is reduced again. So a replica on a slow
+        machine does not take the same clusters every few minutes and lose them again.
 
         Args:
             load: this replica's load.

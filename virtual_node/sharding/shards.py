@@ -7,13 +7,13 @@ There are two kinds of Leases, in the namespace of the election:
   It is valid as long as the Lease of its holder.
 
 So the number of renewals does not depend on the number of clusters, and all clusters of a replica that has ended can
-be taken at the same time. Two replicas do not run a cluster at once:
+be taken at the same time. Two replicas do not run a cluster at the same time:
 
-- A replica starts a cluster only after it has written the cluster's Lease, also if it is already its holder. The write
+- A replica starts a cluster only after it has written the cluster's Lease, even if it is the holder already. The write
   fails if another replica wrote first.
 - A replica takes a cluster from another one only if the other one's Lease, read from the API server, has not changed
-  for ``leaseDuration`` on the replica's own clock. A replica that cannot renew its Lease has stopped its clusters
-  before (``renewDeadline``).
+  for ``leaseDuration`` on the replica's own clock. By then, a replica that cannot renew its Lease has stopped its
+  clusters (``renewDeadline``).
 - A replica that gives a cluster away releases the Lease after the cluster has stopped.
 """
 
@@ -92,7 +92,7 @@ class Shards:
         )
         self._changed = asyncio.Event()
         self._observed: dict[str, tuple[int, float]] = {}
-        """Newest known resourceVersion of each replica's Lease, and when this replica saw it first, by Lease."""
+        """Newest known resourceVersion of a replica's Lease, and loop time when this process saw it first, by name."""
         self._log = structlog.get_logger(component="sharding", replica=member.name)
 
     async def run(self) -> None:
@@ -136,7 +136,7 @@ class Shards:
         }
 
     async def release(self, clusters: Collection[str]) -> None:
-        """Release the Leases of stopped clusters, so that other replicas start them at once."""
+        """Release the Leases of stopped clusters, so that other replicas start them immediately."""
         await self._release_all({cluster: self._drop(cluster) for cluster in clusters})
 
     def _drop(self, cluster: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from virtual_node.web.expiries import expiry_row
 from virtual_node.web.reading import Reading
 
 _HEALTH = ("reachable", "error", "version")
-"""Attributes of a cluster's health that a card has, too."""
+"""Attributes of a cluster's health that ``cluster_card`` returns unchanged."""
 _RESOURCES = ("cpu", "memory", "pods")
 _EXPIRATION = "virtual_node_certificate_expiration_timestamp_seconds"
 _MOST_NODES = 200

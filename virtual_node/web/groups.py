@@ -53,7 +53,7 @@ class Row:
     """Key of the pod's group: ``namespace/kind/name`` of the workload."""
 
     def __post_init__(self) -> None:
-        """Compute the fields that are read for every pod at every request, once per row."""
+        """Compute, once per row, the fields that are read for every pod at every request."""
         self.state = str(self.shown["state"])
         self.group = f"{self.shown['namespace']}/{self.owner[0]}/{self.owner[1]}"
 

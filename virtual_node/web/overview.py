@@ -180,7 +180,7 @@ class Overview:
 
 
 def inspection_table(inspection: Inspection) -> dict[str, Any]:
-    """Return the last run's counts, its first findings (errors, then new ones, lead) and their total number."""
+    """Return the last run, its first findings (by severity, then new ones first) and the number of all findings."""
     order = (NEW, PERSISTING, UNKNOWN, FIXED)
     found = sorted(inspection.findings, key=lambda one: (one.severity, order.index(one.state), one.identity))
     return {

@@ -49,7 +49,7 @@ _INTERVAL = 1.0
 _MOST_PICTURES = 16
 """Maximum number of views that are served within an interval; browsers with the same view share one."""
 _SHARE = 10
-"""Minimum interval of rebuilding as a multiple of its duration, so that it uses at most a tenth of a core."""
+"""Minimum interval between rebuilds as a multiple of their duration, so that they use at most a tenth of a core."""
 _LONGEST = 5.0
 """Maximum interval in seconds, because in a busy process the measured duration includes other work."""
 _MOST_STREAMS = 64
@@ -63,7 +63,7 @@ def page(app: App, config: Config, *, upper: Client, health: ProcessHealth, work
 
     Args:
         app: the process.
-        config: at its start, with ``webAddress``.
+        config: the configuration at start, with ``webAddress``.
         upper: client of the upper cluster.
         health: evaluates the health of the process.
         worker: number of this process with ``--workers``. The first one serves the page at ``webAddress``, and each
@@ -103,7 +103,7 @@ class WebServer(HttpsServer):
     Args:
         address: address to listen on.
         overview: builds the page's data.
-        after: added to the port, unless that is 0.
+        after: added to the port, unless the port is 0.
 
     Raises:
         ConfigError: the address cannot be parsed.

@@ -63,7 +63,7 @@ class Swarms:
 
 
 def _shrink(swarm: Object) -> Object:
-    """Reduce a Swarm to the fields that the page shows. Jobs and the record can have a megabyte."""
+    """Reduce a Swarm to the fields that the page shows; others, such as ``status.record``, can have a megabyte."""
     status = swarm.status or {}
     return swarm.without("spec").with_fields(
         status={name: status[name] for name in (*_COUNTS, "conditions") if name in status}

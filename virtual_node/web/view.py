@@ -23,7 +23,8 @@ class View:
     """A browser's selection of pods, and what is open in it. Empty fields select all pods and open nothing.
 
     Attributes:
-        search: only pods with this lower-case text in namespace, name, node, status, cause, cluster or owner.
+        search: only pods with this lower-case text in the name of the pod, its namespaces, nodes, cluster or owner, or
+            in its status or cause.
         cluster: only pods of this lower cluster.
         namespace: only pods of this upper namespace.
         state: only pods of this state.

@@ -21,7 +21,7 @@ class Worker:
     """One of the processes of ``--workers N``.
 
     Attributes:
-        number: from 1.
+        number: number of the worker, from 1.
         member: name of the replica. A restarted worker has the same name, so it gets its lower clusters back without
             waiting until its Lease expires. The parent has waited for the end of the earlier process.
         listener: file descriptor of the listening socket for health and metrics; -1: they are not served.
@@ -33,7 +33,7 @@ class Worker:
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> tuple[Self, list[str]]:
-        """Return the worker, and the daemon's own arguments, from the arguments that ``arguments`` returned."""
+        """Return the worker and the daemon's own arguments, given the arguments that follow ``COMMAND``."""
         number, member, listener, *rest = arguments
         return cls(int(number), member, int(listener)), rest
 

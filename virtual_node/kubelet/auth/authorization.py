@@ -2,8 +2,8 @@
 
 As in the kubelet's delegated authorization, the fine-grained subresources of KEP-2862 are checked first and
 ``proxy`` last. One check is stricter: exec, attach, port-forward and run need ``create`` even if they arrive
-as GET, as over WebSocket. A kubelet checks ``get`` there, which would give a shell to every user with read
-access.
+as GET, which WebSocket requires. For a GET, a kubelet checks ``get``, which would give a shell to every user
+with read access.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def refusal_from_lower(error: ApiError, *, cluster: str) -> Refusal:
 
     The upper API server passes on a kubelet's text only with 400, 403 and 500. For other codes it uses a
     generic text (apimachinery, ``NewGenericServerResponse``). Other client errors except 429 therefore become
-    400, which a kubelet also sends once it has found the pod. A lower 401 concerns the virtual node's
+    400, which a kubelet also sends after it has found the pod. A lower 401 concerns the virtual node's
     credentials, not the user's. It becomes 500, because kubectl would otherwise ask the user to log in.
     """
     if error.code == 401:

@@ -106,7 +106,6 @@ class MetricsApi:
 
 
 def _milliseconds(sample: Mapping[str, Any]) -> int:
-    """Return a sample's timestamp in milliseconds."""
     return int(timestamps.parse(sample["timestamp"]).timestamp() * 1000)
 
 

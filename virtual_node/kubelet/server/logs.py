@@ -20,7 +20,7 @@ _log = get_logger(component="kubelet")
 
 _FLAGS = ("follow", "previous", "timestamps")
 _NUMBERS = {"tailLines": 0, "limitBytes": 1, "sinceSeconds": 1}
-"""Options with numbers, and the least of each."""
+"""Options with numbers, and the minimum value of each."""
 _INT64 = range(-(2**63), 2**63)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 

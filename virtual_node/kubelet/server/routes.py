@@ -123,7 +123,7 @@ HANDLER_ARGS: dict[str, Any] = {
     "max_field_size": 64 * 1024,
     "lingering_time": 0.5,
 }
-"""Arguments of aiohttp's protocol. It gets a second head only from authorized clients (`Gate`, ``hold``)."""
+"""Arguments of aiohttp's protocol, which gets further requests only from authorized clients (`Gate`, ``hold``)."""
 
 
 def _get_and_post(root: str, paths: Iterable[str], handler: Handler) -> Iterator[web.RouteDef]:

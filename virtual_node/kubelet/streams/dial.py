@@ -42,7 +42,7 @@ class DialError(Exception):
 async def dial(
     config: ConnectionConfig, request: RequestHead, *, answer_timeout: float, refresh: bool = False
 ) -> Answer:
-    """Connect to a lower apiserver and send one upgrade request with the cluster's own credentials.
+    """Connect to a lower apiserver and send one upgrade request with the virtual node's credentials.
 
     Args:
         config: The lower cluster. If it has a proxy, the connection is a tunnel through it (``CONNECT``).
@@ -105,7 +105,7 @@ async def read_error_body(answer: Answer) -> bytes:
 
 
 class _BodyReader(asyncio.StreamReaderProtocol):
-    """Feeds a stream reader. Closes at the end of input: TLS has no half-close, and the base class cannot see TLS."""
+    """Closes at the end of input. TLS has no half-close, but the base class does not know that it runs over TLS."""
 
     def eof_received(self) -> bool:
         super().eof_received()

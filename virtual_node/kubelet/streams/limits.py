@@ -25,8 +25,8 @@ _LONG_HEAD = 64 * 1024
 """Bytes of a request's target that count as one more stream, because an exec may contain a script of a
 megabyte."""
 _RESERVES = ((5, 5), (10, 1))
-"""(divisor, streams): the last total/divisor streams are reserved for namespaces that have at most this many
-streams, including the new one."""
+"""(divisor, streams): the last total/divisor streams are reserved for namespaces that have at most ``streams``
+open streams, including the new one."""
 # For requests without upgrade the API server replaces the text of a 429, but passes on the text of a 400.
 _STATUS = {"logs": 400, "run": 400}
 

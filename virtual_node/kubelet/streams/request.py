@@ -53,7 +53,7 @@ def exec_query(query: MultiMapping[str], *, container: str) -> Query:
 def attach_query(query: MultiMapping[str], *, container: str) -> Query:
     """Return the parameters of an attach for an API server.
 
-    A terminal has no separate stderr, so a request for stderr is then ignored, as in the kubelet.
+    A terminal (``tty``) has no separate stderr, so a request for both ignores stderr, as in the kubelet.
 
     Raises:
         Refusal: 400 if no stream is requested.

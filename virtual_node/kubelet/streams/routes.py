@@ -39,7 +39,7 @@ _log = get_logger(component="kubelet")
 
 @dataclass(frozen=True, slots=True)
 class StreamHandlers:
-    """What all handlers of streams have.
+    """The base class of all handlers of streams.
 
     Attributes:
         backend: Finds the pods.
@@ -57,7 +57,7 @@ class StreamHandlers:
     def find_pod(
         self, request: web.Request, *, missing: str = "pod does not exist", absent: str = ""
     ) -> PodTarget:
-        """Return the target for the pod in a request's path; the pod has the container in the path, if there is one.
+        """Return the target for the pod in a request's path; if the path has a container, the pod must have it.
 
         Raises:
             Refusal: 404 with the text ``missing`` or ``absent``. The defaults are the kubelet's texts.

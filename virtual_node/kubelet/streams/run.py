@@ -1,8 +1,8 @@
 """``/run``: a command without terminal and stdin, with its output as the response.
 
-Unlike the other streams, this one is read here. It is an exec over WebSocket at the lower API server, with
-binary messages that begin with their channel number. Version 5 of the protocol only adds closing of channels
-to version 4, which a reader does not need.
+Unlike the other streams, its bytes are parsed in this process. It is an exec over WebSocket at the lower API
+server, with binary messages that begin with their channel number. Version 5 of the protocol only adds closing
+of channels to version 4, which a reader does not need.
 """
 
 from __future__ import annotations

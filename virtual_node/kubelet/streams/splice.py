@@ -32,7 +32,7 @@ class Splice:
         upper: The client's connection.
         lower: The connection to the lower apiserver.
         idle_timeout: Seconds without data in either direction after which both connections are closed.
-        linger: Seconds without progress after which bytes for the lower side are dropped, once the client has
+        linger: Seconds without progress after which bytes for the lower side are dropped, if the client has
             disconnected. For bytes to the client, `idle_timeout` applies.
     """
 

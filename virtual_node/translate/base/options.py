@@ -31,6 +31,7 @@ class PodOptions:
     device_classes: Mapping[str, str] = field(default_factory=dict)
     """Lower DeviceClass by upper DeviceClass, if their names differ."""
     policy: PolicySet = field(default_factory=PolicySet)
-    """What pods may request from the lower cluster. Translation reads from it which PriorityClasses are copied."""
+    """What pods may request from the lower cluster. Translation drops PriorityClasses and preferred nodes
+    that it does not allow."""
     overrides: OverrideSet = field(default_factory=OverrideSet)
     """What the operator changes in the lower pods."""

@@ -38,7 +38,7 @@ class AddressField:
         return value or []
 
     def read(self, body: Mapping[str, Any]) -> list[dict[str, str]]:
-        """Return the addresses in a copy's first 50 entries, each once."""
+        """Return the addresses in a copy's first 50 entries, without duplicates."""
         found: list[dict[str, str]] = []
         for one in self.present(body)[:_MAX_ADDRESSES]:
             if (address := self.entry(one)) and address not in found:

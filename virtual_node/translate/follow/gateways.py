@@ -126,7 +126,7 @@ def _routes_of(namespaces: Mapping[str, Any], view: View) -> dict[str, Any]:
         case "Same":
             return {"from": "Same"}
         case "All":
-            # ``All`` would also accept routes of lower users.
+            # ``All`` would also accept routes that users create in the lower cluster.
             return {
                 "from": "Selector",
                 "selector": {"matchLabels": {names.LABEL_UPPER_CLUSTER: view.cluster_id}},

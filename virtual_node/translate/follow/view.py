@@ -35,7 +35,7 @@ def matcher(name: str, selector: Mapping[str, Any]) -> Matcher:
     """Return a compiled selector that may be compared with many objects.
 
     Raises:
-        UntranslatableError: it has too many requirements; the text begins with ``name``.
+        UntranslatableError: it has too many requirements; the message begins with ``name``.
         ValueError: it is malformed.
     """
     count = len(selector.get("matchLabels") or ()) + len(selector.get("matchExpressions") or ())
@@ -101,7 +101,7 @@ class View:
         }
 
     def only_ours(self, selector: Mapping[str, Any], *, on_our_nodes: bool = False) -> dict[str, Any]:
-        """Return a selector limited to pods of this upper cluster, and with ``on_our_nodes`` of ``nodes``."""
+        """Return a selector limited to pods of this upper cluster; with ``on_our_nodes`` also to pods on ``nodes``."""
         found = {
             "matchLabels": {
                 **(selector.get("matchLabels") or {}),

@@ -13,7 +13,7 @@ from virtual_node.translate.base.metadata import map_patch, record_labels, recor
 PROVIDER_TAINT = names.TAINT_PROVIDER
 _SHARED_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 _OPTIONAL = (names.ANNOTATION_PROVISION_SECONDS,)
-"""Our annotations that depend on the configuration."""
+"""Our annotations that are removed if the configuration does not need them."""
 _INFO = ("architecture", "operatingSystem", "osImage", "kernelVersion", "containerRuntimeVersion")
 _PRESSURES = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "lower nodes have sufficient memory available"),
@@ -138,7 +138,7 @@ def node_conditions(
 
 
 def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a strategic merge patch for the Node's labels and our record of them; None: nothing differs.
+    """Return a strategic merge patch for the Node's labels and our annotations; None: nothing differs.
 
     A label that is no longer in the configuration is removed, unless its value was changed on the Node. The
     annotation ``applied`` records which labels came from the configuration.

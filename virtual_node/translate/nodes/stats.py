@@ -20,7 +20,8 @@ _USAGE = {
     "cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
     "memory_working_set_bytes": ("memory", "workingSetBytes", 1),
 }
-"""By the name of a metric after ``node_`` or ``container_``: part and field of a Summary, and the factor between both."""
+"""Part and field of a Summary, and the factor from the metric's unit to the field's, by the metric's name after
+``node_`` or ``container_``."""
 _SUMMED = {
     "cpu": ("usageNanoCores", "usageCoreNanoSeconds"),
     "memory": (

@@ -83,7 +83,7 @@ def placeholder(kind: str, *, upper_namespace: str, options: PodOptions) -> dict
 
 
 def must_be_replaced(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
-    """Report whether a ResourceClaim or its template was copied from an earlier upper object; a patch would be refused."""
+    """Report whether a claim or template was copied from an earlier upper object; a patch would be refused."""
     before, after = (one["metadata"].get("labels") or {} for one in (lower, desired))
     key = names.LABEL_UPPER_UID
     return desired["kind"] in resource_claims.KINDS and before.get(key) != after.get(key)

@@ -27,7 +27,7 @@ def lower_spec(
     """Return the spec of the lower copy of a ResourceClaim or ResourceClaimTemplate.
 
     Claims that the lower cluster generates from a template get the labels and annotations in the template.
-    Reserved ones of this project are left out, so that users cannot mark a generated claim as our copy.
+    Reserved keys of this project are left out, so that users cannot mark a generated claim as our copy.
 
     Args:
         upper: the upper object.

@@ -7,8 +7,8 @@ single labels and annotations, resources), the reference is kept. If the value d
 - In a volume, the reference is changed to an annotation of the lower pod that holds the upper value. The
 kubelet writes changed annotations to the file, so a changed upper label changes the file in the container.
 
-``resourceFieldRef`` without a limit returns the allocatable of the lower node, which is the right basis for a
-heap size.
+``resourceFieldRef`` to a limit that is not set returns the allocatable of the lower node, which is the right
+basis for a heap size.
 
 Source: kubelet ``pkg/fieldpath``, ``pkg/volume/downwardapi``.
 """
@@ -24,7 +24,7 @@ ANNOTATION_UID = f"{names.DOMAIN}/downward-uid"
 ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"
 ANNOTATION_ANNOTATIONS = f"{names.DOMAIN}/downward-annotations"
 _LITERAL = frozenset({"metadata.uid", "metadata.namespace", "spec.nodeName", "spec.serviceAccountName"})
-"""Fields with another value in the lower pod, which cannot change."""
+"""Fields that cannot change and have another value in the lower pod."""
 _LONGEST = 100 * 1024
 """Maximum bytes of the upper annotations in a file. If they have more, the file has the lower pod's annotations."""
 _SIMPLE_ESCAPES = {
@@ -78,7 +78,7 @@ def volumes(
 def with_sources(
     volume: Mapping[str, Any], rewritten: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> Mapping[str, Any]:
-    """Return a volume with each source rewritten if it is a projected volume."""
+    """Return a volume; if it is a projected volume, each of its sources is rewritten."""
     if not (projected := volume.get("projected")) or not projected.get("sources"):
         return volume
     return {**volume, "projected": {**projected, "sources": list(map(rewritten, projected["sources"]))}}

@@ -27,7 +27,7 @@ _to_sorted_json = json.JSONEncoder(sort_keys=True).encode
 
 
 def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
-    """Return the lower pod of an upper pod without overrides, as the user requests it and the policy checks it.
+    """Return the lower pod that an upper pod requests, without overrides. The policy is applied to this pod.
 
     ``controller_runtime.api.pod.lower_spec`` documents the scheduling fields. ``overridden`` returns the pod to create.
     """

@@ -32,8 +32,8 @@ def allowed_changes(
         lower: the current lower pod.
         changes: the result of ``pod_patch``.
         rules: the rules for the pod's upper namespace.
-        requested: the changes without overrides, to which the policy applies; None: ``changes``, there are no
-            overrides.
+        requested: the changes without overrides, to which the policy applies; None: there are no
+            overrides, so ``changes`` is used.
     """
     requested = requested or changes
     asked = requested.metadata_and_spec or {}
@@ -51,7 +51,8 @@ def allowed_changes(
         debuggers = (requested.ephemeral_containers or debugging)["spec"]["ephemeralContainers"]
         found = added("spec", {"ephemeralContainers": debuggers})
         refused += found
-        # All are checked in one call, because a pod can have thousands, and a call for each is quadratic.
+        # All debug containers are checked in one call. One call for each would take quadratic time, and a pod can
+        # have thousands.
         forbidden = {one.field.removeprefix(_DEBUGGER).partition("]")[0] for one in found}
         is_of_pod = any(not one.field.startswith(_DEBUGGER) for one in found)
         allowed = [

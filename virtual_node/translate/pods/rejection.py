@@ -1,4 +1,4 @@
-"""Translates the lower scheduler's message about a pod without room to the reason of a kubelet's rejection."""
+"""Translates the lower scheduler's message about an unschedulable pod to the reason of a kubelet's rejection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _LONGEST = 4096
 def rejection(lower: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the reason and message with which a kubelet would reject a pod that is unschedulable.
 
-    The reason is that of most lower nodes. None: the pod is not unschedulable, is being deleted, or preempts others.
+    The reason is the one that applies to the most lower nodes. None: the pod is not unschedulable, is being deleted, or
+    preempts others.
 
     Args:
         lower: the lower pod.

@@ -50,7 +50,7 @@ def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], options: P
 
 
 def with_upper_root_ca(spec: dict[str, Any], *, cluster_id: str) -> None:
-    """Rename references to the root CA ConfigMap to the copy of the upper cluster's ConfigMap, in place."""
+    """Make references to the root CA ConfigMap refer to the copy of the upper cluster's ConfigMap, in place."""
     name = root_ca_name(cluster_id)
 
     def renamed(source: Mapping[str, Any], field: str) -> Mapping[str, Any]:

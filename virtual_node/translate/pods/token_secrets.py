@@ -67,7 +67,7 @@ def mounted_token_secrets(
 ) -> list[TokenSecret]:
     """Return the Secrets that an existing lower pod of an upper pod gets its tokens from."""
     mounted = mounted_names(lower["spec"])
-    # Also if new pods get no tokens, because the lower pod may be older than that setting.
+    # Searched even if new pods get no tokens now, because an older lower pod may have them.
     known = possible_token_secrets(pod, replace(options, service_accounts=True))
     return [secret for secret in known if secret.name in mounted]
 
@@ -119,7 +119,7 @@ def token_owner(name: str, labels: Mapping[str, str]) -> str:
 
 
 def is_token_secret_of(name: str, labels: Mapping[str, str], of: str) -> bool:
-    """Report whether an owned lower Secret has the name of the token Secret of that id, and the id in one of two labels.
+    """Report whether an owned lower Secret is the token Secret with id ``of``, by its name and one of two labels.
 
     Copies of users' Secrets are never accepted, whatever their name, because neither of their labels has the
     id.

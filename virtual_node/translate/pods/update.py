@@ -78,7 +78,7 @@ def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[s
     """Return a patch of ``pod_patch`` that does not record the spec as requested, so that it is requested again.
 
     The lower pod keeps its previous record. If the patch changes the spec, the record is emptied, so that later
-    both the previous and the desired spec count as changes.
+    neither the previous nor the desired spec counts as requested.
 
     Args:
         patch: patch of metadata and spec; may be empty.
@@ -99,7 +99,7 @@ def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[s
 
 
 def without_spec(patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a patch of ``pod_patch`` that does not change the spec, nor the record of the overrides in the spec."""
+    """Return a patch of ``pod_patch`` without its changes of the spec and of the annotation that records overrides."""
     kept = {field: change for field, change in patch.items() if field != "spec"}
     annotations = (kept.get("metadata") or {}).get("annotations") or {}
     if names.ANNOTATION_OVERRIDES not in annotations:
@@ -185,7 +185,7 @@ def _text(toleration: Mapping[str, Any]) -> str:
 def _resize_patch(
     lower: Mapping[str, Any], desired: Mapping[str, Any], containers: Mapping[str, Pairs]
 ) -> dict[str, Any] | None:
-    """Return an in-place resize of containers (KEP-1287) and pod (KEP-5419): cpu and memory; None: no change."""
+    """Return a patch that resizes cpu and memory of containers (KEP-1287) and pod (KEP-5419); None: no change."""
     patch: dict[str, Any] = {}
     for kind, pairs in containers.items():
         changed = [

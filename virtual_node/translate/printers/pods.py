@@ -56,7 +56,7 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
 
 
 def is_trouble(pod: Mapping[str, Any], word: str) -> bool:
-    """Report whether a pod neither runs nor succeeded, nor starts normally, nor is being deleted.
+    """Report whether a pod is in none of these states: running, succeeded, starting normally, being deleted.
 
     Args:
         pod: the pod.
@@ -77,7 +77,7 @@ def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:
         word = "SchedulingGated"
     if (initializing := _initializing(pod)) is not None:
         word, why = initializing
-    # Initialized: all init containers have completed once. A sidecar may have ended since.
+    # The condition Initialized means that all init containers have completed; a sidecar may have ended since then.
     if initializing is None or is_true(status, "Initialized"):
         containers = status.get("containerStatuses") or ()
         for container in reversed(containers):
@@ -97,7 +97,10 @@ def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _initializing(pod: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return status and message of the init container that runs or has failed; None: all have completed."""
+    """Return status and message of the first init container that has not completed; None: there is none.
+
+    A sidecar counts as completed when it has started.
+    """
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     sidecars = _sidecars(spec)
     for number, container in enumerate(status.get("initContainerStatuses") or ()):

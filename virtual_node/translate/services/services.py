@@ -39,7 +39,7 @@ def always_mark(node: str) -> str:
 
 
 def wanted_by(annotations: Mapping[str, str]) -> frozenset[str]:
-    """Return the virtual nodes that marked a Service's copy as always needed; each installation sets its own mark."""
+    """Return the virtual nodes that marked a Service's copy as always needed; each sets a mark of its own."""
     return frozenset(
         key.removeprefix(names.ALWAYS_PREFIX) for key in annotations if key.startswith(names.ALWAYS_PREFIX)
     )

@@ -66,7 +66,7 @@ def selected_node(claim: Mapping[str, Any]) -> str:
 
 
 def source_claims(claim: Mapping[str, Any]) -> list[str]:
-    """Return the claims of the same namespace that a claim is to be cloned from, each once."""
+    """Return the claims of the same namespace that a claim is to be cloned from, without duplicates."""
     return list(dict.fromkeys(one["name"] for one in _sources(claim) if _is_claim(one)))
 
 

@@ -56,7 +56,7 @@ def storage_of(lower: Mapping[str, Any], shared: Sequence[SharedStorage]) -> str
 
 
 def share(mirror: dict[str, Any], *, storage: str, cluster: str) -> dict[str, Any]:
-    """Return a mirror to create, changed: all virtual nodes of the storage reach it, and ``cluster`` uses it."""
+    """Return a new mirror that all virtual nodes of the storage reach, with ``cluster`` recorded as its user."""
     metadata, spec = mirror["metadata"], mirror["spec"]
     reaches = {"matchExpressions": [{"key": node_label(storage), "operator": "Exists"}]}
     terms = [*spec["nodeAffinity"]["required"]["nodeSelectorTerms"], reaches]
@@ -118,7 +118,7 @@ def guest_volume_name(mirror_uid: str, cluster_id: str) -> str:
 
 
 def is_guest(lower: Object, cluster_id: str) -> bool:
-    """Report whether we created a claim or a volume for a guest, so that its deletion deletes no data.
+    """Report whether we created a claim or volume for a guest cluster, so that its deletion deletes no data.
 
     A label is no proof, because others may write it. The name of a volume and the volume of a bound claim never change.
     """
