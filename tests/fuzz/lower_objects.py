@@ -86,7 +86,7 @@ def _metrics(raw: bytes) -> None:
     text = raw.decode("utf-8", "replace")
     prometheus_text.ours(text, {})
     prometheus_text.node_samples(text)
-    stats.from_resource_metrics(text, "n")
+    stats.from_resource_metrics(text)
 
 
 _POD_JSON, _NODE_JSON = json.dumps(_LOWER).encode(), json.dumps(_NODE).encode()

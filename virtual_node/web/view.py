@@ -62,7 +62,7 @@ def of_query(query: Mapping[str, str]) -> View:
 
     def number(name: str, least: int, most: int) -> int:
         value = query.get(name, "")
-        return min(most, max(least, int(value))) if value.isascii() and value.isdigit() else least
+        return min(most, max(least, int(value[:9]))) if value.isascii() and value.isdigit() else least
 
     return View(
         search=text("search").lower(),

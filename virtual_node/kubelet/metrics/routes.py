@@ -97,13 +97,12 @@ class MetricsRoutes:
         pods = self._pods()
         found = summaries = (await self._kubelets.ask("stats/summary", _read_summary)).by_node
         if any(node not in summaries for node in self._lower_nodes()):
-            second = await self._kubelets.ask("metrics/resource", _decode)
+            second = await self._kubelets.ask("metrics/resource", _summary_of_metrics)
             if not found and second.refused:
-                one = stats.from_resource_metrics(await self._from_metrics_api(), self._node_name)
+                one = stats.from_resource_metrics(await self._from_metrics_api())
                 above = {(upper.namespace, upper.name): upper for upper in pods.values()}
                 return msgspec.json.encode(stats.summary([one], above, node_name=self._node_name))
-            texts = second.by_node.items()
-            found = {node: stats.from_resource_metrics(text, node) for node, text in texts} | found
+            found = {**second.by_node, **summaries}
         used = {
             f"{node} {node in summaries}": one["node"]["cpu"]["usageCoreNanoSeconds"] / 1e9
             for node, one in found.items()
@@ -137,6 +136,10 @@ def _read_usage(raw: bytes, *, pods: Pods) -> tuple[Mapping[str, tuple[float, in
 
 def _decode(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
+
+
+def _summary_of_metrics(raw: bytes) -> dict[str, Any]:
+    return stats.from_resource_metrics(_decode(raw))
 
 
 def _read_summary(raw: bytes) -> dict[str, Any]:

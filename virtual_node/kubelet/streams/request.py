@@ -89,7 +89,7 @@ def port_forward_query(query: MultiMapping[str], headers: Mapping[str, str]) -> 
 
 
 def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:6]) < 65536:
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) < 65536):
         raise Refusal(400, f"unable to parse {quoted(text)} as a port: it must be between 1 and 65535")
     return int(text)
 

@@ -61,12 +61,12 @@ def summary(
     return {"node": node, "pods": [pod for one in summaries for pod in _pods(one.get("pods") or (), pods)]}
 
 
-def from_resource_metrics(text: str, node_name: str) -> dict[str, Any]:
+def from_resource_metrics(text: str) -> dict[str, Any]:
     """Return a lower node's Summary built from its ``/metrics/resource``, in place of the Summary API.
 
     It contains only CPU and memory usage, because these metrics contain nothing else.
     """
-    node: dict[str, Any] = {"nodeName": node_name}
+    node: dict[str, Any] = {}
     pods: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for line in text.splitlines():
         match = _SAMPLE.match(line)

@@ -125,6 +125,8 @@ async def test_a_cancelled_scraper_does_not_affect_the_others():
         b'"no summary"',
         b"{",
         b"{}",
+        b"node_cpu_usage_seconds_total five 1000",
+        b'container_cpu_usage_seconds_total{pod="web"} 5 1000',
         ConnectionFailed("away"),
         ConfigError("no token"),
     ],
@@ -227,7 +229,7 @@ async def test_a_node_that_changes_its_source_does_not_look_like_a_reboot():
         lower.failing["n1"] = answer
         await asyncio.sleep(60)  # until no response is reused
         found = msgspec.json.decode(await _get(routes, "/stats/summary"))
-        return found["node"]["cpu"]["usageCoreNanoSeconds"] / 1e9
+        return float(found["node"]["cpu"]["usageCoreNanoSeconds"]) / 1e9
 
     summary = b'{"node": {"cpu": {"usageCoreNanoSeconds": %d}}}'
     assert await seconds(summary % 10e9) == 10

@@ -123,7 +123,7 @@ def test_rates_become_counters():
 
 def test_a_node_without_a_summary_gets_one_from_its_resource_metrics():
     """CPU and memory of node and containers, where known."""
-    found = stats.from_resource_metrics(ONE, "n1")
+    found = stats.from_resource_metrics(ONE)
     assert found["node"]["cpu"]["usageCoreNanoSeconds"] == 10_500_000_000
     assert found["node"]["memory"]["workingSetBytes"] == 1_000_000
     pods = {one["podRef"]["name"]: one for one in found["pods"]}
