@@ -12,7 +12,7 @@ def limits_of(limits: ExpiryLimits, one: Expiry) -> tuple[timedelta, timedelta]:
     """Return the remaining times below which an expiry is a warning and an error.
 
     A renewed credential with a lifetime below the warning limit, such as a pod's token that is valid for an
-    hour, would always be reported. So it is a warning only in the last tenth of its lifetime, and an error after it.
+    hour, would always be reported. So it is a warning in the last tenth of its lifetime, and an error after its expiry.
     """
     if one.renewed and one.starts is not None:
         life = one.ends - one.starts
@@ -33,9 +33,10 @@ class Expiry:
 
     cluster: str
     kind: str
-    """``ClientCertificate``, ``Token``, ``ServingCertificate``, or ``LEGACY_TOKEN``, which never expires."""
+    """``ClientCertificate``, ``Token``, ``ServingCertificate``, ``WebhookCA``, or ``LEGACY_TOKEN``, which never
+    expires."""
     name: str
-    """Where the credential is: a kubeconfig, a server's URL, a virtual node."""
+    """Where the credential is, such as a kubeconfig, a server's URL or a webhook."""
     ends: datetime
     starts: datetime | None = None
     renewed: bool = False

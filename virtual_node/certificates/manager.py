@@ -63,7 +63,7 @@ class NodeCertificates:
         *,
         record_event: RecordEvent,
     ) -> list[asyncio.Task[None]]:
-        """Start to reload the certificate and the CA from files, and with ``CSR`` to request and renew it.
+        """Start tasks that reload certificate and CA from files, and with ``CSR`` request and renew the certificate.
 
         Args:
             reloader: returned by ``reloader``.

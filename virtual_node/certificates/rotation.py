@@ -63,12 +63,12 @@ class ServingCertificate:
     """Requests a virtual node's certificate and renews it while ``run`` runs."""
 
     client: Client
-    """Of the upper cluster."""
+    """Client of the upper cluster."""
     node_name: str
     addresses: Sequence[Mapping[str, str]]
     """``status.addresses`` of the virtual node."""
     install: Callable[[Issued], None]
-    """Serves a pair from the next connection on; may raise ConfigError."""
+    """Makes the server use a certificate from the next connection on; may raise ConfigError."""
     record_event: RecordEvent
     """Writes Events on the Node."""
     approve: bool = False
@@ -76,7 +76,7 @@ class ServingCertificate:
     issued: Issued | None = None
     """The certificate that an earlier instance in this process installed; None: none."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    """Wall clock, for tests."""
+    """Returns the wall-clock time; tests replace it."""
     _made: dict[str, str] = field(default_factory=dict)
     """UIDs by name of our requests that are not deleted yet; an empty UID: the response was lost."""
 

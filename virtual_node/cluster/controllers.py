@@ -25,12 +25,12 @@ from virtual_node.controllers.volumes.facade import Volumes
 
 @dataclass(eq=False, repr=False)
 class ClusterControllers:
-    """The controllers that mirror pods and what pods need, without the controllers of the virtual nodes.
+    """The controllers that mirror pods and what pods need; those of Nodes and Leases are not included.
 
     Attributes:
         pods: mirrors the pods.
-        volumes: mirrors claims and volumes; None: not enabled. It runs before the first list of pods is complete.
-        informers: caches of the controllers, beside those of ``ClusterCaches``.
+        volumes: mirrors claims and volumes; None: not enabled. The caller runs it before the pods are listed.
+        informers: informers of the controllers that are not in ``ClusterCaches``; the caller runs them.
     """
 
     context: ClusterContext
@@ -80,7 +80,7 @@ class ClusterControllers:
         self._mirror = EventMirror(context, caches.pods)
 
     def start(self, group: asyncio.TaskGroup) -> None:
-        """Start all controllers except that of volumes; the caches must be complete and the pods adopted."""
+        """Start all controllers except ``volumes``; call it when the caches have synced and the pods are adopted."""
         for name, work in (
             ("pods", self.pods.controller.run()),
             ("namespaces", self._namespaces.run()),

@@ -39,7 +39,7 @@ class CredentialRenewal:
     secrets: list[TokenSecret]
     """The Secrets that hold the tokens."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    """The wall clock, for tests."""
+    """Returns the wall-clock time; tests replace it."""
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -110,7 +110,7 @@ class CredentialRenewal:
 
 
 async def kube_system(context: ClusterContext) -> dict[str, Any]:
-    """Return the lower cluster's namespace kube-system; this is the first request with our credentials.
+    """Return the lower cluster's namespace kube-system; this is the first request with our credentials for it.
 
     Raises:
         ConfigError: the credentials are not accepted; the message has the command that creates new ones.
@@ -128,7 +128,7 @@ async def kube_system(context: ClusterContext) -> dict[str, Any]:
 
 
 def register_again(cluster: str, namespace: str = "NAMESPACE") -> str:
-    """Return the command that writes a new token into the cluster's Secrets."""
+    """Return the command that writes a new token for a lower cluster into its Secrets in the upper cluster."""
     return (
         f"virtual-node lower-cluster register {cluster} --client-kubeconfig LOWER_ADMIN.yaml "
         f"--kubeconfig UPPER.yaml --namespace {namespace}"

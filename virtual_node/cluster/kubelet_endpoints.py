@@ -92,7 +92,7 @@ class KubeletEndpoints:
         self._another_works = False
         """Whether another process will run the clusters that stop; then their open streams continue."""
         self._handed_over: list[tuple[LowerClusterConfig, asyncio.Event]] = []
-        """Clusters that another process runs and that still have streams here; an event ends these streams."""
+        """Clusters that another process runs and that still have streams here, each with an event that ends them."""
 
     async def __aenter__(self) -> Self:
         """Determine the address to publish and read the CA of the callers.
@@ -117,24 +117,24 @@ class KubeletEndpoints:
         await self._certificates.close()
 
     def begin_work(self) -> None:
-        """From now on close listeners at once, because clusters that restart in this process need their ports.
+        """Close listeners without delay from now on, because clusters that restart in this process need the ports.
 
         Called when a replica starts to lead; reverts ``begin_shutdown`` of an earlier leadership.
         """
         self._lame_duck, self._another_works = 0.0, False
 
     def begin_shutdown(self, *, lame_duck: float) -> None:
-        """From now on expect that another process, if there is one, will run the clusters that stop here.
+        """Expect from now on that another process, if there is one, will run the clusters that stop here.
 
-        For some seconds they accept new streams, until callers know the address of the other process. Open streams
-        continue until this process ends, or until ``keep`` is called without their cluster.
+        Their kubelet APIs accept new streams for ``lame_duck`` seconds, until callers know the address of the other
+        process. Open streams continue until this process ends, or until ``keep`` is called without their cluster.
         """
         self._lame_duck, self._another_works = lame_duck, True
 
     def keep(self, clusters: Sequence[LowerClusterConfig]) -> None:
         """End the open streams of handed-over clusters that are not in ``clusters``, after ``drainTimeout``.
 
-        A changed cluster is a different one here: the replica that runs it restarts it and ends its streams.
+        A cluster with a changed configuration counts as missing: its streams end in the replica that runs it, too.
         """
         for cluster, ending in self._handed_over:
             if cluster not in clusters:
@@ -147,7 +147,7 @@ class KubeletEndpoints:
         *,
         cluster: LowerClusterConfig,
     ) -> None:
-        """Drain the streams of a lower cluster in the background; its next instance may start at once anywhere.
+        """Drain the streams of a lower cluster in the background; any process may run the cluster meanwhile.
 
         Args:
             services: the cluster's kubelet APIs.

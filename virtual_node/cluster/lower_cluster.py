@@ -1,7 +1,7 @@
 """One lower cluster: its clients, caches, controllers and virtual nodes, in one task group.
 
-Lower clusters share nothing here, so a failure cannot spread from one to another. The process (``app.py``)
-runs each in a supervised task of its own.
+Lower clusters share no state except ``KubeletEndpoints``, so a failure does not spread from one to another. The
+process (``app.py``) runs each in a supervised task of its own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LowerCluster:
     report: Callable[[], Report] = Report
     """Returns problems that only this process knows, published on the virtual nodes' Leases."""
     identity: Identity | None = None
-    """Holder of these Leases; None: the process itself."""
+    """Holder of these Leases; None: ``this_process()``."""
     nodes: dict[str, NodeController] = field(default_factory=dict)
     leases: dict[str, NodeLeaseController] = field(default_factory=dict)
     holds: dict[str, NodeHold] = field(default_factory=dict)
@@ -67,14 +67,15 @@ class LowerCluster:
 
     @property
     def waits_for(self) -> str:
-        """Return which other process holds a virtual node, so that nothing is mirrored yet; empty: none."""
+        """Return why nothing is mirrored yet: another process holds a virtual node's Lease; empty: not waiting."""
         return next((hold.waits_for for hold in self.holds.values() if hold.waits_for), "")
 
     async def run(self) -> None:
         """Run until cancelled, or until an error that only a restart can resolve.
 
         Raises:
-            ConfigError: a kubeconfig cannot be used.
+            ConfigError: a kubeconfig or a virtual node's name cannot be used.
+            ApiError: a cluster refuses or does not answer before the controllers start.
             ExceptionGroup: a controller failed with an unexpected error.
         """
         settings, config = self.settings, self.config
@@ -197,7 +198,7 @@ class LowerCluster:
         group: asyncio.TaskGroup,
         services: list[KubeletService],
     ) -> None:
-        """Register every virtual node and serve its kubelet API; append the started services to the list."""
+        """Register every virtual node and serve its kubelet API; append the started services to ``services``."""
         for name, node in context.nodes.items():
             service = await self.endpoints.serve(context, caches.pods, node, lower_nodes=caches.lower_nodes)
             services.append(service)

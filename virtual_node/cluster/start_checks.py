@@ -47,7 +47,7 @@ async def refuse_real_nodes(upper: Client, nodes: Iterable[str]) -> None:
 async def refuse_upper_as_lower(context: ClusterContext) -> None:
     """Refuse a lower cluster that is the upper cluster, because every pod would be mirrored onto itself.
 
-    If a cluster forbids the read of kube-system, nothing is refused.
+    If kube-system of a cluster does not exist or may not be read, nothing is refused.
 
     Raises:
         ConfigError: both clusters are the same, or the lower credentials are not accepted.
@@ -62,7 +62,7 @@ async def refuse_upper_as_lower(context: ClusterContext) -> None:
 
 
 def refuse_same_cluster(name: str, lower: Mapping[str, Any], upper: Mapping[str, Any]) -> None:
-    """Compare the namespaces kube-system of both clusters.
+    """Refuse a lower cluster whose namespace kube-system has the same uid as the upper cluster's.
 
     Raises:
         ConfigError: both clusters are the same.

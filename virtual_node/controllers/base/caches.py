@@ -74,7 +74,7 @@ class ClusterCaches:
         """Upper ServiceAccounts, metadata only; None unless pods share tokens."""
 
     def deciding(self) -> Iterator[Informer]:
-        """Yield the informers that decide what is created and deleted; those for capacity are left out."""
+        """Yield the informers that decide what is created and deleted; not those for capacity and ResourceClaims."""
         yield from self.pods.upper.values()
         yield from (
             self.pods.lower,

@@ -25,8 +25,8 @@ from virtual_node.translate.base.ownership import Owner
 
 K = TypeVar("K", bound=Hashable)
 SHORTEST_PAUSE = 0.01
-"""Minimum pause in seconds. Below it, the rest of a pause may be shorter than a clock tick, and a wait for it
-would be a busy loop."""
+"""Minimum pause in seconds, because waiting for less than a clock tick returns immediately and would become a
+busy loop."""
 
 INDEX_UID = "uid"
 INDEX_UPPER_UID = "upper-uid"
@@ -54,7 +54,7 @@ class ClusterContext:
     policy: PolicySet = field(init=False)
     """Decides what pods may request in the lower cluster."""
     overrides: OverrideSet = field(init=False)
-    """What the operator changes in lower pods."""
+    """Changes that the configuration makes to lower pods."""
     options: dict[str, PodOptions] = field(init=False)
     """Translation options of pods, by virtual node."""
 
@@ -100,15 +100,15 @@ class ClusterContext:
     ) -> Controller[K]:
         """Return a controller of this lower cluster, to be run by the caller.
 
-        When one of the API servers answers again after an outage, the controller retries all failed keys at once.
-        Otherwise they would wait for their back-offs, which are long after a long outage.
+        When one of the API servers answers again after an outage, the controller retries all failed keys
+        immediately. Otherwise they would wait for their back-offs, which are long after a long outage.
 
         Args:
             name: in logs and metrics, before the cluster's name.
             reconcile: as in ``Controller``.
             workers: as in ``Controller``.
-            first_delay: of a failing key, in seconds.
-            longest_delay: of a failing key, in seconds.
+            first_delay: first back-off of a failing key, in seconds.
+            longest_delay: longest back-off of a failing key, in seconds.
             flow: as in ``Controller``.
         """
         backoff = ExponentialBackoff(first_delay, longest_delay)
@@ -126,13 +126,13 @@ class ClusterContext:
         return next(iter(self.options.values())).namespace_map(upper)
 
     def lower_key(self, upper_key: str) -> str:
-        """Return the key (namespace/name) of the lower object of the same name as the upper object of a key."""
+        """Return the lower key (namespace/name) for an upper key: the lower namespace and the same name."""
         namespace, _, name = upper_key.partition("/")
         return f"{self.lower_namespace(namespace)}/{name}"
 
 
 def namespace_of(key: str) -> str:
-    """Return the namespace of a key (namespace/name), as the flow of a controller."""
+    """Return the namespace of a key (namespace/name); used as ``flow`` of controllers."""
     return key.partition("/")[0]
 
 
@@ -142,7 +142,7 @@ def requeue_on_change(
     """Queue keys whenever an object changes in an informer, for its old and its new state.
 
     Args:
-        controller: has the queue.
+        controller: its work queue gets the keys.
         sources: informers, each with a function that returns the keys of an object; empty keys are left out.
     """
 

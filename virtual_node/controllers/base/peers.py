@@ -2,8 +2,8 @@
 
 Each process keeps the lower copies equal to the upper objects. If a copy changed and its cached upper object
 did not, then either the copy was edited, or our cache is behind and another process wrote the current state.
-In the second case the two processes would undo each other's writes until our cache has caught up. So read the
-upper object live first.
+In the second case the two processes would undo each other's writes until our cache has caught up. So a process
+reads the upper object live before it writes the copy.
 """
 
 from __future__ import annotations

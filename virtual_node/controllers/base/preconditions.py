@@ -1,4 +1,4 @@
-"""Writes that change only the object that was read, or a new one, not another object of its name.
+"""Writes that change the object that was read, or create one, but never change another object of that name.
 
 Between our read and our write, the object may have been deleted and another object created under its name.
 The API server refuses a patch with ``metadata.uid`` if the object has another uid. It reports that as Invalid

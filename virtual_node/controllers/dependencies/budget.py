@@ -46,7 +46,7 @@ class ObjectBudget:
         self._sums -= Counter({key.namespace: self._sizes.pop(key, 0)})
 
     def fits_now(self, key: ObjectKey) -> bool:
-        """Report, once per stub, whether its object would fit now; the caller then reads the object again."""
+        """Return True, once per stub, if its object would fit now; the caller then reads the object again."""
         size = self._stubs.get(key)
         if size is None or not self._fits(key, size):
             return False

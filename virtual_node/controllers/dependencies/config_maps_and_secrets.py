@@ -79,8 +79,8 @@ class DependencyController:
     async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
         """Ensure that copies of all objects that a pod references exist, before its lower pod is created.
 
-        Returns a Problem for each mandatory object that is missing, in the order of the pod's references. The
-        pod is requeued when one of these objects changes.
+        Returns a Problem for each object that blocks the pod, such as a missing mandatory one, in the order of the
+        pod's references. The pod is requeued when one of these objects changes.
         """
         keys = self._keys(upper.namespace, upper_pod)
         if (problem := self._exceeds(upper.namespace, upper_pod, keys)) is not None:
@@ -238,10 +238,10 @@ class DependencyController:
         return None
 
     async def _hold(self, key: ObjectKey) -> Problem | None:
-        """Occupy a missing object's lower name, for pods that run without it or started while it existed."""
+        """Occupy a missing object's lower name, unless the object is mandatory for all its pods."""
         is_optional = {self._needs[uid][key] for uid in self._users[key]}
         if is_optional == {False}:
-            # It is mandatory for all its pods: some wait for it, and those that run keep the copy as it is.
+            # New pods wait for a mandatory object, and running pods keep its copy as it is.
             return None
         return await self._copies.hold(key, keep_content=False in is_optional)
 
@@ -261,8 +261,8 @@ class DependencyController:
             if token_secrets.token_owner(copy.name, copy.labels):
                 return
             made_by_us = copy.labels.get(names.LABEL_NODE) in self.context.nodes
-            # After a restart, pods need time to register their use of the copy before it is deleted. The same
-            # applies to a copy that was released before the informer showed it.
+            # After a restart, pods need time to register their use of the copy before it is deleted. A copy that
+            # lost its last pod before the informer showed it is checked later, too.
             if initial or (made_by_us and (key not in self._users or self._watches.peek(key) is None)):
                 self.controller.queue.add_after(key, _UNUSED_GRACE)
 

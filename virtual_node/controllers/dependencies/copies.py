@@ -196,7 +196,7 @@ class Copies:
         return ownership.is_owned_by(copy, self.context.cluster_id, key.namespace, upper_uid=uid)
 
     def _lower_name(self, key: ObjectKey) -> tuple[str, str]:
-        """Return namespace and name of an object's copy. That of the root CA is renamed: each cluster has its own."""
+        """Return namespace and name of an object's copy. The root CA's copy is renamed: each cluster has a root CA."""
         name = key.name
         if key.kind == "ConfigMap" and name == service_account.ROOT_CA:
             name = service_account.root_ca_name(self.context.cluster_id)

@@ -46,7 +46,7 @@ class ObjectPolls:
     client: Client
     """The upper cluster."""
     on_change: Callable[[ObjectKey], None]
-    """Called when a read shows another state than the one before."""
+    """Called when a read shows another state than the previous read."""
     budget: ObjectBudget
     """Decides which objects are kept with their content."""
     _queues: dict[str, dict[ObjectKey, _Polled]] = field(default_factory=dict)

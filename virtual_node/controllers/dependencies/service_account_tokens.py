@@ -5,8 +5,8 @@ A pod's ServiceAccount is only valid in the upper cluster. So the upper cluster 
 lower kubelet updates the mounted file when the Secret changes, as it would for a token of its own cluster.
 
 A pod has a Secret of its own, or pods share Secrets (``translate/pods/token_secrets.py``). A Secret's id is the
-pod's uid, or a hash if it is shared. Pods that started before a change of the setting keep their Secrets. Several
-processes may share a lower cluster. Each keeps the Secrets of its own nodes' pods.
+pod's uid, or a hash if it is shared. Pods that started before a change of ``identities.tokens`` keep their
+Secrets. Several processes may share a lower cluster. Each keeps the Secrets of its own nodes' pods.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class IdentityController:
     caches: ClusterCaches
     node_uid: Callable[[str], str]
     """Returns the uid of a virtual node's Node; empty: unknown."""
-    # All of the following are by the Secret's id.
+    # All of the following are by TokenSecret.id.
     _named: dict[str, Where] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
     """Loop time at which a Secret's tokens must be renewed."""
     _found_for: set[str] = field(default_factory=set)
-    """Secrets of pods that the cache has not shown, and that were not released."""
+    """Secrets of an earlier process, until the cache shows their pod or ``forget_pod`` is called."""
     _foreign: set[str] = field(default_factory=set)
-    """Ids of Secrets with a name that an unmanaged Secret has."""
+    """Secrets that cannot be written, because an unmanaged Secret has the name."""
 
     def __post_init__(self) -> None:
         """Register handlers for the lower Secrets and the ServiceAccounts."""
@@ -129,7 +129,7 @@ class IdentityController:
         return []
 
     def adopt(self, upper: Object) -> None:
-        """Keep the Secrets of a pod that an earlier process created; recreate a missing Secret."""
+        """Keep the token Secrets of a lower pod that an earlier process created; recreate a missing Secret."""
         lower = self.caches.pods.lower_pod(upper.uid)
         upper_pod = upper.to_dict()
         options = self._options_of(upper_pod)
@@ -141,7 +141,7 @@ class IdentityController:
                 self.controller.queue.add(secret.id)
 
     def forget_pod(self, uid: str) -> None:
-        """Requeue the Secret of an upper pod that is gone, so that it is deleted; a shared one some time later."""
+        """Requeue the Secret of an upper pod that is gone for deletion, and unused shared Secrets after a delay."""
         self._found_for.discard(uid)
         self._forget(uid)
         if uid in self._named:
@@ -192,7 +192,7 @@ class IdentityController:
         return bool(readers)
 
     async def _reconcile_unread(self, of: str, shared: SharedSecret) -> Result | None:
-        """Delete a shared Secret, unless pods mount it that have finished or are being deleted."""
+        """Delete a shared Secret, unless finished or terminating pods still mount it."""
         async with shared.lock:
             if shared.users:
                 return Result(requeue_after=_RECHECK)
@@ -206,11 +206,11 @@ class IdentityController:
             await self._store.remove(of, where)
             self._named.pop(of, None)
             self._found_for.discard(of)
-            self.controller.queue.drop_delayed(of)  # the time of the renewal, most of an hour later
+            self.controller.queue.drop_delayed(of)  # the scheduled renewal, which may be most of an hour away
 
     async def _renew(self, secret: TokenSecret, upper: Object, upper_pod: dict[str, Any]) -> Result | None:
         if self._is_fresh(secret.id, self._where(upper_pod, secret)):
-            # Renewed after this was scheduled. The queue keeps the earlier of two times for one key.
+            # Renewed after this reconcile was scheduled. The queue keeps the earlier of two times for one key.
             left = self._due[secret.id] - asyncio.get_running_loop().time()
             return Result(requeue_after=min(left, _RECHECK) if secret.node else left)
         was_foreign = secret.id in self._foreign

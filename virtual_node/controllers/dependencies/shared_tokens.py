@@ -56,7 +56,7 @@ class SharedTokens:
     """Called with the id of a Secret when its ServiceAccount has changed."""
     _secrets: dict[str, SharedSecret] = field(default_factory=dict)
     _bound: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Uids of the Node and the ServiceAccount that a token is bound to."""
+    """Uids of the Node and the ServiceAccount that a token is bound to, by the Secret's id."""
     _uses: dict[str, list[str]] = field(default_factory=dict)
     """Ids of the Secrets of a pod, by upper uid."""
 
@@ -99,7 +99,7 @@ class SharedTokens:
         self._bound.pop(of, None)
 
     def holds(self, of: str, secret: Mapping[str, Any]) -> None:
-        """Record the token that a Secret holds."""
+        """Record the uids that the token in a Secret is bound to."""
         with contextlib.suppress(ValueError, StopIteration):
             self._bound[of] = bound_to(base64.b64decode(next(iter(secret["data"].values()))).decode())
 

@@ -43,7 +43,7 @@ class ObjectWatches:
     on_change: Callable[[ObjectKey], None]
     """Called when an object has changed."""
     limits: LimitsConfig
-    """Maximum number of watched objects; the others are polled."""
+    """Maximum numbers of watches and of bytes; objects without a watch are polled."""
     _watched: Counter[str] = field(default_factory=Counter)
     """Number of watches by namespace."""
     _informers: dict[ObjectKey, tuple[Informer, asyncio.Task[None]]] = field(default_factory=dict)

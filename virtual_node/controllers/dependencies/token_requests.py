@@ -71,6 +71,6 @@ async def filled(
 
 
 def pause_until_renewal(expires: datetime, now: datetime) -> float:
-    """Return the seconds until a token is renewed that was issued now."""
+    """Return the seconds after which to renew a token that was issued at ``now``."""
     remaining = (expires - now).total_seconds()
     return max(MINIMUM_PAUSE, min(remaining * _REFRESH_AT, _REFRESH_AFTER))

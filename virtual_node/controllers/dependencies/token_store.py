@@ -78,7 +78,7 @@ class TokenStore:
         """
         namespace, name = where
         lower = self._context.lower
-        # Not in the cache: too new, gone, or no longer ours.
+        # A Secret that is not in the cache is too new, gone, or no longer ours.
         secret = self.cached(where) or await find_object(lower, resources.SECRETS, name, namespace=namespace)
         if secret is None:
             return

@@ -30,7 +30,7 @@ from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.translate.pods import events
 
 _NORMAL_QPS = 20.0
-"""Normal events written per second in the long run, chosen above Kubernetes' own churn limit of 20 pods/s."""
+"""Normal events written per second in the long run, the same as Kubernetes' own churn limit of 20 pods/s."""
 _NORMAL_BURST = 50
 _NORMAL_BUFFER = 20_000
 """Maximum number of waiting Normal events; the oldest are dropped first."""
@@ -94,7 +94,7 @@ class EventMirror:
             asyncio.get_running_loop().call_later(_LATE, self._mirror, changed, {})
 
     def _of_our_pod(self, event: Object) -> Object:
-        """Drop an event of another pod from a list: a cluster may have 100,000 events of pods that are gone."""
+        """Return the event; an empty object if it is of another pod: there may be 100,000 events of deleted pods."""
         return _NOTHING if self._lower_pod(event) is None else event
 
     def _lower_pod(self, event: Object) -> Object | None:
@@ -103,7 +103,7 @@ class EventMirror:
         return None if lower is None or lower.uid != involved.get("uid") else lower
 
     async def _copied(self, suffixes: Collection[str]) -> dict[str, int]:
-        """Return the fingerprints of our copies with these suffixes of names, by key; without an answer, none.
+        """Return the fingerprints of our copies whose names have these suffixes, by key; empty: none, or no answer.
 
         A tenant can write such an event, too. But its fingerprint covers the content, so it only replaces an equal
         copy in the tenant's own namespace.

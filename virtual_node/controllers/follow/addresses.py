@@ -1,7 +1,7 @@
 """Writes the addresses of a copied Ingress or Gateway to the status of the upper object.
 
-Several lower clusters write to one status. Each adds its addresses, and removes only those that it has written. It
-records them on its copy before it writes them, because upper users can write the upper object.
+Several lower clusters write to one status. Each adds its addresses, and removes only those that it has written. Its
+copy records them before they are written, because upper users can change the upper object.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from virtual_node.translate.follow import addresses as translate
 async def report(
     context: ClusterContext, kind: Kind, upper: Object | None, copy: Object, *, is_leaving: bool = False
 ) -> None:
-    """Update the upper status.
+    """Write the addresses of a copy to the upper status, and record them on the copy.
 
     Args:
         context: the two clusters.
@@ -48,7 +48,7 @@ async def report(
             subresource="status",
         )
     if not is_leaving and any(entry not in current for entry in earlier):
-        # At once, so that a wrong record removes an address of another cluster at most once.
+        # Otherwise a wrong record would remove another cluster's address each time.
         await _record(context, kind, copy, current)
 
 

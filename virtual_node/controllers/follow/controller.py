@@ -1,4 +1,4 @@
-"""Copies upper objects of one kind to the lower cluster for the pods that run there, by the rules of Services.
+"""Copies upper objects of one kind to the lower cluster for the pods that run there, as is done for Services.
 
 An object is copied while its namespace has pods on our virtual nodes. The work queue is keyed by the upper object
 (``namespace/name``). ``reconcile`` compares the caches and writes the difference, so it may run at any time.
@@ -36,7 +36,7 @@ _BATCH = 1.0
 _BEHIND = 5.0
 """Seconds until a requeue while a cache is behind."""
 _PER_SECOND = 100
-"""Objects of one namespace that changes of pods and namespaces add to the work queue in a second."""
+"""Objects per second and namespace that are queued after changes of pods and namespaces."""
 _WORKERS = 4
 _NAMESPACE = "namespace"
 _SELECTING = "selecting"
@@ -110,7 +110,7 @@ class FollowController:
             await asyncio.sleep(_FOREIGN_AGAIN)
 
     async def reconcile(self, key: str) -> Result | None:
-        """Update or delete the copy of one object."""
+        """Create, update or delete the copy of one object."""
         upper = self._upper.store.get(key)
         for copy in self._copies.misplaced(key):
             # The configuration has changed and maps the upper namespace to another lower one now.
@@ -150,7 +150,7 @@ class FollowController:
                 if not isinstance(outcome, Problem):
                     await self._delete_renamed(upper.key)
             else:
-                await self._remove(upper.key)  # it would use a Secret that is not ours
+                await self._remove(upper.key)  # the copy would use a Secret that is not ours
             if (copy := self._copies.of(upper.key)) is not None:
                 await addresses.report(self.context, self.kind, upper, copy)
         except UntranslatableError as error:

@@ -84,8 +84,8 @@ class FollowedCopies:
     def renamed(self, key: str) -> list[Object]:
         """Return copies of an upper object with other names that select pods of our virtual nodes.
 
-        Such a copy is named after an earlier first virtual node. The lower cluster refuses evictions of pods with two
-        budgets.
+        Such a copy's name was derived when another virtual node was the first one. The lower cluster refuses to evict
+        pods with two PodDisruptionBudgets.
         """
         namespace, name = self._lower_name(key)
         found = self.lower.store.by_index(INDEX_UPPER, key)
@@ -99,8 +99,8 @@ class FollowedCopies:
     async def ensure(self, upper: Object, spec: dict[str, Any]) -> Problem | float | None:
         """Create or patch a copy.
 
-        Returns a Problem if its name or namespace is not ours, the seconds until the next try, or None: the copy is
-        equal to ``spec``.
+        Returns a Problem (its name or namespace is not ours, or another program keeps changing it), the seconds until
+        the next try, or None: nothing is left to do for now.
 
         Raises:
             ApiError: the lower cluster refuses; the caller retries.

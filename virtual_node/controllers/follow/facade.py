@@ -1,4 +1,4 @@
-"""The controllers for the ``follow`` of one lower cluster."""
+"""Creates and runs the controllers of the kinds that ``follow`` of one lower cluster names."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Follow:
                 group.create_task(controller.run())
 
     async def ready(self, namespace: str, uid: str) -> Problem | None:
-        """Return why a new pod must not start yet: a NetworkPolicy of its upper namespace has no current copy.
+        """Return why a new pod must not start yet; None: every NetworkPolicy of its namespace has a current copy.
 
-        The pod is requeued when every NetworkPolicy has one.
+        A pod that must not start is requeued when every NetworkPolicy has one.
         """
         policies = self._controllers.get(NETWORK_POLICIES.resource.plural)
         return None if policies is None else await policies.pending.wait(namespace, uid)
 
     def forget_pod(self, uid: str) -> None:
-        """Do not requeue the pod of a uid, because it is gone."""
+        """Forget a pod that is gone, so that it is not requeued."""
         for controller in self._controllers.values():
             controller.pending.forget_pod(uid)

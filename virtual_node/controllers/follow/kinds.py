@@ -19,7 +19,7 @@ _LONGEST = 253
 
 
 def _own_name(name: str, node: str) -> str:
-    """Return a lower name that differs for each process, because the number in a copy counts the pods of one process."""
+    """Return a lower name that differs for each process, because a copied budget counts the pods of one process."""
     suffix = hashlib.sha256(node.encode()).hexdigest()[:8]
     return f"{name[: _LONGEST - 9]}-{suffix}"
 
@@ -39,7 +39,7 @@ class Kind:
     depends_on_pods: bool = False
     depends_on_services: bool = False
     addresses: AddressField | None = None
-    """The addresses in the status of copies that are written to the upper status."""
+    """The status field of copies whose addresses are written to the upper status; None: there is none."""
     is_optional: bool = False
     """Whether a cluster may lack the API, because it is a CustomResourceDefinition."""
     left_out: tuple[str, ...] = ()

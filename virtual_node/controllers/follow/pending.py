@@ -60,7 +60,7 @@ class PendingCopies:
             self._remove(upper.key)
 
     def forget(self, key: str) -> None:
-        """Note that an object has no copy and nothing was reported."""
+        """Note that an object has no copy, and forget what was reported about it."""
         self._reported.pop(key, None)
         self.note(key)
 
@@ -71,7 +71,7 @@ class PendingCopies:
             self.report(upper, reason, message)
 
     def report(self, upper: Object, reason: str, message: str) -> None:
-        """Write an event once for each state of an object."""
+        """Write an event, unless the last one about the object was the same."""
         if self._reported.get(upper.key) != (upper.uid, message):
             self._reported[upper.key] = (upper.uid, message)
             self.context.warn(upper, reason, message)
@@ -79,7 +79,7 @@ class PendingCopies:
     async def wait(self, namespace: str, uid: str) -> Problem | None:
         """Wait a limited time until all objects of an upper namespace have current copies; return why they have not.
 
-        If one of them cannot get a copy, the pod of the uid is requeued when none is missing any more.
+        If a Problem is returned, the pod of the uid is requeued when no copy is missing any more.
 
         Raises:
             Unavailable: no copy has failed, but not all exist yet; the caller retries.
@@ -107,7 +107,7 @@ class PendingCopies:
         self._blocked.pop(uid, None)
 
     async def _changed(self, missing: Callable[[], Problem | None]) -> Problem | None:
-        """Return the result of ``missing`` once it is final, or after a limited time."""
+        """Return the result of ``missing`` when it is None or has a message, or after ``_SECONDS``."""
         self._waiting += 1
         try:
             async with asyncio.timeout(_SECONDS):

@@ -1,4 +1,4 @@
-"""The pods and namespaces that decide which objects follow pods into a lower cluster, and how they look there."""
+"""The pods and namespaces that decide which objects follow pods into a lower cluster, and what the copies contain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Surroundings:
     _live: defaultdict[str, dict[str, Labels]] = field(default_factory=lambda: defaultdict(dict))
     """Labels of pods that have not finished, by upper namespace and uid; only if ``on_pods`` was called."""
     _used: set[str] = field(default_factory=set)
-    """Lower namespaces with lower pods; current until ``_used_until``, a time of the loop."""
+    """Lower namespaces with our lower pods; current until ``_used_until`` (loop time)."""
     _used_until: float = 0.0
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Surroundings:
         """Report whether one of our lower pods is in a lower namespace."""
         now = asyncio.get_running_loop().time()
         if now >= self._used_until:
-            # Computed once for all objects that are reconciled at the same time, because a namespace may have thousands.
+            # Computed at most once per second, because thousands of objects may be reconciled at the same time.
             self._used = {pod.namespace for pod in self.caches.pods.lower.store.list()}
             self._used_until = now + 1.0
         return namespace in self._used

@@ -38,8 +38,8 @@ class Found:
     """The contents of a namespace."""
 
     others: list[str] = field(default_factory=list)
-    """``pods web``, …: some objects of other owners, and all claims, even ours, because they hold data. The
-    namespace is deleted only if this is empty."""
+    """``pods web``, …: some objects of other owners. Claims count as such even if they are ours, because they
+    hold data. The namespace is deleted only if this is empty."""
     pods: int = 0
     """Number of our pods."""
 
@@ -113,7 +113,7 @@ class Leftovers:
                 continue
             except NotFound:
                 if not resource.group:
-                    raise  # Kubernetes' own kinds always exist, so this response is not from an API server
+                    raise  # kinds of the core group always exist, so this response is not from an API server
                 return
             yield _entries(page, "items")
             token = (page.get("metadata") or {}).get("continue")

@@ -31,7 +31,7 @@ from virtual_node.translate.objects import namespaces as translate
 _OURS_ENDING = 5.0
 """Seconds between two checks while our pods in the namespace terminate."""
 _OTHERS_THERE = 600.0
-"""Seconds between two checks while objects of other owners prevent the deletion of a namespace."""
+"""Seconds between two checks while other owners' objects, or unknown contents, prevent a namespace's deletion."""
 
 
 @dataclass(eq=False, repr=False)
@@ -132,7 +132,7 @@ class Namespaces:
         return from_dict(created)
 
     def _objection(self, lower: Object, upper_name: str) -> Problem | None:
-        """Return why a lower namespace must not be used for an upper one; None: it may. One mark of ours suffices."""
+        """Return why a lower namespace must not be used for an upper one; None: it may. One valid mark suffices."""
         cluster, cluster_id = self.context.name, self.context.cluster_id
         marks = translate.marks(lower)
         if (cluster_id, upper_name) in marks or marks == [(cluster_id, "")]:
@@ -212,7 +212,7 @@ class Namespaces:
         return False
 
     def _upper_names(self, lower: Object) -> list[str]:
-        """Return the upper namespaces that a lower namespace's marks name; first the one that maps to it."""
+        """Return the upper namespaces in a lower namespace's ownership marks, first the one that maps to it."""
         found = translate.upper_names(lower)
         return sorted(found, key=lambda name: self.context.lower_namespace(name) != lower.name)
 

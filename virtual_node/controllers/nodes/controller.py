@@ -53,7 +53,7 @@ class NodeController:
     ready: bool | None = None
     _written_at: float = 0.0
     _unready_since: float | None = None
-    """Loop time since which there are selected lower nodes and none is Ready; None: this is not so."""
+    """With autoscaling: loop time since which lower nodes are selected, but none is Ready; None: otherwise."""
 
     def __post_init__(self) -> None:
         """Register handlers on the caches."""
@@ -138,7 +138,10 @@ class NodeController:
         return True, "KubeletReady", f"Lower cluster {name} is ready ({self.capacity.ready_nodes} nodes)"
 
     def _waits_for_nodes(self) -> bool:
-        """Report whether the lower cluster can add nodes, and has none, or none was Ready for less than ``provisionSeconds``."""
+        """Report whether to wait for autoscaling to add a lower node.
+
+        True if no lower node is selected, or if all became unready less than ``provisionSeconds`` ago.
+        """
         growth = self.config.autoscaling
         if growth is None or not self.capacity.selected_nodes:
             return growth is not None
@@ -242,8 +245,8 @@ def _taints(node: NodeConfig) -> list[dict[str, str]]:
 def _followed_capacity(node: NodeConfig, caches: ClusterCaches, *, changed: Callable[[], None]) -> Capacity:
     """Return a virtual node's capacity, which handlers on the informers keep current.
 
-    Every change of a lower node or of an unmanaged pod updates its entry. ``changed`` is called after every change
-    that may change the sums, which are written to the upper cluster at most a few times per second.
+    Every change of a lower node or of an unmanaged pod updates its entry and calls ``changed``. The sums are
+    written to the upper cluster at most a few times per second.
     """
     capacity = Capacity(
         node_selector=node.node_selector, reserve=node.capacity.reserve, autoscaling=node.autoscaling

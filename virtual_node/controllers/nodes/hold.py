@@ -47,7 +47,8 @@ class Identity:
 
     name: str
     is_exclusive: bool
-    """Whether only one process uses ``name``, as under leader election. Otherwise a socket per node decides who does."""
+    """Whether only one process uses ``name``, as under leader election. Otherwise a socket per node decides which
+    process uses it."""
 
 
 def this_process() -> Identity:
@@ -93,7 +94,7 @@ def may_hold(
 
 @dataclass(eq=False, repr=False)
 class NodeHold:
-    """One virtual node's Lease, from before the node is registered until it is no longer mirrored."""
+    """Takes a virtual node's Lease before the node is registered, and releases it when mirroring has ended."""
 
     context: ClusterContext
     name: str
@@ -149,7 +150,7 @@ class NodeHold:
             self.waits_for = ""
 
     async def release(self) -> None:
-        """Release the Lease, so that another process takes it at once. If the request fails, that process waits until it expires."""
+        """Release the Lease, so that another process can take it before it expires. Errors are only logged."""
         try:
             async with asyncio.timeout(_RELEASING):
                 upper = self.context.upper
@@ -197,7 +198,7 @@ class NodeHold:
             )
 
     def _lock(self) -> None:
-        """Bind the socket that makes the shared identity exclusive; if it cannot be bound, a unique one is used."""
+        """Bind the socket that makes the shared identity exclusive; if that fails, a unique identity is used."""
         if self.identity.is_exclusive or self._socket is not None:
             return
         key = f"{self.context.cluster_id}/{self.name}".encode()

@@ -35,7 +35,7 @@ class NodeLeaseController:
 
     context: ClusterContext
     name: str
-    """The virtual node's."""
+    """Name of the virtual node and of its Lease."""
     node: NodeController
     """Registers the node; the Lease is created after that."""
     hold: NodeHold

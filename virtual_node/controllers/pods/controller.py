@@ -11,7 +11,7 @@ number of times.
     deleting     exists         delete the lower pod with the upper grace period, keep mirroring status
     deleting     gone           write the last status, then delete the upper pod finally
     finished     gone           nothing: its status is final
-    finished     not finished   delete the lower pod: its result is not used, its owner has started another pod
+    finished     not finished   delete the lower pod: its result is not used, its owner may have started another pod
     exists       never existed  create dependencies, then the lower pod
     exists       existed, gone  set phase Failed: never start a pod twice under one uid without a trace
     exists       unschedulable  with ``onUnschedulable: Reject`` delete the lower pod, set phase Failed (with
@@ -47,7 +47,7 @@ from virtual_node.translate.base.ownership import mirrored_as, ownership_labels
 from virtual_node.translate.pods.rejection import rejection
 
 _BREATH = 100
-"""Pods decoded before control returns to the event loop."""
+"""Number of pods that ``adopt_all`` handles before control returns to the event loop."""
 _STATUS_FIRST = 1
 """Queue priority of changed lower pods, ahead of pods to create. In a burst of thousands of pods, the first
 ones are reported Running while the last ones are still being created."""
@@ -86,7 +86,7 @@ class PodController:
         self.enqueue(uid)
 
     async def resync(self, period: float) -> None:
-        """Enqueue every pod each ``period`` seconds from the caches, in case an event was missed."""
+        """Enqueue every cached pod once per ``period`` seconds, in case an event was missed."""
         while True:
             await asyncio.sleep(period)
             self.enqueue_all()
@@ -187,7 +187,7 @@ class PodController:
             record = self._records[uid] = PodRecord(wanted_at=asyncio.get_running_loop().time())
         may_start = lower is None and self._may_start(upper, record)
         if not may_start:
-            # Other pods of the namespace must not wait for a retry of this pod, which never comes.
+            # This pod is not retried, so other pods of the namespace must not wait for its retry.
             self.creator.refusals.forget(uid)
         if lower is not None and (not record.observed or record.last_lower is not lower):
             record.saw(lower)
@@ -247,7 +247,7 @@ class PodController:
         live = await live_reads.lower_pod_of(self.context, upper, known_uid=record.lower_uid)
         if live is not None:
             await self._claim_again(upper, live)
-            # The cache may be behind. Then its event requeues the pod, and this requeue is only a safeguard.
+            # The cache may be behind. Then the missing event requeues the pod, and this requeue is only a safeguard.
             return Result(requeue_after=live_reads.BEHIND)
         if has_finished:
             record.is_gone = True

@@ -102,7 +102,7 @@ class PodCreator:
             self.volumes.forget_pod(uid)
 
     def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective) -> str:
-        """Return why configuration, policy or fields keep the pod out of this lower cluster; empty: it may run."""
+        """Return why configuration, policy or its fields keep the pod out of this lower cluster; empty: it may run."""
         if why := self._eligibility.why_not(upper_pod):
             return why
         if self.volumes is None and claim_names(upper_pod):

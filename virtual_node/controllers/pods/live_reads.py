@@ -58,7 +58,7 @@ async def upper_exists(context: ClusterContext, uid: str, lower: Object) -> bool
 async def has_upper_pod(context: ClusterContext, lower: Object) -> bool:
     """Report whether the upper cluster has the pod that a lower pod was created for. Reads live.
 
-    One of the two marks that a lower pod carries suffices, so changing only one does not get the pod deleted.
+    The uid label or the ``made-for`` annotation suffices, so changing only one does not get the pod deleted.
     """
     upper = await _upper_named_as(context, lower)
     return upper is not None and ownership.is_made_for(lower, context.cluster_id, upper["metadata"])

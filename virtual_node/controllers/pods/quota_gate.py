@@ -109,7 +109,7 @@ class QuotaGate:
         return namespace.why.get(demand, "")
 
     def follow(self, uid: str, name: str, demand: str, now: float) -> Wakes:
-        """Add a pod that has not been tried to the queue, after the waiting pods of its demand."""
+        """Add a pod to the queue of its namespace, after the waiting pods of the same demand."""
         namespace = self._namespaces.setdefault(name, _Namespace(tried=now))
         self._known[uid] = (name, demand)
         namespace.waiting.setdefault(demand, OrderedDict())[uid] = None

@@ -53,7 +53,7 @@ class PodRecord:
     """Digest of the part of the last status that the upper cluster did not store, because its version does
     not know the fields; 0: it stored all. This part is not sent again."""
     wanted_at: float = 0.0
-    """Loop time at which the upper pod was first seen; 0: its delay was already measured."""
+    """Loop time at which the upper pod was first seen; 0: the time until its lower pod was already measured."""
     changed_at: float = 0.0
     """Loop time of the first lower change that is not in the upper cluster yet; 0: none."""
     refused: str = ""

@@ -19,9 +19,9 @@ from virtual_node.controllers.pods.record import PodRecord
 _BASE, _LONGEST = 0.1, 60.0
 """Seconds until a single pod is tried again: after its first refusal, and at most."""
 _PER_SECOND, _BURST = 5.0, 50
-"""Tries of refused pods of one namespace: per second, and at once."""
+"""Tries of refused pods of one namespace: per second, and in a burst."""
 _ALL_PER_SECOND, _ALL_BURST = 50.0, 200
-"""Tries of refused pods of all namespaces of a lower cluster: per second, and at once."""
+"""Tries of refused pods of all namespaces of a lower cluster: per second, and in a burst."""
 
 
 class Pacer:
@@ -32,7 +32,7 @@ class Pacer:
 
         Args:
             rate: times per second.
-            burst: number of times that may be the same.
+            burst: number of calls that may get the same time.
         """
         self._step = 1 / rate
         self._slack = (burst - 1) * self._step
@@ -67,7 +67,7 @@ class Refusals:
         self._wake = wake
 
     def pause(self, uid: str, record: PodRecord) -> Result | None:
-        """Return the requeue of a pod that was refused before and must still wait; None: it may be tried."""
+        """Return the requeue of a refused pod that must still wait; None: the pod may be tried."""
         now = _now()
         self._wake_all(self._gate.ask(uid, now))
         seconds = max(self._gate.pause(uid, now), record.retry_at - now)
@@ -91,7 +91,7 @@ class Refusals:
             uid: of the pod.
             namespace: the lower namespace.
             spec: of the lower pod.
-            message: of the lower API server: ``pods "a" is forbidden: exceeded quota: …``.
+            message: error of the lower API server: ``pods "a" is forbidden: exceeded quota: …``.
         """
         why = message.partition("forbidden: ")[2] or message
         self._wake_all(self._gate.refused(uid, namespace, _demand(spec), _now(), why=why))

@@ -46,8 +46,7 @@ class PodRemover:
             grace = self._grace(lower, None)
             await delete_only(self.context.lower, resources.PODS, lower, grace_period_seconds=grace)
         elif lower is None:
-            # Only now, because the lower pod may read any object of the names that it references until it has
-            # terminated.
+            # Only now, because until it has terminated, the lower pod may read every object that it references.
             self.creator.forget_pod(uid)
             last = record.last_lower if record is not None else None
             if last is not None and (live := await self._stripped(last)):
@@ -55,7 +54,7 @@ class PodRemover:
         return None
 
     async def upper_deleting(self, upper: Object, lower: Object | None, record: PodRecord) -> Result | None:
-        """Delete the lower pod of an upper pod that is being deleted; once it is gone, delete the upper pod."""
+        """Delete the lower pod of an upper pod that is being deleted, and when that is done, the upper pod."""
         if lower is not None:
             return await self._end_lower_pod(upper, lower, record)
         made = record.lower_uid or mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
@@ -93,8 +92,8 @@ class PodRemover:
     async def upper_finished(self, upper: Object, lower: Object) -> Result:
         """Delete the running lower pod of a finished upper pod, with the lower pod's own grace period.
 
-        A kubelet, too, stops pods that are in a terminal phase in the API (pod_workers.go, UpdatePod). This
-        happens if a create request of a killed process arrives after its successor has reported the pod lost.
+        A kubelet, too, stops pods that are in a terminal phase in the API (pod_workers.go, UpdatePod). A lower
+        pod can outlive its upper pod if a killed process's create request arrives after the pod was reported lost.
         Both clusters are read live, because a lower pod that has just finished looks the same in a cache that
         is behind.
         """
@@ -109,7 +108,7 @@ class PodRemover:
         return Result(requeue_after=live_reads.BEHIND)
 
     async def reject(self, upper: Object, lower: Object, reason: str, message: str) -> Result | None:
-        """Delete a lower pod that its cluster cannot place, and fail the upper pod.
+        """Delete a lower pod that its cluster cannot schedule, and fail the upper pod.
 
         Returns a requeue if the lower pod has changed meanwhile: it may have a node now.
         """
@@ -136,9 +135,9 @@ class PodRemover:
         return await live_reads.itself(self.context.lower, last)
 
     def _grace(self, lower: Object, grace: int | None) -> int | None:
-        """Return a grace period with which a lower pod with claims stays until its kubelet has stopped it.
+        """Return ``grace``, or with shared storage and claims a grace period of at least 1 s.
 
-        Without a grace period, the API server removes the pod at once, and its containers may still write.
+        With 0 s, the API server removes the pod immediately, and its containers may still write to the volumes.
         """
         spec = lower.spec or {}
         is_shared = self.context.config.volumes.shared

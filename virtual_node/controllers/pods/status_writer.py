@@ -25,7 +25,7 @@ from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods import synthetic_status
 
 _MINOR_PATCH_DELAY = 9.0
-"""Seconds after creation for which a status without news waits to be written with the next lower status.
+"""Seconds after a lower pod's creation for which a minor patch (``_is_minor_patch``) waits for the next lower status.
 A busy lower cluster needs several seconds from a pod's creation to its first container status."""
 _MAX_MINOR_PATCH_DELAY = 60.0
 """Limit of this delay while pods of the lower cluster start slowly, as after the creation of many pods."""
@@ -34,13 +34,13 @@ _MINOR_FIELDS = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 @dataclass(eq=False, repr=False)
 class StatusWriter:
-    """Patches pods/status in the upper cluster, only with changes and only for the pod of that uid."""
+    """Patches pods/status in the upper cluster: only changed fields, and only if the pod still has the same uid."""
 
     context: ClusterContext
     devices: Callable[[Object], str] = lambda _lower: ""
     """Returns the annotation with the devices of a lower pod; empty: none is known."""
     _last_start: tuple[float, float] = (0.0, 0.0)
-    """When a pod's first status with news was written (loop time), and how long after the pod's creation."""
+    """Last write of more than a minor patch for a starting pod: loop time, and seconds since creation."""
 
     def __post_init__(self) -> None:
         """Create without any IO."""
@@ -49,8 +49,8 @@ class StatusWriter:
     async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         """Update the upper status from the lower pod's status.
 
-        Returns a requeue if the patch would only carry our annotation or "scheduled". The next lower status
-        nearly always comes before that and includes them, which saves one write per pod.
+        Returns a requeue if the pod is new and the patch minor (``_is_minor_patch``). The next lower status nearly
+        always comes before the requeue and is written with these changes, which saves one write per pod.
         """
         pair = (upper.resource_version, lower.resource_version)
         if record.compared == pair:
@@ -101,7 +101,7 @@ class StatusWriter:
         return None
 
     def _minor_patch_delay(self, now: float) -> float:
-        """Return the delay of a status without news. While pods start slowly, it is longer than their start."""
+        """Return the delay of a minor patch in seconds. While pods start slowly, it is longer than their start."""
         at, seconds = self._last_start
         delay = min(1.5 * seconds, _MAX_MINOR_PATCH_DELAY)
         return delay if now - at < delay and delay > _MINOR_PATCH_DELAY else _MINOR_PATCH_DELAY

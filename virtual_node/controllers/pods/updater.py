@@ -43,7 +43,7 @@ class PodUpdater:
         """Update the lower pod's spec and metadata to the upper pod's, if those changed.
 
         Labels and annotations that were changed in the lower cluster are restored. Images and resources are
-        not, because admission or an autoscaler there may have set them.
+        not, because admission or an autoscaler of that cluster may have set them.
 
         Raises:
             ApiError: the lower cluster does not accept the change for now; the caller retries.
@@ -55,7 +55,7 @@ class PodUpdater:
         if is_same_request:
             record.synced = upper
             if record.followed is not None and _same_metadata(record.followed, shown):
-                record.followed = shown  # the older object would stay in memory
+                record.followed = shown  # otherwise the older object would stay in memory
                 return
         lower = record.written or lower
         upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
@@ -129,7 +129,7 @@ class PodUpdater:
         record: PodRecord,
         patches: Iterable[tuple[Mapping[str, Any] | None, str | None]],
     ) -> int | None:
-        """Send patches. The pod's own is the last, because its annotation records what was requested.
+        """Send patches. The patch without subresource is the last, because its annotation records what was requested.
 
         Returns the generation at which the lower pod has the changes, or 0 if any was refused. None: the pod
         is gone.

@@ -72,7 +72,7 @@ class ServiceController:
         self._slices = upper_slices(self.context.upper)
 
     async def run(self) -> None:
-        """Mirror until cancelled, if ``enableControllers`` includes it; wait for a lower cluster that is down."""
+        """Mirror until cancelled if ``enableControllers`` has ServiceControllers; wait for a cluster that is down."""
         if not self._is_enabled:
             return
         self._endpoints = endpoints = await self._choose()
@@ -93,7 +93,7 @@ class ServiceController:
             group.create_task(self.controller.run(), name=f"{self.context.name} services")
 
     async def reconcile(self, key: str) -> Result | None:
-        """Update or delete the copy of one Service and its endpoints."""
+        """Create, update or delete the copy of one Service and its endpoints."""
         upper = self.caches.upper_services.store.get(key)
         lower_namespace = self.context.lower_namespace(namespace_of(key))
         for copy in self.caches.lower_services.store.by_index(INDEX_SERVICE, key):

@@ -1,7 +1,7 @@
 """Mirrors the endpoints of copied Services, as EndpointSlices, or as Endpoints in older lower clusters.
 
 Each of the two classes compares the caches of the two clusters for one Service and writes the difference. The
-ServiceController decides which Services, and when.
+ServiceController decides for which Services, and when.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class EndpointMirror(ABC):
             current = await create_new(context.lower, self.resource, desired)
             if current is None:
                 return
-            # Either ours and not in the cache yet, or unmanaged.
+            # The object is either ours and not in the cache yet, or unmanaged.
         upper_uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]
         upper_namespace = desired["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE]
         if not ownership.is_owned_by(current, context.cluster_id, upper_namespace, upper_uid=upper_uid):
@@ -179,7 +179,7 @@ class EndpointSlices(EndpointMirror):
                 is_needed = piece.name in wanted
             else:
                 # Our earlier configuration, or another process, maps the upper namespace to this lower one. The
-                # slice stays while that namespace has our pods.
+                # slice stays while another process has pods there.
                 is_needed = await peers.have_pods_in(self._context, piece.namespace)
             if not is_needed:
                 await self._delete(piece)

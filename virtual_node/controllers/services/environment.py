@@ -1,4 +1,4 @@
-"""Service variables for new pods: those of the upper Services, with addresses that the pod can reach."""
+"""Service variables for new containers: those of the upper Services, with addresses that the pod can reach."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ServiceLinks:
         return (_cluster_ip(copy.spec or {}) if copy is not None else "") or upper_ip
 
     def _master(self, annotations: Mapping[str, str]) -> tuple[str, int] | None:
-        """Return host and port of the upper API server if the pod selects it; None: it uses the lower API server."""
+        """Return host and port of the upper API server if pod or configuration selects it; None: neither does."""
         wanted = (
             annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or self.context.settings.kubernetes_service
         )

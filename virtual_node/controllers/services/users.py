@@ -1,4 +1,4 @@
-"""Namespaces that use their Services: those with pods on our virtual nodes, or in the grace period after the last."""
+"""Upper namespaces that need copies: they have pods on our virtual nodes, or had some less than a grace period ago."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ another virtual node for the claim."""
 
 @dataclass(eq=False, repr=False)
 class VolumeBinder:
-    """Creates and deletes placeholders, one for each waiting upper pod."""
+    """Creates and deletes placeholder pods, one for each waiting upper pod."""
 
     context: ClusterContext
     caches: VolumeCaches

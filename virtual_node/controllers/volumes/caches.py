@@ -13,7 +13,7 @@ from virtual_node.translate.storage.binder_pod import LABEL_BINDER_OF
 from virtual_node.translate.storage.shared import LABEL_SHARED, is_guest
 
 INDEX_GUEST = "guest"
-"""Index of volumes that this cluster uses as a guest of another one, by lower claim (namespace/name)."""
+"""Index of lower volumes that stand for another cluster's volumes, by lower claim (namespace/name)."""
 
 
 class VolumeCaches:

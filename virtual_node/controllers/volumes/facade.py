@@ -48,7 +48,7 @@ class Volumes:
             group.create_task(self._volumes.run())
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
-        """Call ``ClaimController.ensure``, after waiting a limited time until the caches have synced.
+        """Wait a limited time until the caches have synced; return the result of ``ClaimController.ensure``.
 
         Raises:
             ApiError: claims or volumes cannot be read for now; the caller retries.

@@ -32,7 +32,7 @@ CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namesp
 
 @dataclass(eq=False, repr=False)
 class VolumeController:
-    """Keeps one upper mirror for every lower volume that the upper cluster uses or could use; keyed by lower name."""
+    """Keeps an upper mirror of every lower volume that the upper cluster uses or could use, keyed by volume name."""
 
     context: ClusterContext
     caches: VolumeCaches
@@ -57,7 +57,7 @@ class VolumeController:
     async def _announce_driver(self) -> None:
         """Ensure that the upper cluster has the CSIDriver before the first mirror; retry during an outage.
 
-        The driver has no program. The chart creates it, so that no right to create drivers is needed.
+        No program implements the driver. The chart creates it, so that no right to create drivers is needed.
         """
         backoff = ExponentialBackoff(0.5, 60.0)
         while True:
@@ -113,7 +113,7 @@ class VolumeController:
         return None
 
     def _shared(self, lower: Object | None, desired: dict[str, Any]) -> dict[str, Any]:
-        """Return a new mirror that other clusters reach, too, if its volume is bound and on shared storage."""
+        """Return a new mirror; if its volume is claimed and on shared storage, other clusters reach it, too."""
         declared = self.context.config.volumes.shared
         storage = shared.storage_of(lower.to_dict(), declared) if lower is not None else ""
         if not storage or "claimRef" not in desired["spec"]:
@@ -131,7 +131,7 @@ class VolumeController:
         node = claim.labels.get(names.LABEL_NODE) if claim is not None else None
         if not node or node in self.context.nodes:
             return False
-        # Read once for all volumes of the node, because it may have thousands, each with several events.
+        # Read at most every 30 s for all volumes of the node, because it may have thousands.
         now = asyncio.get_running_loop().time()
         if now - self._seen_at.get(node, -_OTHER_PROCESS_RETRY) >= _OTHER_PROCESS_RETRY:
             if not await is_virtual_node(self.context.upper, node):

@@ -49,7 +49,7 @@ class ClaimChecks:
         return lower if self.requests.is_owned(lower, key.partition("/")[0], upper) else None
 
     def mirrored_volume(self, upper: dict[str, Any]) -> str:
-        """Return the lower volume behind the mirror that a claim is bound to; empty: none of this cluster."""
+        """Return the name of the lower volume that is mirrored as an upper claim's volume; empty: there is none."""
         mirror = self.caches.upper_volumes.store.get(upper["spec"].get("volumeName") or "")
         return pv.lower_name(mirror.to_dict(), self.context.name) if mirror else ""
 

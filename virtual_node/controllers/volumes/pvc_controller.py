@@ -5,9 +5,9 @@ the claim and a pod waits for the claim; the claim is bound to a mirror of one o
 has no volume yet and a pod bound to one of its virtual nodes references it. Nothing is created for claims of
 namespaces that are not allowed here, because every user of a namespace can write the annotation with the
 selected node. A pod is created only when each of its claims has a lower claim that we made for it.
-A managed upper claim carries our finalizer, so that we observe its deletion. The lower claim is deleted only
-then, and the lower volume's reclaim policy decides about the data. If an upper claim disappears in another
-way (etcd was restored, or the finalizer removed by hand), the lower claim is kept.
+A managed upper claim carries our finalizer, so that we observe its deletion. A lower claim with a volume is
+deleted only then, and the volume's reclaim policy decides about the data. If an upper claim disappears in
+another way (etcd was restored, or the finalizer removed by hand), such a lower claim is kept by default.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class ClaimRequests:
             )
 
     async def give_back(self, upper: dict[str, Any], lower: dict[str, Any] | None, message: str) -> None:
-        """Make the upper scheduler choose another node, as a provisioner does that cannot create a volume.
+        """Make the upper scheduler choose another node, as a provisioner that cannot create a volume does.
 
         Args:
             upper: the upper claim.
@@ -130,7 +130,9 @@ class ClaimRequests:
             await patch_claim(self.context.upper, upper, patch)
 
     async def grow(self, upper: dict[str, Any], lower: dict[str, Any]) -> str:
-        """Patch the lower claim if the upper claim requests more; return why the lower cluster refused, empty if not.
+        """Expand the lower claim if the upper claim requests more, and restore our annotations.
+
+        Returns why the lower cluster refused; empty: it did not.
 
         Raises:
             ApiError: another claim has the name now (Conflict), or the request failed.

@@ -1,8 +1,9 @@
-"""Volumes on shared storage follow their pods to a guest cluster, and have one cluster at a time unless many may write.
+"""Lets pods use a volume on shared storage outside the lower cluster that provisioned it (home), in guest clusters.
 
-Before a pod uses such a volume in any cluster, its process records the cluster on the upper mirror. It removes the record
-only after a live read shows that no lower pod uses the claim. A volume for a single writer is used by one recorded cluster
-only. So two clusters never write to it, even if an upper pod is force-deleted, or a cluster is lost while its pods run.
+Before a pod uses such a volume in any cluster, the cluster's process records the cluster on the upper mirror. The
+process removes the record only after a live read shows that no lower pod uses the claim. A volume for a single writer
+is used by one recorded cluster only. So two clusters never write to it, even if an upper pod is force-deleted, or a
+cluster is lost while its pods run.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ class SharedVolumes:
     namespaces: Namespaces
     pods: PodCaches
     users: ClaimUsers
-    """The pods whose claims were ensured."""
+    """The pods for which ``ClaimController.ensure`` was called."""
 
     def __post_init__(self) -> None:
         """Create without any IO."""
         self._storages = {one.name: one for one in self.context.config.volumes.shared}
 
     def watch(self, changed: Callable[[str], None]) -> None:
-        """Call a function with the upper claim of each changed mirror and guest volume."""
+        """Register a function to call with the upper claim of each mirror or guest volume that changes."""
 
         def mirror_changed(mirror: Object) -> None:
             claim = (mirror.spec or {}).get("claimRef") or {}
@@ -73,7 +74,7 @@ class SharedVolumes:
     async def ensure(self, claim: Object) -> Problem | None:
         """Make a volume usable for a pod of this cluster; return what blocks the pod.
 
-        The cluster is recorded as a user first, in the home cluster and in a guest cluster.
+        This cluster is recorded as a user of the volume first, whether it is the home cluster or a guest.
         """
         mirror = await self._live_mirror(claim)
         if mirror is None:
@@ -90,7 +91,7 @@ class SharedVolumes:
         return await self._bring(claim, mirror) if self._is_guest(mirror) else None
 
     async def reconcile(self, key: str) -> Result | None:
-        """Remove what this cluster has of a claim that none of its pods uses: a guest's objects, and the record of use."""
+        """Remove the guest claim and volume and the record of use, if none of this cluster's pods uses the claim."""
         claim = self.caches.upper_claims.store.get(key)
         mirror = self._mirror(claim) if claim is not None else None
         guests = list(self._guests(key))
@@ -131,15 +132,15 @@ class SharedVolumes:
         return next((one for cache in self._all_mirrors() if (one := cache.store.get(name))), None)
 
     def _all_mirrors(self) -> list[Informer]:
-        # Other clusters may use volumes that this one shared before it stopped declaring them.
+        # Other clusters may still use this cluster's volumes on storage that it no longer declares as shared.
         own = self.caches.upper_volumes
         return [own] if self.caches.shared is None else [self.caches.shared, own]
 
     async def _live_mirror(self, claim: Object) -> dict[str, Any] | None:
         """Read the mirror that a claim is bound to; None: its volume is not on shared storage, or it has none yet.
 
-        A cached record may have been removed by us and replaced by another cluster meanwhile, and a cached claim may lack
-        its volume.
+        The caches may be behind: another cluster may have recorded itself after we removed our record, or the claim may
+        have been bound.
         """
         upper = self.context.upper
         name = (claim.spec or {}).get("volumeName")
@@ -198,7 +199,7 @@ class SharedVolumes:
         if (there.spec or {}).get("claimRef", {}).get("uid") == volume["spec"]["claimRef"]["uid"]:
             return None
         if translate.is_guest(there, self.context.cluster_id):
-            # It belongs to a former claim of this cluster. Retain keeps the data.
+            # The volume belongs to a former claim of this cluster. Its reclaim policy Retain keeps the data.
             await delete_only(lower, _VOLUMES, there)
         return claim_problem(
             "FailedAttachVolume", f'volume "{name}" in lower cluster {self.context.name} has another claim'
@@ -221,7 +222,7 @@ class SharedVolumes:
 
     def _is_wanted(self, key: str) -> bool:
         """Report whether a pod of our virtual nodes uses an upper claim, or will."""
-        # A pod that is gone is a user until its last reconcile, which may be creating its lower pod.
+        # A pod that is gone stays a user until its last reconcile, because its lower pod may still be created.
         return any(self.pods.upper_pod(uid) is None for uid in self.users.of(key)) or any(
             not is_finished(pod.status)
             for informer in self.pods.upper.values()
@@ -250,7 +251,7 @@ class SharedVolumes:
                 await delete_only(self.context.lower, resource, one)
 
     async def _record(self, mirror: dict[str, Any], *, uses: bool) -> None:
-        """Write on a mirror whether this cluster uses it.
+        """Record on a mirror whether this cluster uses the volume.
 
         Raises:
             Conflict: the mirror has changed since it was read; the caller reconciles again.

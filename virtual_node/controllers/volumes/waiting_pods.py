@@ -54,7 +54,7 @@ class WaitingPods:
     async def oldest(self, key: str) -> dict[str, Any] | None:
         """Return the oldest unbound pod that references a claim; the pod itself is read live.
 
-        None: there is none, or it was created after the last LIST, which is shared for up to a minute.
+        None: there is none, or the last LIST, which is used for up to a minute, is outdated.
 
         Args:
             key: namespace and name of the upper claim.
