@@ -45,7 +45,7 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryLimits:
-    """Thresholds for findings."""
+    """Thresholds for findings: the age of a problem (``grace``), and remaining lifetimes."""
 
     grace: timedelta = timedelta(minutes=5)
     expiry_warning: timedelta = timedelta(days=30)

@@ -106,7 +106,7 @@ class KubeletEndpoints:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """Wait for the last stream, at most ``drainTimeout``; then stop following certificates."""
+        """Wait for the last stream, at most ``drainTimeout``; then stop the tasks of CA and certificates."""
         self.keep([])
         if self._draining:
             self._log.info("draining", seconds=self._config.drain_timeout)

@@ -28,7 +28,7 @@ INDEX_SERVICE = "service"
 
 
 class ClusterCaches:
-    """The informers that run from the start."""
+    """The informers of one lower cluster's controllers, except those of volumes."""
 
     def __init__(self, context: ClusterContext) -> None:
         """Create the informers of one lower cluster, without any IO."""

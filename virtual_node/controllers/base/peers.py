@@ -25,7 +25,7 @@ async def have_pods_in(context: ClusterContext, namespace: str) -> bool:
 
 
 async def is_current(client: Client, resource: Resource, cached: Object) -> bool:
-    """Report whether a cluster has an object in exactly the cached state."""
+    """Report whether a cluster has an object in exactly the cached state. Reads live."""
     return any(
         one.uid == cached.uid and one.resource_version == cached.resource_version
         for one in await _named(client, resource, cached.key)
@@ -33,7 +33,7 @@ async def is_current(client: Client, resource: Resource, cached: Object) -> bool
 
 
 async def exists(client: Client, resource: Resource, key: str) -> bool:
-    """Report whether a cluster has an object of that key that is not being deleted; a cache may be behind."""
+    """Report whether a cluster has an object of that key that is not being deleted. Reads live."""
     return any(one.metadata.deletion_timestamp is None for one in await _named(client, resource, key))
 
 

@@ -31,7 +31,7 @@ class Allocations:
     context: ClusterContext
     caches: ClusterCaches
     dependencies: DependencyController
-    """Knows the upper claims."""
+    """Its ``peek`` returns upper claims."""
     changed: Callable[[str], None]
     """Called with the uid of an upper pod whose devices may have changed."""
     informers: list[Informer] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Allocations:
         generated.on_change(self._wake, lambda _: None)
 
     def record(self, pod: Object) -> str:
-        """Return the annotation with the devices of a lower pod; empty: none is allocated."""
+        """Return the annotation's value with the devices of a lower pod; empty: none is allocated."""
         if not self._stores or not (lower_pod := pod.to_dict())["spec"].get("resourceClaims"):
             return ""
         found = {}

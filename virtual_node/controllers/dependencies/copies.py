@@ -156,7 +156,7 @@ class Copies:
         try:
             await lower.create(resource, desired, namespace=current.namespace)
         except AlreadyExists as error:
-            # Lost the race, or pods still use the old claim; the next reconcile checks the owner.
+            # Another client was faster, or pods still use the old claim; the next reconcile checks the owner.
             raise Conflict(error.message, code=409, reason="Conflict") from error
 
     def _desired(self, key: ObjectKey, source: Object | None) -> dict[str, Any]:

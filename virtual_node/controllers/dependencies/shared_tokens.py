@@ -69,7 +69,7 @@ class SharedTokens:
             )
 
     def get(self, of: str) -> SharedSecret | None:
-        """Return the Secret of that id if pods use it, or did until now."""
+        """Return the Secret of that id; None: it is not shared, or was deleted."""
         return self._secrets.get(of)
 
     def use(self, secret: TokenSecret, upper_pod: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ def _own_name(name: str, node: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of objects."""
+    """A kind of objects that can follow pods, and how it is translated."""
 
     setting: str
     """Its name in ``follow``."""
@@ -48,7 +48,7 @@ class Kind:
     """Reports whether a copy depends on the labels of other upper namespaces; None: no copy does."""
 
     def selecting(self, found: Object) -> tuple[str, ...]:
-        """Return an index value if the copy of an object depends on other namespaces."""
+        """Return an index value if the copy of an object depends on other namespaces, otherwise nothing."""
         # An error here would stop the informer, so a malformed object counts as one that selects namespaces.
         with contextlib.suppress(AttributeError, TypeError):
             selects = self.selects_namespaces

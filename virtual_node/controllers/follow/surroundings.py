@@ -67,11 +67,11 @@ class Surroundings:
         return namespace in self._used
 
     def on_users(self, call: Callable[[str], None]) -> None:
-        """Call a function with each upper namespace that gets its first pod or loses its last."""
+        """Register a function to call with each upper namespace that gets its first pod or loses its last."""
         self._for_users.append(call)
 
     def on_pods(self, call: Callable[[str], None]) -> None:
-        """Call a function with the namespace of each pod that starts, finishes, or changes its labels."""
+        """Register a function to call with the namespace of each pod that starts, finishes, or changes its labels."""
 
         def changed(pod: Object) -> None:
             if is_finished(pod.status):
@@ -91,7 +91,7 @@ class Surroundings:
             informer.on_change(changed, gone)
 
     def on_services(self, call: Callable[[str], None]) -> None:
-        """Call a function with the upper namespace of each Service that gets or loses its copy."""
+        """Register a function to call with the upper namespace of each Service that gets or loses its copy."""
 
         def changed(copy: Object) -> None:
             call(ownership.upper_namespace(copy))
@@ -99,7 +99,7 @@ class Surroundings:
         self.caches.lower_services.add_handler(on_add=lambda copy, _initial: changed(copy), on_delete=changed)
 
     def on_namespaces(self, call: Callable[[], None]) -> None:
-        """Call a function when an upper namespace appears, disappears, or changes its labels."""
+        """Register a function to call when an upper namespace appears, disappears, or changes its labels."""
 
         def changed(old: Object, new: Object) -> None:
             if old.labels != new.labels:

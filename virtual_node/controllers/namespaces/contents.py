@@ -50,7 +50,7 @@ class Leftovers:
 
     lower: Client
     cluster_id: str
-    """Of the upper cluster; objects labelled with it are ours."""
+    """Identity of the upper cluster; objects labelled with it are ours."""
 
     async def find(self, namespace: str, *, upper_name: str) -> Found:
         """Return the contents of an upper namespace's lower namespace; stop after a few objects of other owners.

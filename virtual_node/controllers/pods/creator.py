@@ -243,7 +243,7 @@ class PodCreator:
         if namespace != upper.namespace:
             what = f"a pod {existing.key} that stands for {namespace}/{upper.name}"
             return await self._name_conflict(upper, record, what)
-        # The lower pod is of an older upper pod of the same name. Its deletion requeues ``upper``. The process that
+        # The lower pod was made for an older upper pod of this name. Its deletion requeues ``upper``. The process that
         # should delete it may be gone (a virtual node removed from the configuration), so delete it here if
         # ``upper`` still exists.
         if existing.metadata.deletion_timestamp is None and await live_reads.upper_exists(

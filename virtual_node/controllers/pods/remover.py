@@ -71,8 +71,8 @@ class PodRemover:
         if record.last_lower is not None:
             await self.status.mirror(upper, record.last_lower, record)
         if upper.metadata.finalizers and not _has_ended(upper) and not _has_ended(record.last_lower):
-            # The finalizer's owner still reads the result (a Job counts its pods by phase). A kubelet ends
-            # every pod in a terminal phase, so set one if the lower cluster did not.
+            # The finalizer's owner still reads the result (a Job counts its pods by phase). A kubelet sets
+            # a terminal phase on every pod, so set one if the lower cluster did not.
             await self.status.lost(upper, reason="Deleted", message="The pod was deleted")
         if upper.metadata.deletion_grace_period_seconds == 0:
             # Our final delete request was already accepted. Only finalizers of other controllers keep the
@@ -135,7 +135,7 @@ class PodRemover:
         return await live_reads.itself(self.context.lower, last)
 
     def _grace(self, lower: Object, grace: int | None) -> int | None:
-        """Return ``grace``, or with shared storage and claims a grace period of at least 1 s.
+        """Return ``grace``; for a pod with claims, if this cluster has shared storage, at least 1 s.
 
         With 0 s, the API server removes the pod immediately, and its containers may still write to the volumes.
         """

@@ -38,7 +38,7 @@ class StatusWriter:
 
     context: ClusterContext
     devices: Callable[[Object], str] = lambda _lower: ""
-    """Returns the annotation with the devices of a lower pod; empty: none is known."""
+    """Returns the annotation's value with the devices of a lower pod; empty: none is known."""
     _last_start: tuple[float, float] = (0.0, 0.0)
     """Last write of more than a minor patch for a starting pod: loop time, and seconds since creation."""
 

@@ -81,7 +81,7 @@ class VolumeBinder:
         return await self._create(consumer, node)
 
     async def done(self, key: str) -> None:
-        """Delete the placeholder of a claim that is bound or deleted, unless another of its claims is not yet bound."""
+        """Delete the placeholder of a bound or deleted claim, unless the placeholder has another unbound claim."""
         placeholder = self._of(key)
         if placeholder is None:
             return
@@ -116,7 +116,7 @@ class VolumeBinder:
         return True
 
     async def _create(self, consumer: dict[str, Any], node: str) -> str:
-        """Create the placeholder unless the policy or node pool forbids the pod; return why, or an empty text."""
+        """Create the placeholder; return why the policy or the node pool forbids the pod, empty: neither does."""
         body, why = self._placeholder(consumer, node)
         if why:
             return why
