@@ -30,7 +30,7 @@ class Legacy:
 
     namespace: str
     name: str
-    """Name of the Swarm and of its StatefulSet, and value of its label ``app``."""
+    """Name of the Swarm and of its StatefulSet (flag ``--label``)."""
     config_map: str
     jobs: tuple[str, ...]
     http_port: int

@@ -30,7 +30,7 @@ class Options(ControllerOptions):
     """A parsed command line."""
 
     legacy: Legacy | None = None
-    """The Swarm of k8s-swarm's command line; None: not that command line."""
+    """The Swarm to create for k8s-swarm's command line; None: another command line was given."""
     namespace: str = ""
     """Namespace of the Swarms to reconcile; empty: all namespaces."""
     lease_namespace: str = "kube-system"

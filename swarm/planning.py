@@ -17,7 +17,7 @@ Matches = Callable[[Pod], bool]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A Swarm's specification, reduced to what affects the assignment."""
+    """A Swarm's specification, reduced to what affects the record."""
 
     jobs: Sequence[Job]
     affinities: Mapping[str, Matches] = field(default_factory=dict)

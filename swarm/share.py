@@ -30,7 +30,7 @@ class Settings:
     """Weights of jobs; missing jobs have weight 1."""
 
     def digest(self) -> str:
-        """Return a digest of all fields except the name."""
+        """Return a digest of all fields except ``swarm``."""
         weights = sorted((self.weights or {}).items())
         text = repr((self.handover, self.refresh, self.fence_seconds, weights))
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -54,9 +54,9 @@ def arrange(
     """Return the slots ordered by index; a slot that stays keeps its jobs.
 
     A slot is created for a ready pod. It stays while its pod is ready and for the grace period after that. It
-    is removed at once if the workers are scaled down below its index, or if its pod was selected by labels
-    and is deleted or finished. While no slot has a ready pod, all slots stay, because there is no worker to
-    move jobs to.
+    is removed immediately if the workers are scaled down below its index, or if its pod was selected by labels
+    and is deleted or finished. While no slot has a ready pod, slots also stay after the grace period, because
+    there is no worker to move jobs to.
     """
     numbered = workers.kind == DEPLOYMENT
     chosen = _numbered(slots, pods, workers) if numbered else _named(pods, workers)

@@ -31,7 +31,7 @@ JOB_NAME = r"[^\x00-\x1f\x7f-\x9f]*"
 _Seconds = Annotated[int, Meta(ge=0, le=86_400)]
 _Name = Annotated[str, Meta(max_length=253, pattern=rf"^({OBJECT_NAME})?\Z")]
 _SetName = Annotated[_Name, Meta(extra_json_schema={"minLength": 1})]
-"""A name that the API server accepts only if it is not empty; an empty one is the default of a missing field."""
+"""Name of an object. The schema refuses an empty name; empty means here that the field is missing."""
 _NodeName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 253})]
 
 

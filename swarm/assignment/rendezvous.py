@@ -17,7 +17,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def assign(problem: Problem) -> Assignment:
-    """Assign each job to the worker with the highest hash among those with fewer than ``cap`` jobs."""
+    """Assign each job to the worker with the highest hash, among allowed workers with fewer than ``cap`` jobs."""
     result = Assignment()
     counts = dict.fromkeys(problem.workers, 0)
     codes = {worker: _code(worker) for worker in problem.workers}
@@ -40,7 +40,7 @@ def assign(problem: Problem) -> Assignment:
 
 
 def best(job: Job, workers: Sequence[str]) -> str:
-    """Return the worker with the highest score for a job."""
+    """Return the worker with the highest hash for a job."""
     return workers[_highest(job, [_code(worker) for worker in workers])]
 
 

@@ -1,4 +1,4 @@
-"""Keeps jobs on their workers, and moves as few as an even division needs."""
+"""Keeps jobs on their workers, and moves only as many jobs as an even division needs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _by_count(problem: Problem) -> Assignment:
         del held[worker][quota:]
     room = [(len(held[worker]), index, worker) for index, worker in enumerate(problem.workers)]
     heapq.heapify(room)
-    # Jobs that already have a worker come first. If the cap leaves no room for all jobs, new ones stay unassigned.
+    # Jobs that already have a worker come first. If the cap leaves no room for all jobs, the others stay unassigned.
     for job in surplus + new:
         load, index, worker = room[0]
         if load >= problem.cap:

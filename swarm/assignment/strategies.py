@@ -29,7 +29,7 @@ def assign(
     """Return an assignment. Equal arguments give equal assignments.
 
     Args:
-        jobs: with unique names, in the order of the list.
+        jobs: with unique names, in the order of the Swarm's list.
         workers: names in the order of their index. A name must denote the same worker in successive calls.
         previous: job → worker in the previous assignment. Only ``Sticky`` uses it.
         strategy: one of the constants of this module.
@@ -55,6 +55,6 @@ def assign(
         divided = _SHARED[strategy](Problem(shared, free, before, cap))
         result.workers.update(divided.workers)
         result.unassigned.update(divided.unassigned)
-    # Ordered as in the list, so that equal divisions give equal tables.
+    # In the order of ``jobs``, so that equal divisions give equal tables.
     result.workers = {job.name: result.workers[job.name] for job in jobs if job.name in result.workers}
     return result

@@ -36,7 +36,7 @@ class _Division:
     held: dict[str, dict[str, Job]] = field(init=False)
     load: dict[str, int] = field(init=False)
     order: list[tuple[int, int]] = field(default_factory=list)
-    """(load, index of worker), ascending; set while leveling."""
+    """(load, index of worker), ascending; set by ``place``."""
     mean: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class _Division:
                 return
 
     def _unequal(self) -> Iterator[tuple[int, int]]:
-        """Yield the indexes of a heavier and a lighter worker: first for each overloaded, then for each underloaded one."""
+        """Yield pairs of a heavier and a lighter worker (indexes): first of overloaded, then of underloaded workers."""
         for heavy, high in reversed(self.order):
             if heavy <= self.mean * (1 + TOLERANCE):
                 break

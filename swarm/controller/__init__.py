@@ -1,1 +1,1 @@
-"""Reconciles Swarms: reads caches, writes objects. ``reconciler`` is the entry and creates all parts."""
+"""Reconciles Swarms: reads caches, writes objects. ``reconciler`` creates all parts except ``caches``."""

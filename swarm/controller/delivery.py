@@ -77,7 +77,7 @@ class Delivery:
         if original:
             # In a thread, because this takes seconds for 20,000 jobs.
             data = {owned_objects.ORIGINAL_KEY: await asyncio.to_thread(share.original, ledger)}
-            fits = sum(map(len, own.values())) < share.LIMIT // 2  # beside the table
+            fits = sum(map(len, own.values())) < share.LIMIT // 2  # the table may need the other half
             whole = data | (own if fits else {})
             wanted_maps[original] = owned_objects.config_map(swarm, original, ledger.version, whole)
 
@@ -99,7 +99,7 @@ class Delivery:
     def acknowledgements(self, swarm: Object) -> dict[str, tuple[str, str, Object]]:
         """Return, by pod name, the pod's UID, its acknowledgement as JSON (may be empty), and the Lease.
 
-        A Lease that the Swarm does not own, or with another name, is not read: any user can set our label on it.
+        Ignores Leases that the Swarm does not own, because any user can set our label, and Leases of slots.
         """
         prefix = f"{swarm.name}."
         return {
@@ -156,7 +156,7 @@ class Delivery:
         return list(recipients.values())
 
     def _is_delivered(self, swarm: Object, name: str, holder: Holder) -> bool:
-        """Report whether the ConfigMap of a single-part share has the holder's version and content. Saves rendering it."""
+        """Report whether a share of one part is in its ConfigMap, current and unchanged; if so, it is not rendered."""
         cached = self.config_maps.store.get(f"{swarm.namespace}/{name}")
         if cached is None or cached.annotations.get(owned_objects.ANNOTATION_VERSION) != str(holder.version):
             return False

@@ -24,7 +24,7 @@ ORIGINAL_KEY = "config.yml"
 CHECKSUM = "checksum"
 """Field of a cached ConfigMap's data: see ``shrink_config_map``."""
 _LONGEST_VERSION = 16
-"""Digits; versions must stay below 2^53."""
+"""Number of digits from which a version is invalid, because versions must stay below 2^53."""
 
 INDEX_SWARM = "swarm"
 
@@ -67,7 +67,7 @@ def check_adoptable(swarm: Object, found: Object | Mapping[str, Any], name: str)
     """Check that a ConfigMap is the Swarm's, or was created by k8s-swarm's manifests.
 
     Raises:
-        NameTaken: another controller or Swarm uses the ConfigMap, or it has no table.
+        NameTaken: the Swarm does not own it, and another controller or Swarm uses it, or it has data but no table.
     """
     if isinstance(found, Object):
         labels, has_table = found.labels, True
@@ -79,7 +79,10 @@ def check_adoptable(swarm: Object, found: Object | Mapping[str, Any], name: str)
 
 
 def adopted(there: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a ConfigMap with our labels, annotations and table. Its owners and other keys stay: it survives the Swarm."""
+    """Return an existing ConfigMap with our labels, annotations and table.
+
+    Its owners and other keys stay, except shares of deleted workers. So it is not deleted with the Swarm.
+    """
     metadata = dict(there["metadata"])
     for field in ("labels", "annotations"):
         metadata[field] = {**(metadata.get(field) or {}), **body["metadata"][field]}

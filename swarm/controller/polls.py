@@ -99,7 +99,7 @@ class Polls:
 
 
 def is_pod_address(ip: str) -> bool:
-    """Report whether a pod can have this address. The API server's proxy to pods refuses the same ones.
+    """Report whether a pod can have this address; False for addresses that the API server's pod proxy refuses.
 
     Otherwise, a user who can write a pod's status could make the controller connect to itself, or to a cloud's metadata
     service.

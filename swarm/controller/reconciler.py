@@ -214,7 +214,7 @@ class Reconciler:
         self.recorder.event(swarm, "Normal", "Assigned", message)
 
     def _report_refusal(self, swarm: Object, error: ApiError) -> None:
-        """Record an Event if the API server refuses an object of the Swarm: a retry would not help."""
+        """Record an Event for an error that a retry does not solve: an object was refused, or its name is taken."""
         if isinstance(error, NameTaken):
             self.recorder.event(swarm, "Warning", "NameTaken", str(error))
         elif isinstance(error, (Invalid, Forbidden)) or "too large" in str(error):
@@ -259,7 +259,7 @@ class Reconciler:
     ) -> Result | None:
         waits = [_STATUS_EVERY] if put_off else []
         if has_problems:
-            # The solution may be outside of what is watched, such as a shorter list of another Swarm.
+            # The change that solves the problem may not queue this Swarm, such as a shorter list of another Swarm.
             waits.append(_PROBLEM)
         expiry = slots.next_expiry(after.slots, wanted.workers, now=now)
         if expiry is not None:
@@ -276,7 +276,7 @@ class Reconciler:
 
 
 def _verdicts(rendered: Mapping[str, Any]) -> dict[str, str]:
-    """Return the status of each condition by type. ``kubectl wait`` reads these, so a change is written at once."""
+    """Return the status of each condition by type. ``kubectl wait`` reads these, so a change is written immediately."""
     return {condition["type"]: condition["status"] for condition in rendered.get("conditions") or ()}
 
 

@@ -37,7 +37,7 @@ class Reports:
         self._renewals: dict[str, tuple[str, float]] = {}
         """UID of the Lease → its resourceVersion, and when this was first seen."""
         self._ended: dict[str, str] = {}
-        """Pod UID → its last ended session; a cached acknowledgement of this session is ignored."""
+        """Pod UID → last session that the controller ended; a cached acknowledgement of this session is ignored."""
         self._plain: dict[str, dict[str, list[str]]] = {}
 
     def forget(self, swarm: str) -> None:

@@ -30,7 +30,7 @@ class _Followed:
     """The ConfigMaps of one Swarm."""
 
     code: bytes
-    """The encoded source, to detect a change."""
+    """``jobsFrom`` as JSON, to detect a change."""
     informer: Informer
     task: asyncio.Task[None]
     kept: dict[str, int]
@@ -38,7 +38,7 @@ class _Followed:
     dropped: dict[str, int]
     """Name → bytes of ConfigMaps beyond their namespace's limit."""
     parsed: dict[tuple[str, str], tuple[str, list[JobSpec]]] = field(default_factory=dict)
-    """Name and key of a list → resourceVersion that was parsed, and the last valid content."""
+    """Name and key of a ConfigMap → resourceVersion and jobs of the last valid list."""
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class Sources:
             followed.task.cancel()
 
     async def jobs(self, swarm: str, namespace: str, source: JobsFrom) -> Found | None:
-        """Return the jobs in the ConfigMaps; None until they have been read. An invalid list keeps its last content."""
+        """Return the jobs in the ConfigMaps; None until they were read. For an invalid list, use its last valid content."""
         if self._group is None:
             return None
         followed = self._follow(self._group, swarm, namespace, source)

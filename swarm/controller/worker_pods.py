@@ -46,7 +46,7 @@ class WorkerPods:
         return _selects(workers.selector or {}, pod)
 
     def workers(self, namespace: str, parsed: SwarmSpec) -> Workers | None:
-        """Return kind, wanted number and grace period of the workers; None if their workload does not exist."""
+        """Return kind, wanted number, first ordinal and grace period of workers; None if their workload is missing."""
         grace = float(parsed.unready_grace_seconds)
         named, kind = parsed.workers.stateful_set or parsed.workers.deployment, parsed.workers.kind
         if kind == slots.PODS:
@@ -101,7 +101,7 @@ def shrink_workload(workload: Object) -> Object:
 
 
 def ready_only(status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the conditions of a status reduced to the status of Ready."""
+    """Return a list with type and status of the Ready condition; empty if there is none."""
     found = condition(status, "Ready")
     return [{"type": "Ready", "status": found.get("status")}] if found else []
 

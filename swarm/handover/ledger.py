@@ -15,7 +15,7 @@ import msgspec
 
 
 class Slot(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Stable place of one worker, which a replacement pod takes over: a pod name, or a numbered slot of a Deployment."""
+    """Stable identity of one worker, which a replacement pod takes over: a pod name, or ``slot-N`` for a Deployment."""
 
     name: str
     index: int
@@ -49,7 +49,7 @@ class Ledger(msgspec.Struct, kw_only=True, omit_defaults=True):
     """All grants of a Swarm."""
 
     version: int = 0
-    """Version of the newest share; never decreases."""
+    """Version of the newest share or assignment; never decreases."""
     table: int = 0
     """Version of the last change of the assignment."""
     settings: str = ""
@@ -63,7 +63,7 @@ class Ledger(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.holders.get(slot.uid)
 
     def previous(self) -> dict[str, str]:
-        """Return the slot of each job."""
+        """Return the name of each assigned job's slot."""
         return {job: slot.name for slot in self.slots.values() for job in slot.jobs}
 
 

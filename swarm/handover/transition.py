@@ -21,8 +21,8 @@ from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot, content
 EXCLUSIVE = "Exclusive"
 OVERLAP = "Overlap"
 _UNLISTED = 65_536
-"""Characters, per worker, of recorded names of jobs that no worker shall run. Limited, because a hostile worker can
-report any names, and the record must fit into the Swarm."""
+"""Maximum characters, per report, of recorded names of jobs that no worker shall run. A hostile worker can report any
+names, and the record must fit into the Swarm."""
 
 
 def advance(
@@ -89,7 +89,7 @@ def advance(
 
 
 def _waiting(ledger: Ledger, current: Mapping[str, str]) -> set[str]:
-    """Return the UIDs of pods without a complete share: they have no slot, or a leaving pod holds jobs of their slot."""
+    """Return the UIDs of pods without a complete share: no slot, or a leaving pod has their name or jobs of their slot."""
     leaving = [holder for uid, holder in ledger.holders.items() if uid not in current]
     names = {holder.pod for holder in leaving}
     held = {job for holder in leaving for job in (*holder.start, *holder.stop)}

@@ -18,9 +18,9 @@ class Times(NamedTuple):
 
     renew_at: float
     stop_at: float
-    """From this time on, all jobs are being stopped."""
+    """At this time, the worker begins to stop all jobs."""
     exit_at: float
-    """From this time on, no job runs; if one does, the process exits."""
+    """From this time on, no job may run; if one still runs, the process exits."""
 
 
 def times(renewed_at: float, fence_seconds: float) -> Times:

@@ -20,7 +20,8 @@ _POLL = 0.5
 async def alone(worker: str) -> AsyncIterator[None]:
     """Wait until no other process in this network namespace runs as the worker, and hold the lock within the block.
 
-    The lock is an abstract socket name, which the kernel releases when the process ends for any reason. On other systems than Linux there is no lock.
+    The lock is an abstract socket name, which the kernel releases when the process ends for any reason. On systems
+    other than Linux there is no lock.
     """
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -14,7 +14,7 @@ class Tasks:
     """Runs jobs that are one coroutine each.
 
     The coroutine runs as long as this worker has the job. To stop the job, the coroutine is cancelled; the job has stopped
-    when it has returned. A coroutine that returns or raises earlier is started again after a pause.
+    when the coroutine has returned. A coroutine that returns or raises earlier is started again after a pause.
     """
 
     def __init__(self, run: Callable[[Job], Awaitable[None]], settings: Settings | None = None) -> None:

@@ -134,7 +134,7 @@ class Worker:
             await asyncio.gather(*tasks, stopping, return_exceptions=True)
 
     async def _drain(self, *, acknowledge: bool) -> None:
-        """Stop all jobs and acknowledge this; exit the process at the end of the drain time."""
+        """Stop all jobs and acknowledge this; exit the process if jobs do not stop within the drain time."""
         _log.info("stopping %d jobs", len(self._runner.held))
         limit = max(self.settings.drain_seconds - _LAST_WRITE, 0)
         self._membership.draining = True
@@ -152,7 +152,7 @@ class Worker:
                     await self._reporter.flush()
 
     async def _keep_in_time(self) -> None:
-        """Fence this worker if the API was not reached in time, then begin a new session."""
+        """Stop all jobs whenever the Lease was lost or not renewed in time, then begin a new session."""
         membership = self._membership
         while True:
             await asyncio.sleep(_LOOK)

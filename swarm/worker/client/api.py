@@ -65,7 +65,7 @@ class Pause:
 
 @contextlib.asynccontextmanager
 async def connected(settings: Settings) -> AsyncIterator[Api]:
-    """Yield a client with open connections.
+    """Yield a client, and close its connections after the block.
 
     Raises:
         SetupError: a certificate cannot be read.
@@ -78,7 +78,7 @@ async def connected(settings: Settings) -> AsyncIterator[Api]:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """Client for one namespace of an API server."""
+    """Client for an API server; paths begin with ``/api``."""
 
     settings: Settings
     session: aiohttp.ClientSession
@@ -95,7 +95,7 @@ class Api:
         """Replace an object; return the stored object.
 
         Raises:
-            RequestError: status 409: it changed since it was read.
+            RequestError: the server refused; status 409: the object changed since it was read.
         """
         return await self._send("PUT", path, body, within=within)
 

@@ -41,7 +41,7 @@ class Reporter:
     content: Callable[[], dict[str, Any]]
     """Returns the acknowledgement to write."""
     taken: Callable[[float], None]
-    """Called after each successful write with the time (``fence.now``) at which it was sent."""
+    """Called after each successful write of the current session with the time (``fence.now``) at which it was sent."""
 
     def __post_init__(self) -> None:
         self.collection = f"/apis/coordination.k8s.io/v1/namespaces/{self.settings.namespace}/leases"

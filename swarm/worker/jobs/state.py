@@ -1,7 +1,7 @@
 """Decides which jobs to start and stop next, from wanted and held jobs. No IO.
 
-A job is *held* from before its ``on_start`` is called until its ``on_stop`` has returned. A held job must not run on any
-other worker.
+A job is *held* from before its ``on_start`` is called until its ``on_stop`` has returned, and while it waits for a
+restart. A held job must not run on any other worker.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A job that this worker has started and has not stopped."""
+    """A held job and its phase."""
 
     job: Job
     phase: Phase
     failures: int = 0
     """Consecutive failures."""
     since: float = 0.0
-    """Start of the phase, on the clock of ``retry_at``."""
+    """Loop time at which the phase began."""
     retry_at: float = 0.0
     error: str = ""
     """Error of the last failure; empty if the job has recovered or never failed."""
@@ -71,7 +71,7 @@ class Decision:
     held: dict[str, Held]
     actions: list[tuple[Action, Job]] = field(default_factory=list)
     wake_at: float | None = None
-    """When to decide again if nothing happens before; None: never."""
+    """Loop time at which to decide again, even if nothing happens; None: not necessary."""
 
 
 def decide(held: Mapping[str, Held], wanted: Mapping[str, Job], now: float) -> Decision:
@@ -80,7 +80,7 @@ def decide(held: Mapping[str, Held], wanted: Mapping[str, Job], now: float) -> D
     Args:
         held: held jobs by name.
         wanted: jobs that must run, by name.
-        now: seconds on the clock of ``retry_at``.
+        now: loop time in seconds.
     """
     after: dict[str, Held] = {}
     actions: list[tuple[Action, Job]] = []
@@ -139,7 +139,7 @@ def _next(one: Held, wanted: Job | None, now: float) -> tuple[Held | None, Actio
 
 
 def _due_at(one: Held) -> float | None:
-    """Return when the job's phase changes by time alone; None: it does not."""
+    """Return the loop time at which ``decide`` must change the job without another event; None: never."""
     if one.phase in {Phase.WAITING, Phase.UNSTOPPED}:
         return one.retry_at
     if one.phase is Phase.RUNNING and one.error:

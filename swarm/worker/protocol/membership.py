@@ -25,7 +25,7 @@ class Membership:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.stopped: frozenset[str] = frozenset()
-        """Jobs with state ``stop`` in the last share."""
+        """Jobs with state ``stop`` in the last applied share."""
         self._pending: Share | None = None
         """A share that enables fencing; applied after the next renewal."""
         self.session = identity.new_session()
@@ -49,7 +49,7 @@ class Membership:
 
     @property
     def times(self) -> fence.Times | None:
-        """Return when to renew, stop and exit; None without fencing."""
+        """Return when to renew, stop and exit; None without fencing or before the first acknowledgement."""
         if not self.applied.fence_seconds or self.renewed_at is None:
             return None
         return fence.times(self.renewed_at, self.applied.fence_seconds)

@@ -26,7 +26,7 @@ class Entry:
     name: str
     state: State
     token: int | None = None
-    """Fencing token; None: the controller writes no tokens, so the share's version is used."""
+    """Fencing token; None: the controller writes no tokens; the version of the share that started the job is used."""
     weight: float = 1.0
 
 
@@ -62,7 +62,7 @@ class Applied:
     wanted: Mapping[str, Job] | None = None
     """Jobs to run, by name; None before the first share."""
     on_hold: frozenset[str] = frozenset()
-    """Jobs with state ``hold`` in the first share, because another worker could still run them."""
+    """Jobs with state ``hold`` in the share of ``version``, because another worker could still run them."""
     fence_seconds: float = 0.0
 
 

@@ -71,7 +71,7 @@ class Processes:
     grace: float
     """Seconds between SIGTERM and SIGKILL."""
     ended: Callable[[Job, str], None]
-    """Called with job and exit code text when a process exits by itself."""
+    """Called with the job and the text ``exit code N`` when its process exits by itself."""
     stop_by: Callable[[], float | None]
     """Returns the time (``fence.now``) at which SIGKILL is sent even within the grace period, or None."""
 
