@@ -1,1 +1,1 @@
-"""Moves pods that their lower cluster cannot start, and pods of lost clusters, to other virtual nodes."""
+"""Moves pods to other virtual nodes, such as pods that their lower cluster cannot start, and pods of lost clusters."""

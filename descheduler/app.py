@@ -45,7 +45,7 @@ async def run(options: Options) -> None:
 
 
 async def _work(options: Options, client: Client, view: ClusterView, synced: leading.Synced) -> None:
-    """Load the memory and run the strategies until cancelled. Only the leader calls this."""
+    """Load the memory of moves and run the strategies until cancelled. Only the leader calls this."""
     # Created for every term of leadership, because state of an earlier term may be stale.
     recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
     mover = Mover(client, view, recorder, options.eviction, options.freeze_namespace, options.freeze_period)
@@ -73,7 +73,7 @@ async def _work(options: Options, client: Client, view: ClusterView, synced: lea
 
 
 async def _load(memory: Memory) -> None:
-    """Load the memory; retry until it succeeds, because no pod may be moved before earlier moves are known."""
+    """Load the memory of moves; retry until it succeeds, because no pod may be moved before earlier moves are known."""
     while True:
         try:
             await memory.load()

@@ -1,6 +1,6 @@
 """DeschedulerPolicy files: sigs.k8s.io/descheduler's v1alpha1 (a map of strategies) and v1alpha2 (profiles).
 
-Both become the same ``Policy``. A field that cannot be honoured is an error that names it. If such a field
+Both become the same ``Policy``. A field that cannot be applied is an error with the field's name. If such a field
 were ignored, users could not distinguish a policy without effect from a policy that finds no pods to move.
 """
 
@@ -53,7 +53,7 @@ Params = TypeVar("Params", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class StrategyConfig:
-    """A strategy to run, and its parameters: as in the file, or as its parameter type (``convert``)."""
+    """A strategy to run, and its parameters: as in the file, or converted to the strategy's type (``convert``)."""
 
     name: str
     params: Any
@@ -143,7 +143,7 @@ def _v1alpha1(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
 
 
 def _flat(params: dict[str, Any]) -> dict[str, Any]:
-    """Return v1alpha1 parameters with the members of nested structs at the top level, as in version 0.18."""
+    """Return v1alpha1 parameters with the members of nested structs at the top level, as in upstream 0.18."""
     flat = {name: value for name, value in params.items() if name not in NESTED_PARAMS}
     for name in NESTED_PARAMS:
         flat |= fields.mapping(params.get(name), name)

@@ -31,8 +31,8 @@ _PRUNE_SLACK = 5.0
 """Seconds to wait after an expiry, so that later expiries are pruned with the same write."""
 
 _MAX_OWNERS = 2000
-"""Maximum number of owners per ConfigMap (1 MiB). Then the oldest entry of the namespace with most entries is
-dropped."""
+"""Maximum number of owners per ConfigMap (1 MiB). An additional owner replaces the oldest entry of the namespace with
+most entries."""
 
 
 @dataclass(eq=False)
@@ -57,7 +57,7 @@ class Memory:
 
     @contextlib.contextmanager
     def subscribed(self, on_thaw: Callable[[], None]) -> Iterator[None]:
-        """Call a function when nodes are no longer avoided, within the block."""
+        """Call ``on_thaw``, within the block, when pods of an owner no longer avoid a node."""
         self._subscribers.append(on_thaw)
         try:
             yield

@@ -48,7 +48,7 @@ class DeletionCosts:
         )
 
     async def run(self) -> None:
-        """Follow pods until cancelled."""
+        """Write deletion costs when pods change, until cancelled."""
         with self.view.pods.add_handler(
             on_add=lambda pod, _initial: self._changed(pod), on_update=self._updated, on_delete=self._changed
         ):
@@ -77,8 +77,8 @@ class DeletionCosts:
             try:
                 is_complete &= await self._write(found[name], cost)
             except (Forbidden, Invalid) as error:
-                # Stop: without the right, or if a user's annotations fill the limit, the other pods would be refused,
-                # too. More than a batch of them would be tried again every second, without end.
+                # Stop: if a right is missing, or a user's annotations have the maximum size, other pods would be
+                # refused, too. With more pods than a batch, the requests would be repeated every second, without end.
                 self._log.warning("deletion costs not written", replica_set=key, error=str(error))
                 return None
         return None if is_complete else Result(requeue_after=_RETRY)

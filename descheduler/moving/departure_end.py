@@ -37,7 +37,7 @@ class Endings:
     now: Callable[[], datetime]
 
     async def evict(self, one: Departure, pod: dict[str, Any]) -> str | None:
-        """Evict a pod; return an empty text. If it must stay, return why; None: try again later.
+        """Evict a pod; return an empty text, or why the pod must stay; None: try again later.
 
         Raises:
             ApiError: a request failed.
@@ -105,7 +105,8 @@ class Endings:
         """Return why a pod whose eviction failed must stay; None: try again.
 
         Raises:
-            ApiError: ``error``, if it is not a refusal and the deadline is not over or the server did not respond.
+            ApiError: ``error``, if it is not TooManyRequests, and either the deadline is not over or the server
+                did not respond.
         """
         is_late = self.now() >= timestamps.parse(one.deadline)
         if eviction.is_final(error) or (is_late and eviction.is_budget(error)):

@@ -72,7 +72,7 @@ async def plan(
     if how is How.ONE_AT_A_TIME:
         missing = available < found.owner.desired
         if missing and kind == "ReplicaSet" and _are_all_old(found, uid, now):
-            # All pods of a ReplicaSet share their claims, so a replacement may wait until the last pod here ends.
+            # All pods of a ReplicaSet share their claims, so a replacement may wait until the old pods have ended.
             missing = not await claims.has_single_writer(client, pod)
         return Plan(
             how, f"{available} of {found.owner.desired} pods of its {kind} are available" if missing else ""

@@ -112,7 +112,7 @@ class Departures:
         )
 
     async def begin(self, pod: Object, plan: Plan, request: Move) -> None:
-        """Release a pod, so that its owner creates a replacement; return when its record is stored.
+        """Store a record and release the pod, so that its owner creates a replacement.
 
         Args:
             pod: cached pod. It is not released if it has changed.

@@ -56,7 +56,7 @@ async def evict(client: Client, pod: Object, *, dry_run: bool = False) -> None:
 
 
 async def rehearse(client: Client, pod: Object) -> None:
-    """Check that the pod can be evicted as soon as its budget allows it.
+    """Check by a dry run that the pod can be evicted as soon as its budget allows it.
 
     Raises:
         TooManyRequests: the eviction would always be refused (``is_final``).

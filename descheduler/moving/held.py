@@ -12,7 +12,7 @@ class Held:
     """Restored pods without an owner. If they were moved as bare pods, they would be deleted before they are replaced."""
 
     def __init__(self, leaving: set[str]) -> None:
-        """Create it; ``leaving`` gets the UIDs of the pods (``ClusterView.leaving``)."""
+        """Create without pods; UIDs of held pods are added to ``leaving`` (``ClusterView.leaving``)."""
         self._leaving = leaving
         self._timers: dict[str, asyncio.TimerHandle] = {}
 

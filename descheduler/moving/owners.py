@@ -74,7 +74,7 @@ async def deployment_of(client: Client, replica_set: Mapping[str, Any]) -> dict[
 
 
 async def is_selected_by_hash(client: Client, namespace: str, labels: Mapping[str, str]) -> bool:
-    """Report whether a Service selects the pod by its template hash, so that it would lose a released pod.
+    """Report whether a Service selects the pod by its template hash; such a Service would lose a released pod.
 
     Raises:
         ApiError: the request failed.

@@ -49,7 +49,7 @@ class Waiting:
         Args:
             strategy: name of the strategy that requested the move.
             pod: the pod that was judged. If the cached pod has changed since, it is not added, because its
-                strategy judges it again and might not settle this entry.
+                strategy judges it again and might not remove it.
             cause: one of a few fixed texts, because it is a metric label.
         """
         _REFUSED.labels(cause).inc()
@@ -74,11 +74,11 @@ class Waiting:
 
     @contextlib.contextmanager
     def one_pass(self, strategy: str, *, last: bool = False) -> Iterator[None]:
-        """Wrap a pass over all pods; if it succeeds, settle the pods whose move it did not request.
+        """Wrap a pass over all pods; if it succeeds, remove from the gauge the pods whose move was not requested.
 
         Args:
             strategy: name of the strategy.
-            last: no other pass follows, so settle all pods.
+            last: no other pass follows, so remove all pods.
         """
         asked = self._asked[strategy] = set()
         try:

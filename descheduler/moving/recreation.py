@@ -218,7 +218,7 @@ class Recreator:
         except Forbidden as error:
             if not is_first:  # an earlier attempt may have deleted the pod: keep its record
                 raise
-            # A policy demands a label that the user has removed, or a permission is missing.
+            # Our ValidatingAdmissionPolicy requires a label that the user has removed, or a permission is missing.
             self.recorder.event(
                 _reference(record),
                 "Normal",

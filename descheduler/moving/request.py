@@ -18,13 +18,14 @@ class Move:
     counts: bool = True
     """Whether the move counts for the owner's back-off and maximum of rounds."""
     force: bool = False
-    """Delete bare pods without grace period, because a lost cluster cannot confirm that they have ended."""
+    """Evict pods before their replacement is Ready, and delete bare pods without grace period, because a lost cluster
+    cannot confirm that they have ended."""
     budget_matters: bool = True
     """Whether disruption budgets are respected. If not, a pod is deleted if a budget refuses its eviction."""
     timeout: float = 300.0
     """Seconds in which the replacement must be Ready, if it starts before the pod is evicted."""
     drain: str = ""
-    """Text of the drain request that the move is part of; empty: none. Without the request the move is cancelled."""
+    """Drain request that the move is part of, as text; empty: none. If the request changes, the move is cancelled."""
     local_storage: bool = False
     """Whether the pod may move although it loses its local storage."""
 

@@ -81,7 +81,7 @@ def pod_matcher(params: Params, where: str) -> matching.Matcher:
     """Return a function that reports whether the label selector matches given labels.
 
     Raises:
-        ConfigError: the selector is invalid or has an unknown field. If that were ignored, all pods could
+        ConfigError: the selector is invalid or has an unknown field. If the field were ignored, all pods could
             match.
     """
     try:

@@ -145,7 +145,7 @@ class Drain(Strategy):
         return Result(requeue_after=_POLL)
 
     def _drain_of(self, node: Object, text: str) -> _Drain:
-        """Return the state of a node's drain; a new state continues the count of moved pods in the node's status."""
+        """Return the state of a node's drain; a new state starts from the node's status annotation."""
         found = self._drains.get(node.name)
         if found is None or found.text != text:
             before = drain.status_of(node.annotations)

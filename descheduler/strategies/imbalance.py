@@ -1,9 +1,9 @@
 """LowNodeUtilization for virtual nodes: moves pods from overused to underused clusters.
 
 A virtual node with every resource below ``thresholds`` is underused, one with any resource above ``targetThresholds``
-is overused. Both are percentages: requests of allocatable. Pods are moved off overused nodes until these are
-no longer overused, or until underused nodes would become overused. Bare pods stay, because they would lose
-their running work.
+is overused. Both are percentages of allocatable, for the sum of the pods' requests. Pods are moved off overused nodes
+until these are no longer overused, or until underused nodes would become overused. Bare pods stay, because they would
+lose their running work.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Moves pods off lost clusters; a cluster that recovers is used again. Event-driven.
 
-A virtual node is lost when it was NotReady, or its Lease was not renewed, for longer than 20 s (kubeleet's
-rule). It gets a taint against new pods. Its pods are moved at a limited rate, each after a check that the
-node is still lost. When the node has been healthy for 30 s, the taint is removed and pending pods may use the
+A virtual node is lost when it was NotReady, or its Lease was not renewed, for longer than 20 s (the rule
+of project kubeleet). It gets a taint against new pods. Its pods are moved at a limited rate, each after a check
+that the node is still lost. When the node has been healthy for 30 s, the taint is removed and pending pods may use the
 node. Moved pods are not moved back, and a flapping node keeps its taint, so pods do not move back and forth.
 Pods that still run in the lost cluster end when it recovers, because the virtual node deletes lower pods
 without an upper pod.
@@ -224,7 +224,7 @@ class StaleCluster(Strategy):
             self.pods.enqueue(pod.key)
 
     def _pod_to_move(self, key: str) -> tuple[Object, Object] | None:
-        """Return the pod and its node if the pod must be moved now; otherwise None, and the pod no longer waits."""
+        """Return the pod and its node if the pod must be moved now; otherwise None, and it is removed from ``waiting``."""
         pod = self.context.view.pods.store.get(key)
         if pod is None:
             return None

@@ -21,11 +21,11 @@ class ClusterView:
 
     nodes: Informer
     pods: Informer
-    """With ``pods.shrink`` and ``pods.INDEXERS``."""
+    """Informer with transform ``pods.shrink`` and indexers ``pods.INDEXERS``."""
     node_selector: str = ""
     """Label selector of the virtual nodes to deschedule from; empty: all."""
     leaving: set[str] = field(default_factory=set)
-    """UIDs of pods that leave their node as soon as their replacement is Ready."""
+    """UIDs of pods that leave their node as soon as their replacement is Ready, and of restored pods (``Held``)."""
 
     def __post_init__(self) -> None:
         selectors = filter(None, (DEFAULT_NODE_SELECTOR, self.node_selector))

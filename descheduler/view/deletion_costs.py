@@ -1,7 +1,7 @@
 """Deletion costs that keep a ReplicaSet's division over lower clusters when the ReplicaSet scales down. No IO.
 
-A ReplicaSet deletes pods with a lower cost first. The annotation holds this cost; a second annotation of ours records
-the value that we wrote, because a cost that a user wrote is never changed.
+A ReplicaSet deletes pods with a lower cost first. Annotation ``pod-deletion-cost`` holds this cost; a second annotation
+of ours holds the value that we wrote, because a cost that a user wrote is never changed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def new_costs(found: Sequence[Object], cluster_of: Callable[[str], str]) -> dict
 
 
 def _weights(found: Sequence[Object], counts: Counter[str]) -> dict[str, int] | None:
-    """Return the weights by cluster; None: none of the newest pods has a valid division."""
+    """Return the weights by cluster; None: none of the ``_TRIED`` newest pods has a valid division."""
     for pod in found[: -_TRIED - 1 : -1]:
         try:
             declared = division.parse(pod.annotations)

@@ -47,7 +47,7 @@ class Departure(Stored):
 
     @property
     def owner_key(self) -> str:
-        """Return the key under which all departures of the owner are decided."""
+        """Return ``namespace/UID`` of the owner."""
         return f"{self.namespace}/{self.owner_uid}"
 
 
@@ -75,7 +75,7 @@ class Step(enum.Enum):
     RESTORE = enum.auto()
     """Restore the label, so that the ReplicaSet adopts the pod again."""
     FORGET = enum.auto()
-    """Delete the record: the pod is gone, or belongs to an owner."""
+    """Delete the record: the pod is gone, is being deleted, or is no longer released."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Decides by Lease renewals whether a virtual node is alive. Does no IO.
 
-kubeleet's rule: a node that is silent for more than 20 s is lost; exactly 20 s is not enough. Three rules avoid wrong
-decisions:
+The rule of project kubeleet: a node that is silent for more than 20 s is lost; exactly 20 s is not enough. Three
+rules avoid wrong decisions:
 
 - Only the descheduler's clock counts: a renewal has the time at which the descheduler *saw* it.
 - After a restart of the descheduler, the 20 s begin again for all nodes.

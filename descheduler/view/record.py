@@ -35,7 +35,7 @@ class Stored:
     PURPOSE: ClassVar[str]
     """Input of the keyed hash, so that a record of one kind is not valid as another kind."""
     KIND: ClassVar[str]
-    """Value of the label of its objects."""
+    """Value of the label of ControllerRevisions of this kind."""
     DESCRIPTION: ClassVar[str]
     REMEDY: ClassVar[str]
     """What to do with an object whose hash is not valid."""

@@ -12,7 +12,7 @@ from controller_runtime.objects import Object
 
 
 async def write(client: Client, node: Object, *, since: datetime | None) -> None:
-    """Add the taint to a node; None: remove it.
+    """Add the taint for lost clusters to a node, or remove it if ``since`` is None.
 
     Raises:
         ApiError: the request failed; after a Conflict (the node has changed), retry.
