@@ -1,8 +1,8 @@
 """Certificates that the webhook manages itself: a CA and a serving pair, stored in a Secret.
 
 Every replica watches the Secret and serves its certificate. The leader creates missing certificates and renews those
-with less than a third of their validity left. A new CA is first announced (written to the webhook
-configurations) together with the old CA, and used afterwards. So the API server always trusts the certificate
+that lack a host name or have less than a third of their validity left. A new CA is first announced (written to the
+webhook configurations) together with the old CA, and used afterwards. So the API server always trusts the certificate
 that is served.
 """
 

@@ -31,7 +31,7 @@ _PROVIDER = {"key": names.TAINT_PROVIDER, "operator": "Exists"}
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """State of the upper cluster that the mutation of a pod depends on."""
+    """State of the upper cluster and settings that the mutation of a pod depends on."""
 
     ignore_keys: Collection[str] = ("clusterID",)
     """Label keys that stay in the upper spec."""
@@ -109,7 +109,7 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
 
 
 def _move_claims(spec: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Move ResourceClaims to an annotation; return the spec without them, limited to virtual nodes, and its value."""
+    """Move ResourceClaims to an annotation; return the spec without them, limited to virtual nodes, and the annotation."""
     try:
         rest, claims = resource_claims.move(spec)
     except resource_claims.InvalidError as error:

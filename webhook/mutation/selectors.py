@@ -1,7 +1,8 @@
 """Splits selectors: the part for virtual nodes stays, the part for lower nodes moves to the annotation. No IO.
 
-A key *stays* if ``--ignore-selector-keys`` lists it, if it is ``kubernetes.io/hostname`` with the name of a virtual
-node, or if it is ``type`` with the value virtual-kubelet. All other keys select lower nodes.
+A key *stays* if ``--ignore-selector-keys`` lists it, if it is ``kubernetes.io/hostname`` or field ``metadata.name``
+with the name of a virtual node (in a DaemonSet's pod, ``metadata.name`` with any name), or if it is ``type`` with the
+value virtual-kubelet. All other keys select lower nodes.
 
 Required node affinity is an OR of terms, each an AND of expressions. A term has a staying part K and a moving part M.
 If all terms have the same K, "K in the upper cluster, OR of all M in the lower cluster" is equivalent. If they

@@ -28,7 +28,7 @@ def is_virtual(template: Mapping[str, Any]) -> bool:
 
 
 def invalid(template: Mapping[str, Any], path: str) -> str:
-    """Return what is invalid in the template's clusterSelector annotation, so that its pods would be denied."""
+    """Return why the template's clusterSelector annotation is invalid, so its pods would be denied; empty: valid."""
     try:
         validation.read_annotation((template.get("metadata") or {}).get("annotations"), f"{path}.metadata")
     except validation.RefusedError as error:
