@@ -62,7 +62,7 @@ class JobSpec(msgspec.Struct, rename="camel", frozen=True):
 
 
 class ConfigMapKey(msgspec.Struct, rename="camel", frozen=True):
-    """Key of a ConfigMap with a list of jobs."""
+    """Name and key of a ConfigMap with a list of jobs."""
 
     name: _SetName
     key: Annotated[str, Meta(max_length=253, pattern=rf"^{DATA_KEY}\Z")] = JOBS_KEY

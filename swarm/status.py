@@ -11,7 +11,7 @@ from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Acknowledgement, Holder, Ledger
 
 _LISTED = 200_000
-"""Limit of job names in the status, in characters. For workers beyond it only the number of jobs is listed."""
+"""Limit of job names in the status, in characters. For workers beyond this limit, only the number of jobs is listed."""
 _UNASSIGNED = 100
 
 

@@ -31,7 +31,7 @@ class Delivery:
     config_maps: Informer
     """ConfigMaps with our label, indexed by ``by_swarm``."""
     leases: Informer
-    """Leases with our label, indexed the same way."""
+    """Leases with our label, indexed by ``by_swarm``."""
 
     async def deliver(
         self, swarm: Object, ledger: Ledger, settings: share.Settings, *, kind: str, original: str

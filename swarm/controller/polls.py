@@ -15,7 +15,7 @@ from swarm.slots import Pod
 
 _SECONDS = 1.0
 _BYTES = 1 << 20
-"""Largest report."""
+"""Largest size of a report."""
 _ROUND_BYTES = 32 << 20
 """Largest size of all reports of a Swarm together."""
 _AT_ONCE = 32
@@ -24,7 +24,7 @@ _AT_ONCE = 32
 
 @dataclass(slots=True)
 class _Round:
-    """The last and the running poll of one Swarm's workers."""
+    """The running poll of one Swarm's workers, and the reports of the last completed poll."""
 
     task: asyncio.Task[None]
     reports: Mapping[str, Acknowledgement] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class _Round:
 
 @dataclass(eq=False)
 class Polls:
-    """Polls the workers of Swarms. Pods can answer anything, at any speed."""
+    """Polls the workers of Swarms. Pods can send anything, at any speed, so size and time are limited."""
 
     on_change: Callable[[str], None]
     """Called with the key of a Swarm when a report changed."""
@@ -101,8 +101,8 @@ class Polls:
 def is_pod_address(ip: str) -> bool:
     """Report whether a pod can have this address; False for addresses that the API server's pod proxy refuses.
 
-    Otherwise, a user who can write a pod's status could make the controller connect to itself, or to a cloud's metadata
-    service.
+    Without this check, a user who can write a pod's status could make the controller connect to itself, or to a
+    cloud's metadata service.
     """
     try:
         address = ipaddress.ip_address(ip)

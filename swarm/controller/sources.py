@@ -88,7 +88,7 @@ class Sources:
     def _follow(
         self, group: asyncio.TaskGroup, swarm: str, namespace: str, source: JobsFrom
     ) -> _Followed | None:
-        """Watch a Swarm's ConfigMaps; return None if too many Swarms of the namespace use lists."""
+        """Watch a Swarm's ConfigMaps; return None if too many Swarms of the namespace use ``jobsFrom``."""
         code = msgspec.json.encode(source)
         followed = self._followed.get(swarm)
         if followed is not None and followed.code == code:

@@ -86,7 +86,7 @@ class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_default
     running_count: int = 0
     """Number of running jobs if the list was too long."""
     stopped: _Jobs = []
-    """Jobs with state ``stop`` in the share that do not run."""
+    """Jobs with state ``stop`` in the share, except jobs that still run."""
     failing: dict[str, str] = {}
     draining: bool = False
     fence_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0

@@ -65,7 +65,7 @@ def advance(
     listed |= {job for holder in after.holders.values() for job in (*holder.start, *holder.stop)}
     for holder in after.holders.values():
         report = acknowledged.get(holder.uid)
-        # The report of a worker with jobs counts even while it waits.
+        # The first report of a waiting pod counts only if its worker runs jobs.
         if holder.uid in waiting and not holder.session and (report is None or report.running == []):
             continue
         _absorb(holder, report, listed, any_session=handover == OVERLAP)

@@ -175,7 +175,7 @@ class Worker:
         self._apply()
 
     def _apply(self) -> None:
-        # Armed before any handler is called, because a handler may block the event loop.
+        # The watchdog is armed before any handler is called, because a handler may block the event loop.
         self._arm()
         self._runner.want(self._membership.wanted)
 
@@ -199,7 +199,7 @@ class Worker:
 
     def _log_problem(self, problem: str) -> None:
         if problem and problem != self._logged_problem:
-            # At start, the share found is usually one for an earlier process.
+            # At start, the share that is found was usually written for an earlier process.
             level = logging.INFO if self._membership.applied.wanted is None else logging.WARNING
             _log.log(level, "the latest share is not used: %s", problem)
         self._logged_problem = problem
@@ -230,7 +230,7 @@ class Worker:
         )
 
     async def _alone(self, stack: contextlib.AsyncExitStack) -> bool:
-        """Wait until no other process runs as this worker; return False if this process must stop first."""
+        """Wait until no other process runs as this worker; return False if this process is stopped before that."""
         taking = asyncio.create_task(stack.enter_async_context(alone(self.identity)))
         stopping = asyncio.create_task(self._stopping.wait())
         try:

@@ -38,7 +38,7 @@ class ConfigMaps:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the worker's jobs until cancelled."""
+        """Watch the ConfigMaps and call ``found`` and ``problem``, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._api.follow(self._collection, self._name, self._seen))
             group.create_task(self._collect())
@@ -83,7 +83,7 @@ class File:
         self._names = (f"{settings.worker}.json", _KEY)
 
     async def run(self) -> None:
-        """Follow the file until cancelled."""
+        """Read the file when it changes, until cancelled."""
         seen = None
         while True:
             with contextlib.suppress(FileNotFoundError):

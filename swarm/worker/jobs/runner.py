@@ -22,7 +22,7 @@ class Runner:
         Args:
             on_start: starts a job and returns.
             on_stop: stops a job and returns when it has stopped. Also called after a failed start.
-            changed: called after a change of ``held`` or of an error in it.
+            changed: called after each decision, because ``held`` may have changed.
         """
         self._handlers: Mapping[Action, Handler] = {Action.START: on_start, Action.STOP: on_stop}
         self._changed = changed

@@ -32,7 +32,7 @@ class Membership:
         self.sessions = {self.session}
         """All sessions of this process."""
         self.life = _clock()
-        """Orders the sessions of a pod."""
+        """Number that increases with each session of a pod."""
         self.applied = Applied()
         self.renewed_at: float | None = None
         """When the last successful acknowledgement of this session was sent; None: none yet."""
@@ -94,7 +94,7 @@ class Membership:
             self.offer(self._pending, now)
 
     def succeed(self, acknowledged: str) -> None:
-        """Raise ``life`` above that of the last session in the Lease."""
+        """Raise ``life`` above that of the last session in the Lease, if that session belongs to this pod."""
         with contextlib.suppress(ValueError, TypeError, KeyError):
             before = json.loads(acknowledged)
             if before["podUID"] == self._settings.pod_uid:

@@ -21,7 +21,7 @@ _GRACE = 10.0
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sidecar's flags. Missing ones are read from the environment: ``docs/swarm-worker.md``."""
+    """Add the sidecar's flags. Flags that are not given are read from the environment (``docs/swarm-worker.md``)."""
     parser.add_argument(
         "--exec",
         required=True,
