@@ -55,7 +55,7 @@ def parse(arguments: Sequence[str]) -> Options:
     if given.policy_config_file:
         policy = policies.load(given.policy_config_file, known=registry.known_names(found))
     strategies = policy.strategies if given.policy_config_file else _by_flags(given)
-    if all(strategy.name != Drain.name for strategy in strategies):  # administrators need it with any policy
+    if all(strategy.name != Drain.name for strategy in strategies):  # a drain works with any policy
         strategies = (*strategies, StrategyConfig(Drain.name, {}, Drain.name))
     strategies = tuple(
         replace(one, params=policies.convert(one.params, found[one.name].params_type, where=one.where))

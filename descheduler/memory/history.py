@@ -26,7 +26,7 @@ class History:
 
     rounds: int
     last: datetime
-    """Begin of the last round."""
+    """Start of the last round."""
 
     def render(self, namespace: str) -> str:
         """Return the value stored in the ConfigMap."""

@@ -17,11 +17,11 @@ from descheduler.view import deletion_costs, pods
 from descheduler.view.cluster import ClusterView
 
 _SETTLE = 1.0
-"""Seconds for which changes of a ReplicaSet's pods are collected, so that a burst is numbered once."""
+"""Seconds for which changes of a ReplicaSet's pods are collected, so that costs are computed once per burst."""
 _RETRY = 1.0
 _WORKERS = 2
 _BATCH = 100
-"""Pods of a ReplicaSet that are written before the next ReplicaSet's turn, so that one user cannot delay the others."""
+"""Number of a ReplicaSet's pods that are written before the next ReplicaSet's, so that one user cannot delay others."""
 _ASPECTS: tuple[Callable[[Object], object], ...] = (
     lambda pod: (pod.spec or {}).get("nodeName"),
     pods.is_active,

@@ -62,7 +62,7 @@ class Endings:
         try:
             await self.client.delete(resources.PODS, one.pod_name, namespace=one.namespace, uid=one.old_uid)
         except (NotFound, Conflict):
-            return  # it is gone, perhaps another pod has its name
+            return  # the pod is gone; another pod may have its name
         self._left(one, pod)
 
     async def restore(self, one: Departure, pod: Mapping[str, Any], why: str) -> bool:

@@ -241,7 +241,7 @@ class Departures:
         return Result(requeue_after=_POLL) if any(one.old_uid in self.active for one in mine) else None
 
     def _why_cancelled(self, one: Departure) -> str:
-        """Return why a pod must stay although its replacement may become Ready later; empty: it need not."""
+        """Return why a pod must stay although its replacement may become Ready later; empty: it may leave."""
         node = self.view.nodes.store.get(one.node)
         if one.request and (node is None or drain.requested(node.annotations) != one.request):
             return "the drain was cancelled"

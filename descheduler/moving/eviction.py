@@ -17,7 +17,7 @@ MOVED = Counter(
 
 
 NO_DRY_RUN = "does not support dry run"
-"""Text of the API server's error if an admission webhook has side effects. Then a rehearsal is impossible."""
+"""Text of the API server's error if an admission webhook has side effects. Then a dry run is impossible."""
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 """Part of the message for a pod that several budgets match. API servers refuse its eviction with code 500."""
 
@@ -47,7 +47,7 @@ async def evict(client: Client, pod: Object, *, dry_run: bool = False) -> None:
             subresource="eviction",
             params={"dryRun": "All"} if dry_run else None,
         )
-        if answer.get("kind") == "Status" and answer.get("status") == "Failure":  # with HTTP code 201
+        if answer.get("kind") == "Status" and answer.get("status") == "Failure":  # despite HTTP code 201
             raise errors.error_from_status(answer)
     except errors.ApiError as error:
         if _SEVERAL_BUDGETS not in error.message:
@@ -81,5 +81,5 @@ def is_budget(error: errors.ApiError) -> bool:
 
 
 def is_final(error: errors.ApiError) -> bool:
-    """Report whether the eviction is refused until a disruption budget is changed: several match the pod."""
+    """Report whether the eviction is refused until a disruption budget is changed, because several match the pod."""
     return _SEVERAL_BUDGETS in error.message

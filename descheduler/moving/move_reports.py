@@ -74,7 +74,7 @@ class MoveReports:
         )
 
     def _event_once(self, pod: Object, type_: EventType, reason: str, message: str) -> bool:
-        """Record an event and return True; return False if this pod had an event with this reason before."""
+        """Record an event and return True; return False if this pod already had an event with this reason."""
         key = (pod.uid, reason)
         if self._recorded.touch(key):
             return False

@@ -186,14 +186,14 @@ class Mover:
         await asyncio.sleep(_SETTLE)
 
     async def _plan(self, pod: Object, request: Move) -> Plan:
-        """Return how the pod leaves. A pod that is not Ready or in a lost cluster needs no replacement first."""
+        """Return how the pod leaves. Pods that are not Ready or in a lost cluster do not wait for a replacement."""
         owner = pods.controller_of(pod)
         if self.options.make_before_break and owner and pods.is_ready(pod) and not request.force:
             return await self.departures.plan(pod)
         return Plan(How.EVICTED)
 
     async def _remove(self, pod: Object, node: str, plan: Plan, request: Move) -> Outcome:
-        """Start the replacement of a pod with a controller, or evict the pod."""
+        """Start the replacement of a pod with a controller, or evict it (or delete it, if budgets do not matter)."""
         try:
             if plan.how is How.REPLACED_FIRST:
                 await self.departures.begin(pod, plan, request)

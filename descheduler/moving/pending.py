@@ -33,7 +33,7 @@ class Waiting:
     """Pods that wait to be moved, with causes. The mover adds pods; strategies remove them. Resets the gauge."""
 
     cache: Informer
-    """Informer of pods; a pod deleted there no longer waits."""
+    """Informer of pods; when it reports the deletion of a pod, the pod no longer waits."""
 
     def __post_init__(self) -> None:
         self._causes: defaultdict[str, dict[str, str]] = defaultdict(dict)

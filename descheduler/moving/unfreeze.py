@@ -22,8 +22,8 @@ from descheduler.view import pods, replacement
 _FRESH = 10.0
 """Minimum age in seconds of a pending pod that may be replaced."""
 _PAUSE, _LONGEST_PAUSE = 30.0, 7200.0
-"""Seconds until the successor of a released pod may be released, too; doubles each time up to the second
-value."""
+"""Seconds until the successor of a released pod may be released, too; doubles with each release, up to
+``_LONGEST_PAUSE``."""
 _NOT_RECORDED_RETRY = 60.0
 _MAX_OWNERS = 4096
 
@@ -82,7 +82,7 @@ class Releaser:
         return None
 
     async def _release_owned(self, pod: Object) -> float | None:
-        """Evict a controller's pod if a node that it avoids is usable and no longer frozen, so that it is replaced."""
+        """Evict a controller's pod, so that it is replaced, if an avoided node is usable and no longer frozen."""
         thawed = (
             replacement.avoided_names(pod.annotations) - self._mover.memory.frozen(pods.owner_key(pod)).keys()
         )
@@ -114,7 +114,7 @@ class Releaser:
         return pause - (self._mover.now() - began).total_seconds()
 
     def _note(self, pod: Object) -> None:
-        """Store a release's time, unless the pod is older than the owner's stored time."""
+        """Store a release's time, unless the pod was created before the owner's stored time."""
         owner = pods.owner_key(pod)
         began, pause = self._rounds.get(owner, (None, 0.0))
         if began is not None and pods.created(pod) < began:

@@ -145,7 +145,7 @@ class Strategy(abc.ABC):
         except ApiError as error:
             self.log.warning("move failed", pod=pod.key, error=str(error))
             return Outcome(why=f"a request failed: {error}", cause="request failed")
-        except Exception as error:  # a pod's author chooses many of its values
+        except Exception as error:  # a pod's author can write values that nobody expects
             self.log.exception("move failed", pod=pod.key)
             return Outcome(why=f"an internal error: {error!r}", cause="request failed")
 
@@ -164,7 +164,7 @@ class PeriodicStrategy(Strategy):
                 if not self.context.interval:
                     await asyncio.sleep(_RETRY)
                     continue
-            except Exception:  # must not end periodic strategies
+            except Exception:  # an error must not end the strategy
                 self.log.exception("pass failed")
                 if not self.context.interval:
                     raise

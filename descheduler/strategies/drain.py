@@ -55,7 +55,7 @@ class _Drain:
     """A node's drain in this process."""
 
     text: str
-    """The request."""
+    """Text of the drain request."""
     moved: int = 0
     stopped: str = ""
     pods: dict[str, PodState] = field(default_factory=dict)

@@ -43,7 +43,7 @@ class Departure(Stored):
     deadline: str
     """RFC 3339: when the pod gets its label back if its replacement is not Ready."""
     request: str = ""
-    """Drain request of the node that this departure is part of; empty: none. The departure ends with the request."""
+    """Drain request of the node that this departure is part of; empty: none. If the request changes, the pod stays."""
 
     @property
     def owner_key(self) -> str:
@@ -80,7 +80,7 @@ class Step(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A step of one departure, and why a pod is restored."""
+    """The next step of one departure; for ``RESTORE``, also why."""
 
     departure: Departure
     step: Step

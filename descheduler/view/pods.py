@@ -60,7 +60,7 @@ def shrink(pod: Object) -> Object:
 
 
 def pick(found: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
-    """Return the fields that exist."""
+    """Return the given fields of an object, without missing ones."""
     return {field: found[field] for field in fields if field in found}
 
 
@@ -88,7 +88,7 @@ def controller_of(pod: Object) -> dict[str, Any] | None:
 
 
 def owner_key(pod: Object) -> str:
-    """Return the key of a pod's owner: namespace and controller UID; for a bare pod namespace and its name."""
+    """Return the key of a pod's owner: namespace and controller UID; for a bare pod, namespace and pod name."""
     owner = controller_of(pod)
     return node_avoidance.owner_key(pod.namespace, str(owner["uid"]) if owner else f"pod.{pod.name}")
 
