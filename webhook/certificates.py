@@ -124,7 +124,7 @@ class CertificateKeeper:
         self._log = log.get_logger(component="certificates")
 
     def ca(self) -> bytes | None:
-        """Return the PEM of the CA in the Secret; None if there is none."""
+        """Return the PEM of the CA in the Secret; None if the Secret has no valid certificates."""
         held = self._held()
         return held.ca.certificate if held is not None else None
 

@@ -50,8 +50,8 @@ class Registrar:
     def why_untrusted(self, ca: bytes) -> str | None:
         """Return why the API server does not trust certificates of this CA, for ``/readyz``; None if it trusts them.
 
-        A missing configuration is a reason only with ``--register``. Configurations that do not request our
-        CA are not checked.
+        A missing configuration is a reason only with ``--register``. Configurations of the chart that do not
+        request our CA are not checked.
 
         Args:
             ca: PEM of the CA.

@@ -58,7 +58,7 @@ class State:
         self._memory_key = f"{self.freeze_namespace}/{node_avoidance.CONFIG_MAP}"
         self._frozen: tuple[str, dict[str, node_avoidance.Frozen]] = ("", {})
         self._names: frozenset[str] | None = None
-        """Names of the virtual nodes; None: they have changed."""
+        """Names of the virtual nodes; None: must be read from the cache again."""
         self._informers = (self._nodes, self._claims, self._volumes, self._memory)
         self._nodes.on_change(self._nodes_changed, self._nodes_changed)
 

@@ -38,8 +38,8 @@ class Surroundings:
     virtual_nodes: Collection[str] = ()
     """Names of the virtual nodes."""
     pinned_to: Sequence[Collection[str]] = ()
-    """For each claim of the pod that depends on virtual nodes: the virtual nodes that can reach its
-    volume."""
+    """For each claim of the pod whose volume only some virtual nodes can reach: the names of these virtual
+    nodes."""
     avoid: Collection[str] = ()
     """Virtual nodes on which the pod's owner recently had unschedulable pods."""
     require_virtual_node: bool = False
@@ -109,7 +109,7 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
 
 
 def _move_claims(spec: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Move ResourceClaims to an annotation; return the spec without them, limited to virtual nodes, and the annotation."""
+    """Move ResourceClaims to an annotation; return the spec without them, for virtual nodes only, and the annotation."""
     try:
         rest, claims = resource_claims.move(spec)
     except resource_claims.InvalidError as error:
@@ -168,7 +168,7 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
             "nodeSelectorTerms": selectors.conjunction(existing, moved.required)
         }
         if moved.upper_required or cluster_selector.UPPER_TERMS in present:
-            # Combined as the required terms, so that both lists have the same order.
+            # Combined in the same way as the required terms, so that both lists have the same order.
             first = present.get(cluster_selector.UPPER_TERMS) or [{}] * len(existing)
             second = moved.upper_required or [{}] * len(moved.required)
             merged[cluster_selector.UPPER_TERMS] = selectors.conjunction(first, second)

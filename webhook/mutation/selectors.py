@@ -110,7 +110,8 @@ def _split_required(terms: Sequence[Mapping[str, Any]], decide: Stays, moved: Mo
     if not any(moving):
         return staying
     if all(kept == staying[0] for kept in staying):
-        # (K and M1) or (K and M2) = K and (M1 or M2), where K is kept and M is moved. If one term has no M, the OR is true and nothing moves.
+        # (K and M1) or (K and M2) = K and (M1 or M2), where K is kept and M is moved. If one term has no M, the OR is
+        # true and nothing moves.
         if all(moving):
             moved.required = moving
         return [staying[0]] if staying[0] else []
