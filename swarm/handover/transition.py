@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot, contents
 
 EXCLUSIVE = "Exclusive"
 OVERLAP = "Overlap"
 _UNLISTED = 65_536
-"""Maximum characters, per report, of recorded names of jobs that no worker shall run. A hostile worker can report any
-names, and the record must fit into the Swarm."""
+"""Maximum characters of recorded names of jobs that no worker shall run. A hostile worker can report any names, and the
+record must fit into the Swarm."""
 
 
 def advance(
@@ -61,14 +62,16 @@ def advance(
     for uid in gone:
         after.holders.pop(uid, None)
     waiting = _waiting(after, current) if restarts else set()
-    listed = {job for slot in slots.values() for job in slot.jobs}
-    listed |= {job for holder in after.holders.values() for job in (*holder.start, *holder.stop)}
+    names = _Names({job for slot in slots.values() for job in slot.jobs})
+    names.granted |= {job for holder in after.holders.values() for job in holder.start}
+    for holder in after.holders.values():
+        names.record(holder.stop)
     for holder in after.holders.values():
         report = acknowledged.get(holder.uid)
         # The first report of a waiting pod counts only if its worker runs jobs.
         if holder.uid in waiting and not holder.session and (report is None or report.running == []):
             continue
-        _absorb(holder, report, listed, any_session=handover == OVERLAP)
+        _absorb(holder, report, names, any_session=handover == OVERLAP)
     wanted = {slot.uid: set(slot.jobs) for slot in after.slots.values() if slot.uid in after.holders}
     if handover == EXCLUSIVE:
         _revoke(after, wanted)
@@ -88,6 +91,25 @@ def advance(
     return after
 
 
+@dataclass(slots=True)
+class _Names:
+    """The names of jobs that a record may contain."""
+
+    granted: set[str]
+    """Names of jobs that a worker runs or shall run."""
+    room: int = _UNLISTED
+    """Characters left for other names, in the records of all pods together."""
+
+    def record(self, jobs: Iterable[str]) -> list[str]:
+        """Use up room for the names of jobs; return those with room."""
+        found = []
+        for job in jobs:
+            self.room -= 0 if job in self.granted else len(job)
+            if job in self.granted or self.room >= 0:
+                found.append(job)
+        return found
+
+
 def _waiting(ledger: Ledger, current: Mapping[str, str]) -> set[str]:
     """Return the UIDs of pods without a complete share: no slot, or a leaving pod has their name or jobs of their slot."""
     leaving = [holder for uid, holder in ledger.holders.items() if uid not in current]
@@ -102,9 +124,7 @@ def _waiting(ledger: Ledger, current: Mapping[str, str]) -> set[str]:
     return current.keys() - complete
 
 
-def _absorb(
-    holder: Holder, report: Acknowledgement | None, listed: Collection[str], *, any_session: bool
-) -> None:
+def _absorb(holder: Holder, report: Acknowledgement | None, names: _Names, *, any_session: bool) -> None:
     """Apply a worker's report: drop stopped jobs, add ungranted jobs."""
     if report is None or report.pod_uid != holder.uid or report.life < holder.life:
         return
@@ -122,16 +142,8 @@ def _absorb(
     if holder.draining or report.version >= holder.version:
         holder.stop = report.unreleased(holder.stop)
     # Jobs that run without a grant, such as after a loss of the record: no other pod may start them before they stop.
-    holder.stop += _ungranted(holder, report, listed)
-
-
-def _ungranted(holder: Holder, report: Acknowledgement, listed: Collection[str]) -> Iterator[str]:
-    known, room = {*holder.start, *holder.stop}, _UNLISTED
-    for job in dict.fromkeys(report.running or ()):
-        if job not in known:
-            room -= len(job) if job not in listed else 0
-            if job in listed or room >= 0:
-                yield job
+    known = {*holder.start, *holder.stop}
+    holder.stop += names.record(job for job in dict.fromkeys(report.running or ()) if job not in known)
 
 
 def _revoke(ledger: Ledger, wanted: Mapping[str, Collection[str]]) -> None:

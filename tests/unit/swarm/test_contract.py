@@ -78,6 +78,26 @@ def test_invented_jobs_are_recorded_up_to_a_limit():
     assert found.stop == [*invented[:1024], *jobs]
 
 
+def test_invented_jobs_of_many_reports_and_workers_share_one_limit():
+    """Otherwise the record would grow until the API server refuses the Swarm's status."""
+    ledger = Ledger()
+    for number in range(6):
+        reports = {
+            uid: Acknowledgement(
+                pod_uid=uid,
+                session="s",
+                life=1,
+                version=0,
+                running=[f"{uid}{number}-{job:060}" for job in range(1000)],
+            )
+            for uid in "uv"
+        }
+        ledger = transition.advance(
+            ledger, slots={}, acknowledged=reports, gone=(), present={"u": "w", "v": "x"}
+        )
+    assert 65_000 < sum(len(job) for holder in ledger.holders.values() for job in holder.stop) <= 65_536
+
+
 @pytest.mark.parametrize("handover", [transition.EXCLUSIVE, transition.OVERLAP])
 def test_the_time_of_a_transition_does_not_grow_with_the_square_of_the_jobs(handover: str):
     """20,000 jobs are revoked and acknowledged; a hostile report has 40,000 names."""
