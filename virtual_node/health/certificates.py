@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 SOON = timedelta(days=7)
 """Time before a certificate's expiry at which a fault is reported; ``inspect`` then reports an error."""
 _SHARE = 10
-"""Divisor of a lifetime: no fault is reported before its last tenth. Short-lived certificates are renewed late."""
+"""Divisor of a lifetime: a fault is reported only in its last tenth, as short-lived certificates are renewed late."""
 
 
 def certificate(der: bytes | None) -> x509.Certificate | None:
-    """Parse a DER certificate; None: there is none, or it cannot be parsed."""
+    """Return the parsed DER certificate; None: there is none, or it cannot be parsed."""
     from cryptography import x509  # noqa: PLC0415 - commands that judge no certificate do not load it
 
     try:

@@ -26,7 +26,7 @@ class Failure(enum.Enum):
 
 
 _TEXTS: tuple[tuple[Failure, tuple[str, ...]], ...] = (
-    # "remote error" means that the peer rejects our certificate, so it is tested before x509.
+    # "remote error" means that the peer rejects our certificate, so TLS is tested before x509.
     (Failure.TLS, ("remote error: tls", "tls: handshake", "first record does not look like a tls handshake")),
     (Failure.UNTRUSTED, ("x509", "certificate verify failed", "certificate has expired")),
     (Failure.NO_ENDPOINTS, ("no endpoints available",)),

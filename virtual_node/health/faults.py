@@ -28,7 +28,7 @@ class Kind(enum.StrEnum):
     CONFIGURATION_REJECTED = "ConfigurationRejected"
     """A configuration or kubeconfig is not applied; the previous one may still be used."""
     NO_LOWER_CLUSTER = "NoLowerCluster"
-    """There is no virtual node, or no lower cluster is configured."""
+    """There is no virtual node, and no configured lower cluster is known."""
     CLUSTER_FAILED = "ClusterFailed"
     """The controllers of a lower cluster do not run, or cannot register its virtual node."""
     CLUSTER_LOST = "ClusterLost"

@@ -1,4 +1,4 @@
-"""The history of ``virtual-node inspect``: the findings of the last run with their age, and earlier runs as counts."""
+"""The history of ``virtual-node inspect``: the findings of the last run with their age, and the last runs as counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN: Literal["unknown"] = "unknown"
 
 
 class RecordedFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """An error or warning of the last run or, if fixed or unknown, of the run before."""
+    """An error or warning of the last run or, if fixed or unknown, of the previous run."""
 
     state: Literal["new", "persisting", "fixed", "unknown"]
     since: str

@@ -1,4 +1,4 @@
-"""Judges an installation from facts. All tools use it and report alike, as far as each can read the facts."""
+"""Judges an installation from facts. All tools use this module, so equal facts give equal faults in each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def examine(facts: HealthFacts) -> Health:
 
 
 def _with_reports(facts: HealthFacts) -> HealthFacts:
-    """Add what processes report on their virtual nodes' Leases; reports on expired Leases are ignored."""
+    """Return the facts with what processes report on their virtual nodes' Leases, except on expired Leases."""
     virtual = {node["metadata"]["name"] for node in facts.nodes or ()}
     report = reports.read(
         lease

@@ -84,7 +84,7 @@ def waiting(status: Json) -> Json:
 
 
 def ended(status: Json) -> Json:
-    """Return the last end of a container; empty: it has not ended."""
+    """Return a container's state Terminated, else that of its previous run; empty: it has not ended."""
     state, last = status.get("state") or {}, status.get("lastState") or {}
     return state.get("terminated") or last.get("terminated") or {}
 

@@ -88,7 +88,7 @@ def explanation(events: Iterable[Json]) -> str:
 
 
 def failing(pods: Sequence[Json], now: datetime) -> list[Json]:
-    """Return the failing pods of components, whose logs a caller may then read."""
+    """Return the pods that fail, so that a caller can read the logs of these alone."""
     return [pod for pod in pods if replica_trouble(pod, "", now)]
 
 

@@ -12,7 +12,7 @@ from virtual_node.health.faults import Fault, Kind
 from virtual_node.health.objects import Json, key, one_line
 
 _PATIENCE = 300.0
-"""Seconds that a hand-over may take."""
+"""Seconds that workers may take to hand over jobs."""
 _CONDITIONS = (
     ("Degraded", "True", Kind.SWARM_DEGRADED, "degraded", 0.0),
     ("Assigned", "False", Kind.SWARM_UNASSIGNED, "jobs without worker", 0.0),
