@@ -20,7 +20,7 @@ from virtual_node.rights import daemon as rights
 
 AGENT = "virtual-node-check"
 _SKEW_LIMIT = 5.0
-"""Seconds two clocks may differ before leases, tokens and events become misleading."""
+"""Maximum seconds between two clocks; with more, leases, tokens and events are misleading."""
 _OLDEST_MINOR = 24
 _PARALLEL = 8
 
@@ -95,7 +95,7 @@ async def _results(
 
 
 async def _nodes(config: Config, client: Client) -> AsyncIterator[CheckResult]:
-    """Yield a result for each virtual node, which is a failure if a real node has its name."""
+    """Yield a result for each virtual node: a failure if a real node has the same name."""
     for cluster in config.clusters:
         for node in cluster.virtual_nodes():
             try:
@@ -103,7 +103,7 @@ async def _nodes(config: Config, client: Client) -> AsyncIterator[CheckResult]:
             except ConfigError as error:
                 yield CheckResult("upper", "node name", ok=False, detail=node.name, fix=str(error))
             except Forbidden:
-                return  # The row of the right to get nodes reports this.
+                return  # Row ``may nodes`` reports the missing right.
             else:
                 yield CheckResult("upper", "node name", ok=True, detail=node.name)
 

@@ -57,7 +57,7 @@ async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[Chec
 
 
 async def _profiles(config: Config, patience: float, stack: contextlib.AsyncExitStack) -> list[CheckResult]:
-    """Add the clusters of ClusterProfiles to the configuration; return a failure for each that is refused."""
+    """Add the clusters of ClusterProfiles to ``config``; return a failure for each refused ClusterProfile."""
     if config.cluster_profiles is None:
         return []
     try:

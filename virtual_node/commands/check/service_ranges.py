@@ -26,20 +26,20 @@ Verdict = tuple[bool, str, str]
 _OUTSIDE = ("255.255.255.255", "ff02::1")
 """Addresses outside every Service range.
 
-A server without ServiceCIDR objects names its range in the refusal.
+A server without ServiceCIDR objects names its range when it refuses them.
 """
 _ATTEMPTS = 40
-"""How often a refused dry run is repeated.
+"""Maximum number of dry runs for one address.
 
 A server with several ranges judges each dry run by one of them, chosen at random (MetaAllocator.DryRun of
-Kubernetes 1.34), so a refusal alone does not prove that no range contains the address. The chance of the second
-of two ranges is at least 1/8: the last refusal is wrong in less than 1 of 200 checks.
+Kubernetes 1.34), so a refusal alone does not prove that no range contains the address. The chance that it
+chooses the second of two ranges is at least 1/8, so the last refusal is wrong in less than 1 of 200 checks.
 """
 _VALID = re.compile(r"range of valid IPs is ([0-9a-fA-F.:/]+)")
 
 
 async def check(config: Config, patience: float) -> dict[str, Verdict]:
-    """Return by name the verdict for each lower cluster with ``services.clusterIP: same``, if the cluster answers.
+    """Return verdicts by name of lower clusters with ``services.clusterIP: same``, if they and the upper one answer.
 
     Args:
         config: the clusters.
@@ -135,7 +135,7 @@ async def _service_cidrs(client: Client) -> list[str]:
 
 
 def _is_ready(service_cidr: Object) -> bool:
-    """Report whether the server assigns addresses of the range; without a condition it does."""
+    """Report whether the server assigns addresses of the range; without a Ready condition it does."""
     conditions = (service_cidr.status or {}).get("conditions") or ()
     return all(one.get("status") == "True" for one in conditions if one.get("type") == "Ready")
 

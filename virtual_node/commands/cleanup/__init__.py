@@ -1,1 +1,1 @@
-"""``virtual-node cleanup``: removes what virtual nodes left in both clusters."""
+"""``virtual-node cleanup``: removes an installation from all clusters."""

@@ -43,10 +43,11 @@ _BELOW = 15.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return 0 when everything that can be removed is gone.
+    """Run the command; return 0, even if a lower cluster could not be cleaned.
 
     Raises:
-        ConfigError: the upper cluster refuses a request or does not answer; exit code 2.
+        ConfigError: flags or configuration are wrong, the Job of ``--as-hook`` is no hook, or the upper cluster fails;
+            exit code 2.
     """
     flags = parser()
     own, rest = flags.parse_known_args(argv)
@@ -56,8 +57,8 @@ def main(argv: Sequence[str]) -> int:
         config = Config(kubeconfig=own.kubeconfig)
     else:
         upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
-        # A user can correct a rejected file and try again. The hook accepts it, so that the release can be
-        # uninstalled.
+        # A user can correct a rejected file and try again. The hook uses its valid parts, so that the release
+        # can be uninstalled.
         options = command_line.parse(
             [*upper, *rest], prog=flags.prog, beside=flags, accept_rejected=own.as_hook
         )
@@ -131,16 +132,14 @@ async def _lower(
     *,
     deadline: float,
 ) -> bool:
-    """Clean one lower cluster; return whether no pod there uses a volume of ours any more.
+    """Clean one lower cluster; return whether no pod in it uses one of our volumes any more.
 
     A failure is reported and does not stop the cleanup of other clusters.
     """
     progress = _progress(own)
     names = [node.name for node in cluster.virtual_nodes()]
     try:
-        if (
-            not cluster.kubeconfig
-        ):  # as in a rejected configuration; an empty path would mean kubectl's default
+        if not cluster.kubeconfig:  # a rejected configuration may lack it; kubectl's default must not be used
             raise ConfigError("it has no kubeconfig")
         async with connect.by_file(
             cluster.kubeconfig,

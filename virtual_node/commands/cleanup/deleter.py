@@ -1,4 +1,4 @@
-"""Deletes objects, and says what was deleted or could not be."""
+"""Deletes objects, and reports which were deleted and which could not be deleted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Deleter:
         self._say(f"{resource.kind} {namespace}{'/' if namespace else ''}{name} removed")
 
     async def delete(self, resource: Resource, found: Object, *, grace: int | None = None) -> None:
-        """Delete the object with a UID precondition; report server errors and Forbidden once, raise others."""
+        """Delete the object with this UID, if it exists; report server errors and Forbidden once, raise others."""
         try:
             await self._client.delete(
                 resource,

@@ -32,7 +32,7 @@ class _DryRunClient:
         self._client = client
         self._report = report
         self._gone: set[str] = set()
-        """UIDs of objects that would be deleted by now."""
+        """UIDs of objects that a real cleanup would have removed so far."""
 
     async def list(self, resource: Resource, **which: Any) -> ObjectList:
         listed = await self._client.list(resource, **which)

@@ -2,7 +2,7 @@
 
 The chart's Job is a ``pre-delete`` hook. Helm creates it only when a release is deleted, and Argo CD (from
 3.3 on) only when an Application is deleted. But ``kubectl apply`` of ``helm template`` output, or kustomize,
-creates it as an ordinary object that runs at once, beside an installation that must stay. The Job looks the
+creates it as an ordinary object that runs immediately, although the installation must stay. The Job looks the
 same in both cases, but the metadata of the installation's Deployments differs.
 """
 
@@ -23,7 +23,7 @@ _ARGO = "argocd.argoproj.io/tracking-id"
 """Annotation on everything that Argo CD installs:
 https://argo-cd.readthedocs.io/en/stable/user-guide/resource_tracking/"""
 _KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
-"""Annotation on everything that was applied on the client side."""
+"""Annotation on everything that was applied with client-side apply."""
 _JOBS = "app.kubernetes.io/component=uninstall"
 _WHAT_NOW = (
     "nothing was done. Leave the Job out: `helm template --no-hooks`, skipHooks of kustomize, or uninstall.cleanup=false. "
@@ -52,8 +52,7 @@ async def uninstalls(client: Client, namespace: str, selector: str) -> None:
                 f"Deployment {one.key} was not installed by Helm or Argo CD, which run this Job when they "
                 f"delete it; {_WHAT_NOW}"
             )
-    # Applying over Helm's Deployments may have failed with conflicts, which leave no trace on the
-    # Deployments.
+    # An apply that failed with conflicts leaves no trace on Helm's Deployments, so Jobs are checked, too.
     jobs = await client.list(resources.JOBS, namespace=namespace, label_selector=f"{selector},{_JOBS}")
     for one in jobs.items:
         if made_by_kubectl(await _metadata(client, resources.JOBS, one)):
@@ -61,7 +60,7 @@ async def uninstalls(client: Client, namespace: str, selector: str) -> None:
 
 
 async def _metadata(client: Client, resource: Resource, one: Object) -> dict[str, Any]:
-    """Read the object's metadata with managedFields, which our lists drop."""
+    """Read the object's metadata with managedFields, which ``client.list`` drops."""
     metadata: dict[str, Any] = (await client.get(resource, one.name, namespace=one.namespace))["metadata"]
     return metadata
 
@@ -95,8 +94,8 @@ def runs_hooks(metadata: Mapping[str, Any]) -> bool:
 def _applied_without_helm(entry: Mapping[str, Any]) -> bool:
     """Report whether a managedFields entry is a server-side apply of a whole Deployment without Helm's annotation.
 
-    See https://kubernetes.io/docs/reference/using-api/server-side-apply/. Manager names prove nothing: Helm's
-    is the name of its binary, and a client can choose any. An apply of only some fields, such as replicas,
+    See https://kubernetes.io/docs/reference/using-api/server-side-apply/. Manager names prove nothing: Helm
+    uses the name of its binary, and a client can choose any. An apply of only some fields, such as replicas,
     does not contain the selector, which every Deployment must have.
     """
     fields = entry.get("fieldsV1") or {}

@@ -30,7 +30,7 @@ _OPTIONAL_KINDS = (
     resources.POD_DISRUPTION_BUDGETS,
     resources.NETWORK_POLICIES,
 )
-"""Kinds that the lower cluster may not serve, and that the account may not read if nothing was copied."""
+"""Kinds that the lower cluster may lack, or that the account has no right to read if none was copied."""
 _POLL = 0.5
 
 
@@ -64,7 +64,7 @@ class LowerCleanup:
         self._report = say
 
     async def run(self) -> bool:
-        """Remove pods, then their dependencies, then empty namespaces; return whether a pod there still uses a volume of ours.
+        """Remove pods, then their dependencies, then empty namespaces; return whether a pod still uses our claims.
 
         Raises:
             ApiError: the cluster does not answer, or refuses a request.
@@ -128,14 +128,14 @@ class LowerCleanup:
         return len(found)
 
     async def _shared_namespaces(self) -> frozenset[str]:
-        """Return namespaces with pods of another installation in the same upper cluster, which use our copies."""
+        """Return namespaces with pods of another installation in the same upper cluster; these may use our copies."""
         listed = await self._client.list(resources.PODS, label_selector=self._marked)
         return frozenset(
             pod.namespace for pod in listed.items if pod.labels.get(names.LABEL_NODE, "") not in self._nodes
         )
 
     async def _guest_volumes(self) -> None:
-        """Remove claims and volumes of another lower cluster's data, which stays (reclaim policy Retain)."""
+        """Remove claims and volumes with data in another lower cluster; the data stays (reclaim policy Retain)."""
         for resource in (resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES):
             for one in await self._ours(resource):
                 if is_guest(one, self._cluster_id):
@@ -152,7 +152,7 @@ class LowerCleanup:
                 self._say(f"claim {claim.key} is kept: it was kept before")
 
     async def _uses_volumes(self) -> bool:
-        """Report whether a pod uses a claim of this upper cluster. Pods of other virtual nodes and of others count."""
+        """Report whether any unfinished pod, also an unmanaged one, uses a claim created for this upper cluster."""
         claims = await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS, label_selector=self._marked)
         found = {claim.key for claim in claims.items}
         for namespace in sorted({claim.namespace for claim in claims.items}):
@@ -186,7 +186,7 @@ class LowerCleanup:
 
     async def _ours(self, resource: Resource) -> list[Object]:
         listed = await self._client.list(resource, label_selector=self._marked)
-        # An object that names another virtual node belongs to another installation in the same upper cluster.
+        # An object with another virtual node's label belongs to another installation in the same upper cluster.
         return [one for one in listed.items if one.labels.get(names.LABEL_NODE, "") in {"", *self._nodes}]
 
     async def _delete(self, resource: Resource, found: Object) -> None:
@@ -195,7 +195,7 @@ class LowerCleanup:
 
 
 def _is_of_one_pod(one: Object) -> bool:
-    """Report whether a Secret holds tokens of one virtual node's pod, so that no other pod can use it."""
+    """Report whether an object is a Secret with the tokens of one pod, so that no other pod can use it."""
     return names.LABEL_TOKEN_OF in one.labels and names.LABEL_NODE in one.labels
 
 

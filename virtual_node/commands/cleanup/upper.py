@@ -80,7 +80,7 @@ class UpperCleanup:
             await asyncio.sleep(_POLL)
 
     async def stop_daemons(self, namespace: str, selector: str, *, seconds: float) -> None:
-        """Scale our daemons to zero and wait for their pods to go, because they would undo the cleanup.
+        """Scale our daemons to zero and wait until their pods are gone, because they would undo the cleanup.
 
         Args:
             namespace: namespace of the daemons.
@@ -136,7 +136,7 @@ class UpperCleanup:
         elections: Sequence[str] = (),
         driver: bool = True,
     ) -> None:
-        """Remove nodes, claim finalizers, unbound mirror volumes, descheduler data, and the named Leases and Secrets.
+        """Remove nodes and what belongs to them, such as claim finalizers, unbound mirror volumes and named Leases.
 
         Args:
             namespace: where our components run; empty: not in this cluster.
@@ -154,7 +154,8 @@ class UpperCleanup:
             if driver:
                 await self.volumes.remove_driver()
             if namespace:
-                # While another installation works, its descheduler may still re-create a bare pod from a record.
+                # While another installation works, its descheduler may still re-create a bare pod from such a
+                # ControllerRevision.
                 records, selector = resources.CONTROLLER_REVISIONS, names.LABEL_DESCHEDULER_RECORD
                 for record in await self._list(records, namespace=namespace, label_selector=selector):
                     await self._deleter.delete(records, record)
@@ -188,7 +189,7 @@ class UpperCleanup:
         return [pod for pod in found if known is None or pod.uid in known or not _of_daemon_set(pod)]
 
     async def _real_nodes(self) -> frozenset[str]:
-        """Return the names of our virtual nodes that real nodes have.
+        """Return which names of our virtual nodes belong to real nodes.
 
         The daemon refuses such names, so the pods on these nodes are not ours.
         """

@@ -23,7 +23,7 @@ _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 class VolumeCleanup:
     """The cleanup steps of claims and volumes in the upper cluster. Each can be repeated safely.
 
-    The fields are those of ``UpperCleanup``.
+    The fields other than ``deleter`` are arguments of ``UpperCleanup``.
     """
 
     client: Client
@@ -38,7 +38,7 @@ class VolumeCleanup:
         return frozenset(claim.uid for claim in listed.items)
 
     async def remove_claim_finalizers(self) -> None:
-        """Remove our finalizer from claims of our mirrors and our nodes."""
+        """Remove our finalizer from claims that are bound to our mirror volumes or have one of our nodes selected."""
         volumes = {volume.name for volume in await self._mirrors()}
         for claim in (await self.client.list(resources.PERSISTENT_VOLUME_CLAIMS)).items:
             finalizers = claim.metadata.finalizers
@@ -62,7 +62,7 @@ class VolumeCleanup:
                 )
 
     async def remove_mirrors(self) -> None:
-        """Remove mirrors that no claim is bound to; the lower volumes are kept."""
+        """Remove mirror volumes that no claim is bound to; the lower volumes are kept."""
         for volume in await self._mirrors():
             if (volume.status or {}).get("phase") == "Bound":
                 continue
@@ -70,7 +70,7 @@ class VolumeCleanup:
             self.say(f"volume {volume.name} removed; the lower volume is kept")
 
     async def remove_driver(self) -> None:
-        """Remove the CSIDriver if no mirror is left."""
+        """Remove the CSIDriver if no mirror volume is left."""
         if await self._mirrors():
             return
         await self.deleter.delete_named(CSI_DRIVERS, pv.DRIVER)

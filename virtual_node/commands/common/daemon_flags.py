@@ -1,4 +1,4 @@
-"""Parses commands that also take the daemon's flags, which select the clusters as they do for the daemon."""
+"""Parses flags of commands that also take the daemon's flags, which select the clusters."""
 
 from __future__ import annotations
 

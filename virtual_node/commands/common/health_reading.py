@@ -59,7 +59,7 @@ async def judge(
 
 
 async def read(reader: Reader) -> tuple[list[Object] | None, list[Object] | None]:
-    """Return the pods without a node, and the pods of our components. The reader sends each request once.
+    """Return the pods without a node, and the pods of our components; None: the list is forbidden.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -84,7 +84,7 @@ async def swarms(client: Client) -> list[Json]:
 
 
 async def _last_message(reader: Reader, pod: Json) -> str:
-    """Return the last log line of a terminated container of the pod; if there is none, the latest warning event."""
+    """Return the last log line of a terminated container of the pod; without one, ``explanation`` of its events."""
     if lines := await reader.previous_log(pod):
         return lines[-1]
     metadata = pod["metadata"]

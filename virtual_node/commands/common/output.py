@@ -29,7 +29,7 @@ _STYLES = {
     **dict.fromkeys(("False", "NotReady", "Unknown", "no", "fail", "broken", "error"), "bold red"),
     "warning": "yellow",
 }
-"""Styles of the cells of a table."""
+"""Styles of table cells, by their text."""
 
 
 def add_flags(parser: argparse.ArgumentParser, *formats: str) -> None:
@@ -42,7 +42,7 @@ def add_flags(parser: argparse.ArgumentParser, *formats: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a listing, with one of the marks above."""
+    """One entry of a listing; ``mark`` is GOOD, BAD, DOUBTFUL or NOTHING."""
 
     mark: str
     title: str
@@ -71,7 +71,7 @@ def table(
         empty: printed to standard error when there are no rows.
         headers: whether to print the headings.
         spare: headings of columns to omit on a narrow terminal, the least important first.
-        above: rows of the same table that were printed before; the columns get the widths of these rows.
+        above: rows of the same table that are already printed; the columns get the widths of these rows.
     """
     stream = stream or sys.stdout
     if not rows:
@@ -99,7 +99,7 @@ def table(
 
 
 def listing(entries: Sequence[Entry], *, stream: TextIO | None = None) -> None:
-    """Print long texts below each other, wrapped to the terminal's width; a pipe gets unbroken lines."""
+    """Print entries below each other, wrapped to the terminal's width; a pipe gets unbroken lines."""
     from rich.table import Table  # noqa: PLC0415 - see _console
     from rich.text import Text  # noqa: PLC0415
 
@@ -127,7 +127,7 @@ def report(
     stream: TextIO | None = None,
     headers: bool = True,
 ) -> None:
-    """Print a table, or a listing of the same content if the terminal is too narrow for it."""
+    """Print a table, or a listing of the same content if the terminal is too narrow for the table."""
     stream = stream or sys.stdout
     lines = [[one_line(cell) for cell in row] for row in rows]
     if stream.isatty() and _width(columns, lines, range(len(columns))) > _console(stream).width:
@@ -173,7 +173,7 @@ def _width(columns: Sequence[str], lines: Sequence[Sequence[str]], shown: Sequen
 
 
 def _print_parts(parts: Sequence[tuple[str, str, str]], stream: TextIO, *, style: str) -> None:
-    """Print one line of parts: a text, the style of the text, and padding; ``style`` is of the whole line."""
+    """Print one line; each part is a text, its style and padding. ``style`` applies to the whole line."""
     if not (stream.isatty() or any(map(os.environ.get, _TERMINAL))):
         print("".join(text + padding for text, _, padding in parts).rstrip(), file=stream)
         return
@@ -194,7 +194,7 @@ def _console(stream: TextIO, *, soft_wrap: bool = True) -> Console:
 
 
 def _cells(text: str) -> int:
-    """Return the columns that a text takes on a terminal."""
+    """Return the number of terminal columns that a text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len  # noqa: PLC0415 - see _console

@@ -17,7 +17,7 @@ class Need:
     """A right that a read needs."""
 
     verb: str
-    """The API verb: get, list, watch."""
+    """The API verb, such as get, list or create."""
     resource: Resource
     namespace: str | None = field(default=None, kw_only=True)
     """None: all namespaces, or a cluster-scoped resource."""

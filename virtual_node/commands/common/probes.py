@@ -60,7 +60,7 @@ async def clock(client: Client) -> datetime:
 
 
 async def date(client: Client) -> datetime | None:
-    """Return the server's time; None: it sends no valid Date header, or a proxy replaced it.
+    """Return the server's time; None: the response has no valid Date header.
 
     Raises:
         ApiError: the server does not answer.
@@ -98,7 +98,7 @@ async def kubelet(upper: Client, node: Json, bound: Sequence[Json]) -> Probe:
 
 
 async def previous_log(client: Client, pod: Mapping[str, Any]) -> list[str]:
-    """Return the last log lines of a pod's first container that has failed or else ended; empty: none has ended.
+    """Return the last log lines of a pod's first failed container, else of its first ended one; empty: none ended.
 
     Raises:
         ApiError: the log cannot be read.

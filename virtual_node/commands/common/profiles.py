@@ -13,7 +13,9 @@ from virtual_node.config.types import Config
 
 @contextlib.asynccontextmanager
 async def added(config: Config, upper: Client) -> AsyncIterator[None]:
-    """Add them to ``config.clusters``, with kubeconfigs that exist within the context; print which are refused.
+    """Add the clusters of ClusterProfiles to ``config``; print refused ClusterProfiles.
+
+    The clusters' kubeconfigs exist within the context.
 
     Raises:
         ConfigError: the ClusterProfiles or the file of providers cannot be read.

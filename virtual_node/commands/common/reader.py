@@ -26,7 +26,7 @@ NODE_LEASES = "kube-node-lease"
 
 
 class Reader:
-    """Reads one cluster for one command run; each request is sent once and its result is reused."""
+    """Reads one cluster for one command run; ``all`` and ``get`` send each request once and reuse its result."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -128,7 +128,7 @@ class Reader:
         )
 
     async def previous_log(self, pod: Mapping[str, Any]) -> list[str]:
-        """Return the log tail of a pod's first failed, otherwise ended container; empty: none readable."""
+        """Return the log lines of ``probes.previous_log``; empty also: the log cannot be read."""
         try:
             return await probes.previous_log(self.client, pod)
         except Forbidden:

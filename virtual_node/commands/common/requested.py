@@ -12,7 +12,7 @@ from controller_runtime.api.pod.conditions import is_finished
 
 
 def requested(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Return the total requests of unfinished pods by resource; ``pods`` is their number."""
+    """Return the total requests of unfinished pods by resource; resource ``pods`` counts these pods."""
     used: Counter[str] = Counter()
     for pod in pods:
         if not is_finished(pod.get("status")):

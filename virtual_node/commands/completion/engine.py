@@ -124,7 +124,7 @@ class _Line:
         return _NOTHING if positional is None else self._values(positional, current)
 
     def _enter(self, parser: argparse.ArgumentParser) -> None:
-        # argparse has no public API for a parser's arguments; these names have not changed since 2.7.
+        # argparse has no public API for a parser's arguments; these names have not changed since Python 2.7.
         self._options: Mapping[str, argparse.Action] = parser._option_string_actions  # noqa: SLF001
         self._positionals = parser._get_positional_actions()  # noqa: SLF001
         self._place = 0

@@ -27,7 +27,7 @@ from virtual_node.commands.diagnose.target import KINDS, full
 LIMIT = 3.0
 """Seconds after which names that were not found yet are left out."""
 _SLACK = 0.5
-"""Seconds for cancelled requests to end; a request that takes longer hangs."""
+"""Seconds for cancelled requests to end; a request that takes longer is not waited for."""
 _MOST = 500
 _METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
 

@@ -118,11 +118,12 @@ _UNSCHEDULABLE = {
     re.compile(r"exceeded quota|failed quota"): Code.QUOTA,
     re.compile(r"(?<!\d)(\d{1,9}) node\(s\) were unschedulable"): Code.CORDONED,
 }
-"""Reasons in a scheduler's message with their number of nodes. If numbers are equal, the first reason is used."""
+"""Codes by pattern of a reason in a scheduler's message; the group is its number of nodes. If numbers are equal,
+the first code is used."""
 
 
 def unschedulable(message: str) -> Code:
-    """Return the code for the reason that excludes most nodes in a scheduler's message."""
+    """Return the code for the reason in a scheduler's message that excludes the most nodes."""
     reasons, counts = message.partition("preemption:")[0], Counter[Code]()
     for pattern, code in _UNSCHEDULABLE.items():
         for found in pattern.finditer(reasons):
@@ -131,7 +132,7 @@ def unschedulable(message: str) -> Code:
 
 
 _IMAGE = {
-    # A network error may contain any other text, and a refusal may say "does not exist".
+    # In this order, because a network error may contain any other text, and a refusal "does not exist".
     re.compile(
         r"(?i)dial tcp|no such host|i/o timeout|connection (?:refused|reset)|TLS handshake|x509:|deadline exceeded|"
         r"network is unreachable|server misbehaving|proxyconnect|\bEOF\b"

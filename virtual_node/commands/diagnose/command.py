@@ -36,11 +36,11 @@ class DiagnoseResult:
     pods: Mapping[str, Sequence[DiagnoseFinding]] = field(default_factory=dict)
     """For a workload: findings of each pod, by pod name."""
     phase: str = ""
-    """For a pod: the phase of its life."""
+    """For a pod: ``create``, ``run`` or ``delete``, see ``life``."""
     scores: Sequence[Score] = ()
-    """With ``--explain``: answers of the multi-scheduler's agents about a pod."""
+    """For a pod: answers of the multi-scheduler's agents, printed with ``--explain``."""
     overrides: Sequence[str] = ()
-    """What overrides of the lower cluster changed in the lower pod, or in the unhealthy pods of a workload."""
+    """Changes by the lower cluster's overrides in the lower pod; for a workload, in its unhealthy pods."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -85,7 +85,7 @@ def _images(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         if reason not in _IMAGES:
             continue
         image, evidence = container.get("image"), [str(waiting(container).get("message") or "")]
-        # Before 1.31 the message of ImagePullBackOff has no cause.
+        # Before Kubernetes 1.31 the message of ImagePullBackOff has no cause.
         pulled = [str(one.get("message")) for one in facts.events if one.get("reason") == "Failed"]
         evidence += [text for text in pulled if "pull image" in text and str(image) in text][-1:]
         code = Code.IMAGE_NAME if reason == "InvalidImageName" else codes.image("\n".join(evidence))
@@ -134,7 +134,7 @@ def _crashes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
 
 
 def _runs_again(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
-    """Report whether a container runs, except an init container: it has failed before and holds the pod back."""
+    """Report whether a container runs; False for an init container, which holds the pod back while it runs."""
     initial = {
         one["name"] for one in pod["spec"].get("initContainers") or () if one.get("restartPolicy") != "Always"
     }
@@ -142,7 +142,7 @@ def _runs_again(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
 
 
 def _cause(facts: PodFacts, container: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Code, str]:
-    """Return why a container ended, and what that means; an empty meaning: the exit code is the program's own."""
+    """Return why a container ended, and what that means; empty: OOMKilled, or an exit code of the program's own."""
     if end.get("reason") == "OOMKilled":
         return Code.OOM_KILLED, ""
     for event in reversed(facts.events):
@@ -199,7 +199,7 @@ def _marked_not_ready(facts: PodFacts) -> DiagnoseFinding:
 
 
 def has_completed_partly(pod: Mapping[str, Any]) -> bool:
-    """Report whether a pod is only not ready because some of its containers have completed, as in a Job."""
+    """Report whether a pod is not ready only because some of its containers have completed, as in a Job."""
     if (pod["spec"].get("restartPolicy") or "Always") == "Always":
         return False
     waiting = [

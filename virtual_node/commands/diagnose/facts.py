@@ -34,7 +34,7 @@ class PodFacts:
     lower_error: str = ""
     """Why the lower cluster could not be read; empty: it was read, or no kubeconfig was given."""
     logs: Sequence[str] = field(default_factory=tuple)
-    """The last log lines of the first container that has terminated; empty: none, or not readable."""
+    """The last log lines of the first failed, else the first ended container; empty: none, or not readable."""
 
     @property
     def name(self) -> str:

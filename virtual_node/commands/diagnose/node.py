@@ -1,4 +1,4 @@
-"""Implements ``diagnose node``: reads one virtual node and judges it by the rules of ``doctor``."""
+"""Implements ``diagnose node``: reads one virtual node and judges it, also by rules of ``doctor``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def judge(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> list[Diagnos
     """Return the findings about a virtual node, the most severe first; never empty.
 
     Args:
-        facts: facts of ``doctor`` about this node alone.
+        facts: facts for rules of ``doctor``, with this node as the only one.
         node: the node.
         bound: the pods that are bound to the node.
     """

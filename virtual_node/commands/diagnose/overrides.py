@@ -11,7 +11,7 @@ from virtual_node.commands.diagnose.facts import PodFacts
 
 
 def changes(facts: PodFacts) -> list[str]:
-    """Return ``NAME: FIELD`` for each changed field, and both values of images; empty if the lower pod was not read."""
+    """Return ``OVERRIDE: FIELD`` per changed field, and both values of images; empty if the lower pod was not read."""
     lower = facts.lower or {}
     before, after = _images(facts.pod), _images(lower)
     return [

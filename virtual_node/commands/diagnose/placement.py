@@ -23,7 +23,7 @@ _REFUSALS = {
     "PodSecurity": ("Pod Security in the lower cluster does not admit the pod.", Code.POD_SECURITY),
     "NotAllowed": ("This lower cluster's policy keeps the pod out.", Code.POLICY),
 }
-"""Reasons of condition Admitted."""
+"""Title and code by reason of condition Admitted."""
 
 
 def _selector(facts: PodFacts) -> Iterator[DiagnoseFinding]:

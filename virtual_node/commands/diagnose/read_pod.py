@@ -66,7 +66,7 @@ async def _heartbeat(reader: Reader, node: str) -> float | None:
 
 
 async def _below(path: str, uid: str, *, timeout: float) -> tuple[dict[str, Any] | None, str]:  # noqa: ASYNC109 - of each request
-    """Return the lower pod, or None and the error, because the diagnosis goes on without the lower cluster."""
+    """Return the lower pod, if there is one, and why the lower cluster could not be read; empty: it was read."""
     selector = f"{names.LABEL_UPPER_UID}={uid}"
     try:
         async with connect.by_file(path, agent="virtual-node-diagnose", timeout=timeout) as client:

@@ -12,7 +12,7 @@ SCORED = "NodeScored"
 _AGENT = re.compile(
     r"(?P<agent>[^:]+): (?:(?P<scores>.*?) \(weight (?P<weight>[^)]+)\))?(?:; )?(?:rejected: (?P<rejected>.*))?"
 )
-# Lookbehind and limits keep the time linear in the message, which other programs can write.
+# Lookbehind and limits keep the time of a search linear, because any program can write the message.
 _SCORE = re.compile(r"(?<![^ ,])([^ ,]+) (\d+)(?=, | and |$)")
 _REJECTION = re.compile(
     r"(?<![a-z0-9.-])([a-z0-9.-]{1,253}) \((.{0,1024}?)\)(?=, [a-z0-9.-]{1,253} \(|\. | and \d+ more|$)"
@@ -34,7 +34,7 @@ class Score:
 
 
 def scores(events: Sequence[Mapping[str, Any]]) -> list[Score]:
-    """Return the answers in the newest Event about a pod; empty: there is none.
+    """Return the answers in the newest NodeScored event about a pod; empty: there is no such event.
 
     Args:
         events: events about the pod, the oldest first.

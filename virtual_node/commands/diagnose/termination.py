@@ -11,16 +11,16 @@ from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 
 LONG = 120.0
-"""Seconds after the deletion timestamp, which includes the grace period, from which a pod is reported."""
+"""Seconds after ``deletionTimestamp``, the end of the grace period, from which a pod is reported."""
 _DIFFERING = 60.0
-"""Seconds since the last change of both pods from which different phases are reported."""
+"""Seconds since the last change of the lower pod from which different phases are reported."""
 _REASONS = {
     "DeadlineExceeded": (Code.DEADLINE, "The pod ran longer than its activeDeadlineSeconds."),
     "Terminated": (Code.NODE_SHUTDOWN, "The lower node was shut down."),
     "NodeShutdown": (Code.NODE_SHUTDOWN, "The lower node was shut down."),
     "LowerPodDeleted": (Code.LOWER_POD_DELETED, "The pod was deleted in the lower cluster."),
 }
-"""Reasons of failed pods."""
+"""Code and title by reason of a failed pod."""
 _REJECTED = frozenset(
     {"UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "PodOSNotSupported", "AppArmor"}
 )
@@ -36,7 +36,7 @@ _DETACH = frozenset({"FailedUnMount", "FailedDetachVolume", "FailedUnmapDevice"}
 
 
 def waited(facts: PodFacts) -> float | None:
-    """Return the seconds since the pod should have ended, negative within its grace period; None: it is not deleted."""
+    """Return the seconds since ``deletionTimestamp``, negative within the grace period; None: not being deleted."""
     since = facts.pod["metadata"].get("deletionTimestamp")
     return (facts.now - timestamps.parse(since)).total_seconds() if since else None
 

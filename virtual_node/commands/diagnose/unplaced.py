@@ -24,11 +24,11 @@ _DIVISION = re.compile(
     r"lower cluster (?P<full>\S+) has (?P<has>\d+) of (?P<all>\d+) pods, and one more is above its share and the "
     r"maximum skew of (?P<skew>\d+) .*; lower cluster (?P<behind>\S+) cannot take the pod"
 )
-"""The multi-scheduler's reason about a pod that its division keeps from other clusters."""
+"""The multi-scheduler's reason about a pod that waits because of its workload's division over clusters."""
 
 
 def unscheduled(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    """Yield why a pod has no node, with the cause to remove first at the start; nothing if it has one."""
+    """Yield why a pod has no node, the cause to remove first at the start; nothing if the pod has a node."""
     if facts.pod["spec"].get("nodeName"):
         return
     if gates := [gate["name"] for gate in facts.pod["spec"].get("schedulingGates") or ()]:
@@ -110,7 +110,7 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
 
 
 def _group(found: re.Match[str], evidence: Sequence[str], namespace: str) -> DiagnoseFinding:
-    """Return why a pod waits that starts only together with its group."""
+    """Return why a pod waits for its pod group."""
     if found["has"] is not None:
         why = f"{found['has']} of {found['minimum']} pods exist"
         step = (
@@ -127,7 +127,7 @@ def _group(found: re.Match[str], evidence: Sequence[str], namespace: str) -> Dia
 
 
 def _division(found: re.Match[str], evidence: Sequence[str]) -> DiagnoseFinding:
-    """Return why a pod waits that would exceed the maximum skew of its division."""
+    """Return why a pod waits: it would exceed the maximum skew of its workload's division."""
     title = (
         f"Lower cluster {found['behind']} cannot take the pod, and {found['full']} has reached its share of the "
         f"workload's pods and the maximum skew of {found['skew']}."

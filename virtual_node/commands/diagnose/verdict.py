@@ -22,7 +22,7 @@ from virtual_node.translate.printers.pods import status_word
 
 _RULES: Sequence[Rule] = (*placement.RULES, *termination.RULES, *containers.RULES)
 _FAILED_RULES: Sequence[Rule] = (*termination.RULES, *containers.RULES, placement.node)
-"""The node of a failed pod may be gone for another reason."""
+"""``placement.node`` is the last rule, because a failed pod's node may be gone for another reason."""
 _DELETING_RULES: Sequence[Rule] = (placement.node, *termination.DELETING_RULES)
 _NORMAL = re.compile(r"Pending|ContainerCreating|PodInitializing|Init:\d+/\d+")
 """Status words of pods that start."""
@@ -49,7 +49,7 @@ def life(pod: Mapping[str, Any]) -> str:
 
 
 def _ordered(facts: PodFacts) -> PodFacts:
-    """Return facts whose events and nodes do not have the order of the API server's answers."""
+    """Return the facts with sorted events and nodes, because the API server's order may vary."""
     nodes = facts.virtual_nodes and sorted(facts.virtual_nodes, key=lambda node: node["metadata"]["name"])
     return replace(facts, events=sorted(facts.events, key=_event_order), virtual_nodes=nodes)
 

@@ -76,7 +76,7 @@ def selector_text(selector: Mapping[str, Any]) -> str:
 
 
 def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[DiagnoseFinding]:
-    """Yield why a controller creates no pods, or no more pods."""
+    """Yield why a workload's controller fails, or why it has created no pods."""
     for kind in ("ReplicaFailure", "Failed"):
         failed = condition(workload.get("status"), kind)
         if failed.get("status") == "True":

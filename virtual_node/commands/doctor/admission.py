@@ -69,7 +69,7 @@ def registration(facts: DoctorFacts) -> Outcome:
 
 
 def mutation(facts: DoctorFacts) -> Outcome:
-    """Check that a labelled pod is changed, which proves what ``registration`` checks in parts."""
+    """Check that the webhook changes a labelled pod; this proves what ``registration`` checks in parts."""
     probe = facts.webhook.dry_run
     where = f"a dry-run pod in namespace {facts.webhook.namespace}"
     if probe is None:
@@ -109,7 +109,7 @@ def _bundle_trouble(client: Json, now: datetime) -> str:
     """Return the defect of a caBundle; empty: there is none."""
     text = client.get("caBundle") or ""
     if not text:
-        # Without a caBundle the API server trusts the system's roots, which only a public address can satisfy.
+        # Without a caBundle the API server trusts the system's CAs, which certify only public addresses.
         return "" if client.get("url") else "its caBundle is empty"
     try:
         certificates = x509.load_pem_x509_certificates(base64.b64decode(text, validate=True))

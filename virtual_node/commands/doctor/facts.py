@@ -18,7 +18,7 @@ WEBHOOK_NAME = "virtual-node-webhook"
 DESCHEDULER_LEASE = "virtual-node-descheduler"
 SCHEDULER_LEASE = "kube-scheduler"
 PROBE_SELECTOR = f"{names.DOMAIN}/doctor"
-"""Node label that the dry-run pod selects. The webhook works if it moves the selector into the annotation."""
+"""Node label in the dry-run pod's selector, which a working webhook moves to annotation clusterSelector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Installation:
     deployments: Sequence[Json] = ()
     pods: Sequence[Json] = ()
     logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Last log lines of a terminated container, or the last warning of a pod that is not Ready, by pod."""
+    """By ``namespace/name`` of the pod: last log lines of a terminated container, else the last warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class DoctorFacts:
     """Why fields of this class could not be read, by field name."""
     nodes: Sequence[Json] = ()
     leases: Mapping[str, Json] = field(default_factory=dict)
-    """Leases of virtual nodes, by name."""
+    """Leases in ``kube-node-lease``, by name; also those of real nodes."""
     bound: Mapping[str, Sequence[Json]] = field(default_factory=dict)
     """Pods bound to virtual nodes, by the node's name."""
     pending: Sequence[Json] = ()

@@ -17,7 +17,7 @@ class State(enum.StrEnum):
     OK = "ok"
     BROKEN = "broken"
     SKIPPED = "skipped"
-    """Cannot be judged because an earlier link is broken or the component is not installed."""
+    """Not judged, for example because an earlier link is broken or the component is not installed."""
     UNKNOWN = "unknown"
     """Its facts could not be read, so the link does not count as holding."""
 

@@ -23,7 +23,7 @@ def targets_virtual_nodes(facts: DoctorFacts, pod: Json) -> bool:
 
 
 def taints(facts: DoctorFacts) -> Outcome:
-    """Check that each pod waiting for virtual nodes tolerates the taints of at least one that it selects."""
+    """Check that each pod that waits for virtual nodes tolerates the taints of one that it selects."""
     nodes = virtual_nodes(facts)
     if closed := faults(facts, Kind.NODE_CLOSED):
         return of_faults(closed)

@@ -1,4 +1,4 @@
-"""The first links: upper API, rights of the caller, virtual nodes and their heartbeats."""
+"""The first links, from the upper API to the heartbeats of the virtual nodes."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def installation_trouble(installation: Installation, now: datetime) -> tuple[str
 
 
 def _runs_virtual_nodes(one: Json) -> bool:
-    """Report whether an object runs virtual nodes, unlike the webhook's or those of a failed `helm test`."""
+    """Report whether a pod or Deployment runs virtual nodes; false for the webhook or a `helm test`."""
     component = labels_of(one).get(_LABEL_COMPONENT)
     return component in {None, INSTALLED_AS}
 

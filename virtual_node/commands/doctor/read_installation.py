@@ -19,7 +19,7 @@ _LABEL_PART_OF = "app.kubernetes.io/part-of"
 
 
 async def read(upper: Client) -> Installation:
-    """Return Deployments and pods with the chart's labels, and the last words of pods that fail.
+    """Return Deployments and pods with the chart's labels, and log lines or a warning of pods that fail.
 
     Raises:
         ApiError: Deployments or pods cannot be listed.

@@ -25,7 +25,7 @@ async def read(upper: Client, namespace: str) -> Webhook:
     """Return configurations, endpoints and answers of the webhook, and the result of creating a dry-run pod.
 
     Raises:
-        ApiError: the configurations cannot be read.
+        ApiError: the configurations or endpoints cannot be read.
     """
     listed = await upper.list(resources.MUTATING_WEBHOOK_CONFIGURATIONS)
     ours = [found for one in listed.items if is_ours(found := one.to_dict())]

@@ -1,6 +1,6 @@
-"""Sends all requests of ``doctor`` and draws no conclusions. Stores nothing.
+"""Sends all requests of ``doctor``; draws no conclusions and changes nothing.
 
-A failed read is recorded and does not stop others. ``chain`` decides which links it makes unknown.
+A failed read is recorded and does not stop others; ``chain`` then judges links as unknown.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Look:
         )
 
     async def _read(self, **reading: Awaitable[Any]) -> dict[str, Any]:
-        """Await the reads of these fields; record why a field could not be read, and leave it out."""
+        """Return the results of the reads by field; record why a field could not be read, and omit it."""
 
         async def read(field: str, pending: Awaitable[Any]) -> None:
             try:

@@ -34,7 +34,7 @@ _EXTENDER = re.compile(
 
 
 def scheduler(facts: DoctorFacts) -> Outcome:
-    """Check that kube-scheduler runs and that each waiting pod's scheduler has looked at the pod."""
+    """Check that kube-scheduler runs and that each waiting pod's scheduler has tried to place the pod."""
     unseen: dict[str, list[str]] = {}
     for pod in waiting(facts):
         created = pod["metadata"].get("creationTimestamp")

@@ -1,4 +1,4 @@
-"""``virtual-node cordon``: keeps new pods off virtual nodes. Their pods stay."""
+"""``virtual-node cordon``: keeps new pods off virtual nodes. Running pods stay."""
 
 from __future__ import annotations
 

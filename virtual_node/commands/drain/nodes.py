@@ -31,7 +31,7 @@ async def find(reader: Reader, targets: Sequence[str]) -> list[Object]:
     """Return the virtual nodes with these names, and those of lower clusters with these names; sorted by name.
 
     Raises:
-        ConfigError: a name is neither, or listing nodes is forbidden.
+        ConfigError: a name belongs to no virtual node and no lower cluster, or listing nodes is forbidden.
     """
     listed = await reader.all(resources.NODES, label_selector=VIRTUAL_NODES)
     if listed is None:
@@ -67,7 +67,7 @@ async def change(client: Client, node: str, *, unschedulable: bool, annotations:
     """Cordon or uncordon a node, and set or remove (None) annotations.
 
     Raises:
-        ConfigError: it is forbidden.
+        ConfigError: patching nodes is forbidden.
         ApiError: the request failed.
     """
     patch: dict[str, Any] = {"spec": {"unschedulable": unschedulable or None}}

@@ -13,7 +13,7 @@ from virtual_node.config import program
 
 
 def main(argv: Sequence[str]) -> int:
-    """Uncordon the nodes and return 0."""
+    """Uncordon the nodes, cancel their drain, and return 0."""
     removed = {names.ANNOTATION_DRAIN: None, names.ANNOTATION_DRAIN_STATUS: None}
     asyncio.run(nodes.change_all(parser().parse_args(argv), unschedulable=False, annotations=removed))
     return 0

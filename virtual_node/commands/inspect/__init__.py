@@ -1,1 +1,1 @@
-"""``virtual-node inspect``: compares both clusters and lists findings by rule."""
+"""``virtual-node inspect``: compares the upper with the lower clusters and lists findings."""

@@ -56,7 +56,8 @@ async def _run(
 ) -> tuple[InspectFacts, list[InspectFinding], Inspection | None]:
     """Return facts and findings about all clusters, and the history; read twice if a finding may be transient.
 
-    The history of ``--history`` is updated; without this flag None is returned.
+    The history of ``--history`` is updated. It is None without this flag, or if its ConfigMap cannot be read because
+    the upper cluster does not answer.
 
     Raises:
         ConfigError: the upper cluster's kubeconfig or the history cannot be used.

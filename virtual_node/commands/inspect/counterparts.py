@@ -1,4 +1,4 @@
-"""Reads upper objects that have lower counterparts, which the lower objects name."""
+"""Reads the upper counterparts of lower objects; labels of the lower objects say where to read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 async def read(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFacts]) -> None:
-    """Read upper objects that have lower counterparts: pods of virtual nodes, sources of copies, and Leases."""
+    """Read into ``upper`` the pods and Leases of virtual nodes, and the sources of copies."""
     if upper.error:
         return
     nodes = virtual_nodes(upper, lowers)
@@ -48,7 +48,7 @@ async def read(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFact
 
 
 def _add_counterparts(lower: ClusterFacts, nodes: set[str], sources: Mapping[str, set[str]]) -> None:
-    """Add the virtual nodes of a lower cluster's pods, and by kind the upper namespaces of its copies."""
+    """Add a lower cluster's virtual nodes to ``nodes``, and its copies' upper namespaces to ``sources``."""
     nodes |= {
         labels_of(pod)[names.LABEL_NODE] for pod in lower.heads("Pod") if names.LABEL_NODE in labels_of(pod)
     }

@@ -15,17 +15,17 @@ from virtual_node.health.objects import annotations_of, labels_of
 from virtual_node.translate.base.options import PodOptions
 
 FOREIGN_POD = "ForeignPod"
-"""Key of ``Cluster.objects`` for a lower cluster's pods that are not ours, reduced to what capacity needs."""
+"""Key of ``ClusterFacts.objects`` for a lower cluster's pods that are not ours, reduced to what capacity needs."""
 COMPONENT_POD = "ComponentPod"
-"""Key of ``Cluster.objects`` for the upper cluster's pods that run our own components."""
+"""Key of ``ClusterFacts.objects`` for the upper cluster's pods that run our own components."""
 WAITING_POD = "WaitingPod"
-"""Key of ``Cluster.objects`` for the upper cluster's pods without a node."""
+"""Key of ``ClusterFacts.objects`` for the upper cluster's pods without a node."""
 LABEL_SERVICE = "kubernetes.io/service-name"
 """Label of EndpointSlices with the name of their Service."""
 SERVICE_BACKEND = "ServiceBackend"
-"""Key of ``Cluster.objects`` for a lower cluster's EndpointSlices of its DNS Service and its webhooks."""
+"""Key of ``ClusterFacts.objects`` for a lower cluster's EndpointSlices of its DNS Service and its webhooks."""
 DNS_SERVICE = "DnsService"
-"""Key of ``Cluster.objects`` for a lower cluster's DNS Services."""
+"""Key of ``ClusterFacts.objects`` for a lower cluster's DNS Services."""
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 OPTIONAL = {
     "Deployment": "list deployments.apps",
@@ -33,7 +33,7 @@ OPTIONAL = {
     "PodDisruptionBudget": "list poddisruptionbudgets.policy",
     **{kind: f"list {kind.lower()}s.admissionregistration.k8s.io" for kind in WEBHOOKS},
 }
-"""Kinds that a virtual node's own account may not list, with the right that their checks need."""
+"""Kinds that a virtual node's account has no right to list, with the right that their checks need."""
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
 
@@ -43,12 +43,12 @@ class InspectFinding:
     """One reported problem or remark, and the next step."""
 
     severity: str
-    """``error``, ``warning``, or ``info``, which never fails a check."""
+    """``error``, ``warning``, or ``info``, which never changes the exit code."""
     subject: Subject
     message: str
     next_step: str = ""
     transient: bool = False
-    """Whether the finding also occurs briefly in healthy systems during a change, so that two reads must have it."""
+    """Whether the finding also occurs briefly in healthy systems, so that it counts only if two reads have it."""
 
 
 class Subject(NamedTuple):
@@ -100,7 +100,7 @@ class ClusterFacts:
 
     name: str
     objects: dict[str, Any] = field(default_factory=dict)
-    """Objects by kind: lists of dicts, or ``PackedObjects``. A missing kind could not be listed, so nothing is known about its objects."""
+    """Objects by kind: lists of dicts, or ``PackedObjects``. A kind is missing if it could not be listed."""
     unread: dict[str, str] = field(default_factory=dict)
     """Kinds that could not be listed, with the error."""
     error: str = ""
@@ -127,12 +127,12 @@ class ClusterFacts:
         return found
 
     def heads(self, kind: str) -> Iterable[dict[str, Any]]:
-        """Return the objects of a kind with metadata, node and phase, in less time than ``of``."""
+        """Return the objects of a kind with at least metadata, node and phase, in less time than ``of``."""
         found = self.of(kind)
         return found.heads() if isinstance(found, PackedObjects) else found
 
     def mark_malformed(self, error: Exception) -> None:
-        """Record that the cluster sent an object that cannot be read, and forget its objects, which rules cannot read either."""
+        """Record that the cluster sent a malformed object, and drop all its objects, because rules may fail on them."""
         self.objects.clear()
         self.error = self.error or f"it sent a malformed object: {type(error).__name__}: {error}"
 

@@ -1,4 +1,4 @@
-"""Compares findings with those of the previous run, and stores both in a file or a ConfigMap."""
+"""Compares findings with those of the previous run, and stores the result in a file or a ConfigMap."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OBJECT, _MESSAGE = 320, 300
 
 
 def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectFinding]) -> Inspection:
-    """Return the history with a new run; information is not recorded.
+    """Return the history with a new run; findings of severity info are not recorded.
 
     A finding that a full history may have cut off is not new. It counts as persisting since the previous run.
 
@@ -48,7 +48,7 @@ def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectF
     """
     now = timestamps.rfc3339(facts.now)
     known = {one.identity: one for one in map(_limited, before.findings) if one.state != FIXED}
-    # A full history may lack findings of the previous run that are at most as severe as the last one that it has.
+    # A full history may lack findings of the previous run with the severity of its last finding, or a lower one.
     cut = before.findings[-1].severity if len(before.findings) >= _FINDINGS else None
     found: dict[tuple[str, str, str, str], RecordedFinding] = {}
     for one in findings:
@@ -68,7 +68,7 @@ def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectF
         if key not in found:
             is_judged = is_complete and _is_judged(facts, earlier)
             found[key] = msgspec.structs.replace(earlier, state=FIXED if is_judged else UNKNOWN)
-    # Current findings before fixed ones, and old before young, so that as few as possible are cut off.
+    # Errors first, then current before fixed findings, then the oldest, because the end of a long list is cut off.
     recorded = sorted(found.values(), key=lambda one: (one.severity, one.state == FIXED, one.since))
     run = InspectionRun(
         time=now,
@@ -81,12 +81,12 @@ def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectF
 
 
 def identity(finding: InspectFinding) -> Subject:
-    """Return the identity of a finding in the history, in which long names of objects are cut off."""
+    """Return a finding's identity in the history, where long names of objects are cut off."""
     return finding.subject._replace(object=_cut(finding.subject.object, _OBJECT))
 
 
 def _limited(one: RecordedFinding) -> RecordedFinding:
-    """Return a finding of an earlier history, which may have had no limits."""
+    """Return a recorded finding with today's limits; an earlier release may have recorded longer texts."""
     return msgspec.structs.replace(one, object=_cut(one.object, _OBJECT), message=_cut(one.message, _MESSAGE))
 
 

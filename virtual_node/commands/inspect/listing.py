@@ -44,7 +44,7 @@ _KEPT: Mapping[str, Sequence[str]] = {
 
 
 async def read_version(client: Client, cluster: ClusterFacts) -> None:
-    """Store a cluster's version and clock skew; called before anything else.
+    """Store a cluster's version and clock skew; called before all other reads.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -83,7 +83,7 @@ async def list_into(
         client: client of the cluster.
         cluster: receives the objects, in addition to earlier objects of the same kind.
         resource: resource to list.
-        kind: key in ``Cluster.objects``; empty: the resource's kind.
+        kind: key in ``ClusterFacts.objects``; empty: the resource's kind.
         selection: ``namespace``, ``label_selector`` and ``field_selector``; without them, all objects.
 
     Raises:
@@ -99,7 +99,7 @@ async def list_into(
 
 
 async def lease_into(client: Client, upper: ClusterFacts, leases: list[dict[str, Any]], name: str) -> None:
-    """Append a node's Lease to the list; read it by name, as virtual nodes may not list Leases.
+    """Append a node's Lease to ``leases``; read by name, because virtual nodes have no right to list Leases.
 
     Raises:
         ApiError: the cluster does not answer.

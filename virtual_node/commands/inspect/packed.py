@@ -16,13 +16,13 @@ from controller_runtime.objects import Object
 _LEVEL, _WINDOW, _MEMORY = 1, -14, 6
 """Parameters of zlib, chosen for speed: a raw stream, and a window of 16 KiB, which two usual pods fit into."""
 _WELL = 6
-"""Factor by which a similar object as dictionary makes an object smaller; if less, another dictionary is tried."""
+"""If the dictionary makes an object smaller by less than this factor, the object becomes the new dictionary."""
 _PATIENCE = 32
-"""Objects for which a dictionary is kept at least, because dictionaries are stored, too."""
+"""Minimum number of objects for which a dictionary is kept, because dictionaries are stored, too."""
 
 
 _TOGETHER = 64
-"""Heads that are compressed together, because they are only read in order."""
+"""Number of heads that are compressed together, because they are only read in order."""
 
 
 class _Place(TypedDict, total=False):
@@ -85,7 +85,7 @@ class PackedObjects(Sequence[dict[str, Any]]):
         self._heads = None
 
     def heads(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects with metadata, node and phase alone, in a quarter of the time."""
+        """Yield the objects with only metadata, node, phase and ``isServing``, in a quarter of the time."""
         if self._heads is None:
             heads = (_decode_head(one.json()) for one in self._packed)
             parts = iter(lambda: [*islice(heads, _TOGETHER)], [])

@@ -72,7 +72,7 @@ async def read(
     Args:
         opened: the clusters.
         limits: thresholds of findings, stored in the facts.
-        silent: errors of clusters that did not answer in the first read, by name; they are not tried again.
+        silent: errors of the first read, by name of the cluster; these clusters are not read again.
     """
     silent = silent or {}
     upper = ClusterFacts(name=UPPER, error=silent.get(UPPER, ""))

@@ -102,7 +102,7 @@ def _table(
 
 
 def _state(facts: InspectFacts, recorded: RecordedFinding | None) -> str:
-    """Return the state, or its age if it persists; empty: severity info, which is not recorded."""
+    """Return a finding's state, or its age if it persists; empty: not recorded (severity info)."""
     if recorded is None:
         return ""
     if recorded.state == PERSISTING:

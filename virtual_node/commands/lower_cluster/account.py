@@ -45,7 +45,7 @@ _LABEL = "app.kubernetes.io/name"
 
 
 def objects(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return both accounts with their rights: the virtual node's, and the multi-scheduler's read-only one.
+    """Return the objects of both accounts: the virtual node's, and the multi-scheduler's read-only one.
 
     Args:
         options: ``account_namespace``, ``follow``, ``keep_namespaces``, ``legacy_token``, ``resource_claims``,

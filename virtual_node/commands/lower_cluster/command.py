@@ -70,7 +70,7 @@ def _print(options: argparse.Namespace, secrets: Sequence[dict[str, Any]]) -> No
 
 async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
     if options.kubeconfig:
-        # First, so that an upper cluster that does not answer leaves nothing in the lower one.
+        # First, so that nothing is left in the lower cluster if the upper one does not answer.
         async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
             space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace}}
             with contextlib.suppress(

@@ -1,4 +1,4 @@
-"""Reads the chart's Helm release from its record, and runs ``helm upgrade`` with changed values.
+"""Reads the chart's Helm release from its record, a Secret, and runs ``helm upgrade`` with changed values.
 
 The chart is taken from the release's record as installed. So a change of values never upgrades the chart, and
 this machine needs no chart. Format: helm.sh/helm/v3/pkg/storage/driver/secrets.go.

@@ -94,7 +94,7 @@ class Join:
         say("joined", f"{options.name}: kubectl get node {node}")
 
     async def _check(self) -> None:
-        """Refuse what cannot work, before anything is changed."""
+        """Check that the join can work, before anything is changed."""
         options, name = self._options, self._options.name
         require_reachable(options.server or self._lower.config.server, given=bool(options.server))
         upper_id, lower_id = await asyncio.gather(identity(self._upper), identity(self._lower))

@@ -100,7 +100,7 @@ async def _why(upper: Client, found: dict[str, Any] | None, node: str, options: 
 
 
 async def _remove(upper: Client, lower: Client, namespace: str) -> None:
-    """Delete the namespace and wait until it is gone; the virtual node then removes the lower namespace."""
+    """Delete the upper namespace, and wait until the virtual node has also removed the lower one."""
     with contextlib.suppress(NotFound):
         await upper.delete(resources.NAMESPACES, namespace)
     deadline = asyncio.get_running_loop().time() + _REMOVAL

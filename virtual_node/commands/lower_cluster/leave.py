@@ -79,7 +79,7 @@ async def run(options: argparse.Namespace) -> None:
 def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
     """Return what prevents a cluster from leaving: unfinished pods and bound volumes, by name.
 
-    DaemonSets re-create their pods until the Node is gone, so these do not count, as for ``kubectl drain``.
+    DaemonSets re-create their pods until the Node is gone, so these pods do not count, as for ``kubectl drain``.
     """
     running = [
         f"pod {pod.key}"
@@ -184,7 +184,7 @@ class Leave:
         return sorted(name for name, one in objects.items() if one is None or not is_real(one))
 
     async def _end_pods(self, nodes: Sequence[str]) -> None:
-        """Cordon the nodes, then delete their pods, or refuse if they are in use and ``--force`` is not set.
+        """Cordon the nodes, then delete their pods; without ``--force``, refuse if the cluster is in use.
 
         Raises:
             ConfigError: the cluster is in use; nodes cordoned here are uncordoned again.
@@ -209,7 +209,7 @@ class Leave:
                 f"cluster {self._options.name} is in use: {some(held, limit=5)}. "
                 + (_LOST_NEXT if self._lower is None else _NEXT.format(nodes=" ".join(nodes)))
             )
-        # Pods of a lost cluster cannot terminate gracefully, so they are force-deleted at once.
+        # Pods of a lost cluster cannot terminate gracefully, so they are force-deleted immediately.
         seconds = self._options.timeout if self._lower is not None else -1.0
         await self._cleanup.delete_pods(deadline=asyncio.get_running_loop().time() + seconds)
         if not self._options.dry_run:

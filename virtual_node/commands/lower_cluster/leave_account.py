@@ -66,7 +66,7 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
             say("account", f"is kept: others use it: {', '.join(sorted(others))}")
             return
     done, kept = [], []
-    # The namespace is the first object. It goes last, and only if it is empty.
+    # The namespace is the first object. It is deleted last, and only if it is empty.
     space_body, *bodies = lower_account.objects(options)
     for body in reversed(bodies):
         resource, metadata = lower_account.KINDS[body["kind"]], body["metadata"]
@@ -91,7 +91,7 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
 async def _other_virtual_nodes(lower: Client) -> set[str]:
     """Return virtual nodes with pods in the lower cluster, which may use the account without ``join``.
 
-    Pods of the leaving cluster are gone by now.
+    Pods of the leaving virtual nodes are gone by now.
     """
     listed = await lower.list(resources.PODS, label_selector=names.LABEL_UPPER_CLUSTER)
     return {

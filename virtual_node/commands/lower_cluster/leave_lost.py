@@ -85,7 +85,7 @@ def leftover_report(options: argparse.Namespace, *, cluster_id: str, nodes: Sequ
 
 
 async def is_joined(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> bool:
-    """Report whether the lower cluster has an account that joined under the leaving cluster's name."""
+    """Report whether the account in the lower cluster is marked as joined under ``options.name``."""
     account = await find(
         lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace
     )

@@ -25,7 +25,7 @@ from virtual_node.health.faults import Health
 from virtual_node.health.nodes import cluster_of
 
 _EXPLAINED = 5
-"""Number of faults that are printed; ``doctor`` prints the others."""
+"""Maximum number of faults that are printed; ``doctor`` prints the others."""
 _LEASES_RIGHT = Need("list", resources.LEASES, namespace=NODE_LEASES)
 _REFUSED = "cannot get resource"
 """Part of the error if the API server refuses the caller; other 403 errors come from the virtual node."""
@@ -90,7 +90,7 @@ def _show(
     above: Sequence[dict[str, Any]] = (),
     health: Health | None = None,
 ) -> None:
-    """Print nodes and faults, or changes, aligned with earlier rows (``above``)."""
+    """Print nodes and faults, or changed nodes aligned with rows printed earlier (``above``)."""
     if options.output in output.DATA:
         verdict = health.data() if health is not None else None
         output.data({"nodes": nodes, "health": verdict, "missingRights": reader.rights()}, options.output)
@@ -131,7 +131,7 @@ async def _gather(reader: Reader, options: argparse.Namespace) -> tuple[list[dic
             for node in nodes
         ),
     )
-    # Later, because large lists could delay the metrics beyond their short timeout.
+    # Metrics are read after the lists, which could delay them beyond their short timeout.
     lags = await asyncio.gather(*(_lag(reader, node) for node in nodes))
     by_name = {lease.name: lease.to_dict() for lease in leases or ()}
     described = [

@@ -1,4 +1,4 @@
-"""Reads a virtual node's lag, as measured by its own process, through the upper API server."""
+"""Reads a virtual node's mirror lag, as measured by its own process, through the upper API server."""
 
 from __future__ import annotations
 

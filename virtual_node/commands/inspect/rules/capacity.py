@@ -33,7 +33,7 @@ from virtual_node.health.objects import key, labels_of
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
 _CAPACITY_TOLERANCE = 1.01
-"""Factor by which a promise may exceed the lower nodes' sum, because percentages in the reserve are rounded."""
+"""Factor by which allocatable may exceed the lower nodes' sum, because percentages in the reserve are rounded."""
 _UNUSABLE_SHARE = 0.25
 """Minimum unusable share of the lower nodes' allocatable for a warning; less is normal maintenance."""
 _SHOWN = ("cpu", "memory")
@@ -42,7 +42,7 @@ _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailab
 
 
 def lower_nodes(facts: InspectFacts) -> Findings:
-    """Yield lower nodes of our virtual nodes that take no pods."""
+    """Yield our virtual nodes' lower nodes that take no pods."""
     for lower in facts.lowers:
         for node in lower.of("Node"):
             if node_counts(node) or not any(_selects(one, node) for one in lower.nodes.values()):
@@ -58,7 +58,7 @@ def lower_nodes(facts: InspectFacts) -> Findings:
 
 
 def pressure(facts: InspectFacts) -> Findings:
-    """Yield lower nodes of our virtual nodes that run out of memory, disk or processes, or have no network."""
+    """Yield our virtual nodes' lower nodes that run out of memory, disk or processes, or have no network."""
     for lower in facts.lowers:
         for node in lower.of("Node"):
             found = [kind for kind in _PRESSURES if is_true(node.get("status"), kind)]
@@ -71,7 +71,7 @@ def pressure(facts: InspectFacts) -> Findings:
 
 
 def promises(facts: InspectFacts) -> Findings:
-    """Yield for each virtual node how much of its allocatable pods can use, and whether its lower nodes have less in sum."""
+    """Yield for each virtual node how much of its allocatable pods can use; warn if lower nodes have less in sum."""
     nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
     for lower in facts.lowers:
         if not facts.cluster_id or not lower.knows("Node", "Pod", FOREIGN_POD):
@@ -87,7 +87,7 @@ def promises(facts: InspectFacts) -> Findings:
 
 
 class Oversized(PodRule):
-    """Finds pods that wait because no single lower node has room, although the virtual node as a whole had."""
+    """Finds pods that wait because no single lower node has room, although the virtual node as a whole has."""
 
     name = "oversized"
 

@@ -1,4 +1,4 @@
-"""Rules about Deployments and StatefulSets on virtual nodes whose updates or drains interrupt their service."""
+"""Rules about interruptions of Deployments and StatefulSets on virtual nodes by updates and drains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HASH = "pod-template-hash"
 
 
 def disruption(facts: InspectFacts) -> Findings:
-    """Yield workloads with pods on our virtual nodes that an update or a drain can interrupt."""
+    """Yield why an update or a drain can interrupt workloads with pods on our virtual nodes."""
     ours = _workloads(facts)
     budgets, services = (_by_namespace(facts.upper.of(kind)) for kind in ("PodDisruptionBudget", "Service"))
     for kind in ("Deployment", "StatefulSet"):
@@ -101,7 +101,7 @@ def _risks(workload: Json, kind: str, budgets: Iterable[Json] | None, services: 
 
 
 def _max_unavailable(spec: Json, replicas: int) -> int:
-    """Return how many pods of a Deployment an update may stop at once."""
+    """Return how many pods of a Deployment an update may stop at the same time."""
     strategy = spec.get("strategy") or {}
     if strategy.get("type") == "Recreate":
         return replicas

@@ -61,7 +61,7 @@ class PodDrift(PodRule):
         )
 
     def of_all(self) -> Findings:
-        """Yield a finding for each cluster of which admission changes pods."""
+        """Yield a finding for each lower cluster with pods that its admission has changed."""
         for cluster, pods in self._rewritten.items():
             yield Subject("drift", cluster, "Cluster", cluster).info(
                 "its admission has changed images, tolerations or deadlines of "

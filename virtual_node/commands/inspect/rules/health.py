@@ -1,4 +1,4 @@
-"""Reports the health model's faults as findings of ``inspect``: nodes, components, configuration, pods."""
+"""Reports the health model's faults as findings of ``inspect``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _seen(facts: InspectFacts) -> HealthFacts:
     pods = (pod for pod in upper.of("Pod") if pod["spec"].get("nodeName") in names)
     without = [waiting_sign(pod, names) for pod in upper.of(WAITING_POD)]
     return HealthFacts(
-        # Leases and conditions have timestamps of the upper cluster's clock.
+        # Leases and conditions have timestamps by the upper cluster's clock.
         now=facts.now + timedelta(seconds=upper.clock_skew or 0.0),
         nodes=nodes if upper.knows("Node") else None,
         leases={one["metadata"]["name"]: one for one in upper.of("Lease")} if upper.knows("Lease") else None,

@@ -1,6 +1,6 @@
 """One pass over all mirrored pods for the rules that compare an upper pod with its lower pod.
 
-To decode and translate a pod takes most of the time of ``inspect``, so these rules share it.
+Decoding and translating pods takes most of the time of ``inspect``, so these rules share this work.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class PodRule(abc.ABC):
 
     @abc.abstractmethod
     def of_pod(self, pod: MirroredPod) -> Findings:
-        """Yield findings about a pod; each is about the pod's lower cluster."""
+        """Yield findings about a pod; their ``subject.cluster`` is the pod's lower cluster."""
 
     def of_all(self) -> Findings:
-        """Yield findings about all pods that were given; each is about a lower cluster."""
+        """Yield findings about all pods that were given; their ``subject.cluster`` is a lower cluster."""
         yield from ()
 
 
@@ -101,7 +101,7 @@ def applied(rules: Sequence[type[PodRule]], facts: InspectFacts) -> Mapping[obje
 
 
 def _mirrored(facts: InspectFacts, fail: Callable[[str, Exception], None]) -> Iterator[MirroredPod]:
-    """Yield the upper pods on our virtual nodes of clusters of which the pods were listed.
+    """Yield the upper pods on our virtual nodes, if the pods of their lower cluster could be listed.
 
     Calls ``fail`` with the name of a lower cluster that has a malformed pod.
     """

@@ -24,7 +24,7 @@ from virtual_node.commands.inspect.facts import (
 from virtual_node.health.objects import is_deleting, key, labels_of
 
 _CREATED = frozenset({"*", "pods", "pods/*", "*/*"})
-"""Resources in a webhook's rules with which it can stop pods."""
+"""Resources in a webhook's rules that include pods, so that the webhook can stop pods."""
 
 
 def services(facts: InspectFacts) -> Findings:

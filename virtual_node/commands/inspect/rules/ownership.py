@@ -106,7 +106,7 @@ def not_adopted(facts: InspectFacts) -> Findings:
 
 
 def leaked_marks(facts: InspectFacts) -> Findings:
-    """Yield lower Services whose annotation names a virtual node that was renamed or removed by hand."""
+    """Yield lower Services with the annotation of a virtual node that is neither registered nor configured."""
     if not facts.upper.knows("Node"):
         return
     present = {node["metadata"]["name"] for node in facts.upper.of("Node")} | facts.virtual_nodes().keys()
@@ -123,7 +123,7 @@ def leaked_marks(facts: InspectFacts) -> Findings:
 
 
 def doubled(facts: InspectFacts) -> Findings:
-    """Yield lower pods that were created for an upper pod that has another lower pod."""
+    """Yield each further lower pod if several were created for the same upper pod."""
     numbers = Counter(uid for _, uid, _ in _made_pods(facts))
     places: dict[str, list[tuple[str, str]]] = {}
     if max(numbers.values(), default=0) > 1:
@@ -149,7 +149,7 @@ def _made_pods(facts: InspectFacts) -> Iterator[tuple[str, str, Mapping[str, Any
 
 
 def of_other_upper_clusters(facts: InspectFacts) -> Findings:
-    """Yield the number of objects with our labels that belong to each other upper cluster."""
+    """Yield, for each lower cluster, how many objects belong to which other upper cluster."""
     if not facts.cluster_id:
         return
     for lower in facts.lowers:
@@ -175,7 +175,7 @@ def _read_by_pods(facts: InspectFacts, lower: ClusterFacts) -> set[tuple[str, st
 
 
 def _shared_tokens(facts: InspectFacts) -> set[str]:
-    """Return the ids of the token Secrets that upper pods may share."""
+    """Return ``TokenSecret.id`` of each token Secret that upper pods may share."""
     nodes = {name: node.options for lower in facts.lowers for name, node in lower.nodes.items()}
     return {
         secret.id
@@ -186,7 +186,7 @@ def _shared_tokens(facts: InspectFacts) -> set[str]:
 
 
 def _is_marked(kind: str, one: Mapping[str, Any]) -> bool:
-    # Kubernetes copies a Service's labels to the EndpointSlices that its own controllers create.
+    # EndpointSlices that Kubernetes creates carry our labels, too, copied from the Service.
     return kind != "EndpointSlice" or labels_of(one).get(endpoints.LABEL_MANAGED_BY) == endpoints.MANAGED_BY
 
 

@@ -1,4 +1,4 @@
-"""Rules about pods: bound without a lower pod, wrong status, and stuck in deletion."""
+"""Rules about pods without a lower pod or with a wrong status, and about stuck pods and claims."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Missing(PodRule):
         if waited <= facts.limits.grace:
             return
         if _reported_cause(upper):
-            return  # The health model reports it with this cause.
+            return  # The health model reports the pod with this cause.
         known = ""
         mark = annotations_of(upper).get(names.ANNOTATION_LOWER_UID)
         if ownership.mirrored_as(mark, upper["metadata"]["uid"]):

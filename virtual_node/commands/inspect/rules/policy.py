@@ -21,7 +21,7 @@ class RefusedNext(PodRule):
     def __init__(self, facts: InspectFacts) -> None:
         super().__init__(facts)
         self._refused: dict[str, dict[str, list[str]]] = {}
-        """Keys of pods by rule by cluster."""
+        """Keys of pods, by lower cluster and rule."""
 
     def of_pod(self, pod: MirroredPod) -> Findings:
         """Remember a pod that could not be created again."""

@@ -102,13 +102,13 @@ def ordered(found: Look) -> list[InspectFinding]:
 
 
 def to_confirm(found: Look) -> list[AnyRule]:
-    """Return the rules with findings that a second read must confirm, and the one about unread clusters; empty: none."""
+    """Return the rules with findings that a second read must confirm, and ``skew.unread``; empty: no such finding."""
     rules = [rule for rule, findings in found.items() if any(one.transient for one in findings)]
     return [skew.unread, *rules] if rules else []
 
 
 def _applied(rule: AnyRule, facts: InspectFacts, outcomes: Mapping[object, Outcome]) -> list[InspectFinding]:
-    """Return a rule's findings. A lower cluster of which an object makes it fail counts as unread."""
+    """Return a rule's findings. If it fails for lower clusters, they are omitted, and the failure is a finding."""
     if rule in outcomes:
         return _completed(facts, outcomes[rule])
     rule = cast("Rule", rule)
@@ -123,7 +123,7 @@ def _applied(rule: AnyRule, facts: InspectFacts, outcomes: Mapping[object, Outco
 
 
 def _completed(facts: InspectFacts, outcome: Outcome) -> list[InspectFinding]:
-    """Return the findings of a rule about pods, without those about clusters for which it failed."""
+    """Return the findings of a rule about pods, without those about clusters for which the rule failed."""
     if outcome.error:
         return [_failure(outcome.rule, "all clusters", outcome.error)]
     if not outcome.failed:
@@ -148,7 +148,7 @@ def _tried(rule: Rule, facts: InspectFacts) -> list[InspectFinding] | Exception:
 
 
 def _only(facts: InspectFacts, kept: Sequence[ClusterFacts]) -> InspectFacts:
-    """Return the facts without the objects of all other lower clusters."""
+    """Return the facts without the objects of lower clusters that are not in ``kept``."""
     names = {one.name for one in kept}
     lowers = [
         one if one.name in names else replace(one, error=one.error or "omitted", objects={})
@@ -160,7 +160,7 @@ def _only(facts: InspectFacts, kept: Sequence[ClusterFacts]) -> InspectFacts:
 def confirmed(first: Sequence[InspectFinding], second: Sequence[InspectFinding]) -> list[InspectFinding]:
     """Return the findings of a second read, without transient ones that the first read did not have.
 
-    In a healthy system, too, a lower pod exists for a moment after its upper pod was deleted. So a transient
+    Even in a healthy system, a lower pod exists for a moment after its upper pod was deleted. So a transient
     finding counts only if both reads have it.
     """
     before = {finding.subject for finding in first}

@@ -1,4 +1,4 @@
-"""Rules about time and versions: clock skew, version skew, expiring credentials, unread clusters."""
+"""Rules about clusters: clock and version skew, expiring credentials, weak connections, unread objects."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from virtual_node.commands.inspect.facts import (
 from virtual_node.config import program
 
 _CLOCK_WARNING = 5.0
-"""Seconds two clocks may differ before leases, tokens and events become misleading, as in ``check``."""
+"""Maximum seconds between two clocks, as in ``check``; with more, leases, tokens and events are misleading."""
 _CLOCK_ERROR = 30.0
-"""Seconds, close to the 40 s of a virtual node's Lease: nodes become NotReady, tokens are not valid yet."""
+"""Seconds, close to the 40 s of a virtual node's Lease: with more, nodes become NotReady, tokens are not valid yet."""
 _MINORS = 3
-"""Minor versions between a kubelet and its apiserver: https://kubernetes.io/releases/version-skew-policy/#kubelet
+"""Maximum skew of a kubelet in minor versions: https://kubernetes.io/releases/version-skew-policy/#kubelet
 
 A virtual node is a kubelet of the upper cluster and reports the lower cluster's version.
 """
@@ -37,7 +37,7 @@ _KINDS = {
     DNS_SERVICE: "Service",
     SERVICE_BACKEND: "EndpointSlice",
 }
-"""API kinds of the keys under which some objects are stored."""
+"""API kinds of those keys of ``ClusterFacts.objects`` that are not kinds."""
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _EXPIRY_STEPS = {
     "ClientCertificate": "issue a new client certificate for the kubeconfig",
@@ -48,7 +48,7 @@ _EXPIRY_STEPS = {
 
 
 def clocks(facts: InspectFacts) -> Findings:
-    """Yield clusters whose clock differs from this machine's, which also compares them with each other."""
+    """Yield clusters whose clock differs from this machine's; this also finds clocks that differ from each other."""
     for cluster in (facts.upper, *facts.lowers):
         skew = cluster.clock_skew
         if skew is None or abs(skew) <= _CLOCK_WARNING:
@@ -131,7 +131,7 @@ def _minor(version: str) -> tuple[int, int] | None:
 
 
 def unread(facts: InspectFacts) -> Findings:
-    """Yield clusters and kinds that could not be read, and an unknown upper identity."""
+    """Yield clusters and kinds that could not be read, and an unknown identity of the upper cluster."""
     for cluster in (facts.upper, *facts.lowers):
         if cluster.error:
             yield Subject("unread", cluster.name, "Cluster", cluster.name).error(
