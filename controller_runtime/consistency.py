@@ -1,8 +1,8 @@
 """Own-write consistency: a key is not reconciled from a cache older than our last write for it (KEP-5647).
 
 A controller records its writes for each key. The key is not reconciled until the caches of the written
-resources show the writes, because an older cache would lead to the same decision again. Versions of one
-resource are increasing numbers (KEP-5504).
+resources show the writes, because an older cache would lead to the same decision again. The
+resourceVersions of one resource are increasing numbers (KEP-5504).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SKIPS = Counter(
     ["name"],
 )
 _PATIENCE = 30.0
-"""Seconds after which a key is reconciled anyway: its watch is delayed, or the server was restored from a
-backup."""
+"""Maximum seconds that a key waits for a write to appear: the watch may be delayed, or the server was restored
+from a backup."""
 
 
 class Cache(Protocol):
@@ -66,7 +66,7 @@ _current: ContextVar[_Writes | None] = ContextVar("own-writes", default=None)
 
 @contextlib.contextmanager
 def following(client: object, resource: Resource, cache: Cache) -> Iterator[None]:
-    """Register a cache while it follows a resource: our writes through this client must appear in it."""
+    """Register a cache during the block: our writes of ``resource`` through ``client`` must appear in the cache."""
     what = (id(client), resource.qualified)
     caches = _CACHES.setdefault(what, set())
     caches.add(cache)
@@ -111,7 +111,7 @@ class OwnWrites(Generic[K]):
                 self._writes[key] = writes
 
     def must_wait(self, key: K) -> bool:
-        """Report whether a key must wait because a cache does not show its last writes; count if so."""
+        """Report whether a key must wait for a cache that does not show our last writes for the key; count waits."""
         writes = self._writes.pop(key, None)
         if writes is None:
             return False

@@ -1,6 +1,6 @@
 """Errors of requests to a cluster, as exceptions that carry the server's Status.
 
-Errors are mapped once, in ``transport``, so callers never see an aiohttp exception.
+``transport`` maps all errors, so callers see no aiohttp exception, except while they read a ``stream``.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def error_from_status(
 def is_retryable(error: BaseException) -> bool:
     """Report whether the same request may succeed later without a change by the caller.
 
-    A Conflict may, if the caller reads the object again first; quota admission also returns it for creations.
+    After a Conflict, the caller must read the object again first. Quota admission also returns Conflict for
+    creations.
     """
     return isinstance(error, (Unavailable, TooManyRequests, Conflict, TimeoutError))
 

@@ -20,7 +20,7 @@ from controller_runtime.serving.server import HealthServer
 Synced = Callable[[], Awaitable[None]]
 """Returns when the caches have been read."""
 Prepared = tuple[Sequence[Informer], Callable[[Synced], Awaitable[None]]]
-"""The caches, and the work of each term of leadership. What can fail without the caches precedes the work's wait for them."""
+"""The caches, and the work of each term as leader. It does what can fail without the caches before it calls Synced."""
 
 
 async def run(
@@ -41,7 +41,8 @@ async def run(
         routes: path → handler of additional GET requests on the health address.
 
     Raises:
-        ConfigError: the kubeconfig is wrong, or the work raised it.
+        ConfigError: the kubeconfig is wrong.
+        ExceptionGroup: contains the errors of the caches and of the work, such as a ConfigError.
     """
     config = await kubeconfig.load(options.kubeconfig, server=options.master)
     weaknesses.warn(config, cluster="upper")

@@ -1,12 +1,12 @@
 """Structured logs of a daemon: JSON or columns, with one renderer for the process.
 
-``configure`` is called once, at start. Every module calls ``get_logger(component=…)`` and binds the cluster
+``configure`` is called at start. Every module calls ``get_logger(component=…)`` and binds the cluster
 if it has one. Records of the standard library's ``logging`` (asyncio, aiohttp) are rendered the same way.
 Three guarantees:
 
 - Logging never fails its caller: after a broken pipe, a full non-blocking pipe or a value that cannot be
   encoded, at most the line is lost.
-- Lines have no secrets, and no value makes a line long or slow: ``redaction``.
+- Lines have no secrets, and no value makes a line long or slow (``redaction``).
 - Level names and JSON keys are those of logrus (``time level msg``), because users of tensile-kube have these
   names in their flags and log pipelines.
 """

@@ -121,7 +121,7 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def size(self) -> int:
-        """Return the bytes of the object as JSON, including metadata."""
+        """Return the approximate length of the object as JSON in bytes, including metadata."""
         return len(msgspec.json.encode(self.metadata)) + sum(map(len, self._raw_fields().values()))
 
     def has_spec_equal(self, other: Object) -> bool:
@@ -133,15 +133,15 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self._status == other._status
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the complete object as a new plain dict: apiVersion, kind, metadata, spec, status, the rest.
+        """Return the object as a new plain dict: apiVersion, kind, metadata, spec, status, the rest.
 
-        Empty, zero or null fields of the metadata are omitted, as by servers.
+        Only the fields of ``ObjectMeta`` are in the metadata; empty, zero or null ones are omitted, as by servers.
         """
         whole: dict[str, Any] = decode(self.to_json())
         return whole
 
     def to_json(self) -> bytes:
-        """Return the complete object as JSON, with the fields of ``to_dict``."""
+        """Return the object as JSON, with the fields of ``to_dict``."""
         encode = msgspec.json.encode
         fields = {"apiVersion": encode(self.api_version)} if self.api_version else {}
         if self.kind:

@@ -23,7 +23,8 @@ LONGEST_LINE = 32 * 1024
 
 _LONGEST_NAME = 256
 _LONGEST_SECRET_NAME = 64
-"""Maximum characters of a key that is looked up and cached. Tenants may control keys of logged mappings."""
+"""Maximum characters of a key that is compared with ``_SECRET_NAMES``; the result is cached. Tenants may control keys
+of logged mappings."""
 _NESTING = 8
 _ITEM = 8
 """Characters that each value counts in addition to its text, so that a million empty values are limited,

@@ -9,26 +9,26 @@ from typing import Any
 
 READ = ("get", "list", "watch")
 OWN_NAMESPACE = "<own>"
-"""Placeholder in ``Right.namespace`` of the namespace that a component is installed in."""
+"""Placeholder in ``Right.namespace`` for the namespace that a component is installed in."""
 PROFILE_NAMESPACE = "<profiles>"
-"""Placeholder in ``Right.namespace`` of the namespace of the ClusterProfiles."""
+"""Placeholder in ``Right.namespace`` for the namespace of the ClusterProfiles."""
 VIRTUAL_NODE = "<virtual-node>"
-"""Placeholder in ``Right.names`` of the name of each virtual node."""
+"""Placeholder in ``Right.names`` for the name of each virtual node."""
 LEASE = "<lease>"
-"""Placeholder in ``Right.names`` of the Lease by which replicas of the virtual node elect a leader."""
+"""Placeholder in ``Right.names`` for the Lease by which replicas of the virtual node elect a leader."""
 LEASES = "<component-lease>"
-"""Placeholder in ``Right.names`` of each Lease by which replicas of any component elect a leader."""
+"""Placeholder in ``Right.names`` for each Lease by which replicas of any component elect a leader."""
 TOKEN_SECRET = "<token-secret>"  # noqa: S105 - a placeholder
-"""Placeholder in ``Right.names`` of each Secret with a renewed token for a lower cluster."""
+"""Placeholder in ``Right.names`` for each Secret with a renewed token for a lower cluster."""
 INSPECTION_HISTORY = "<inspection-history>"
-"""Placeholder in ``Right.names`` of the ConfigMap with the history of scheduled inspections."""
+"""Placeholder in ``Right.names`` for the ConfigMap with the history of scheduled inspections."""
 WEBHOOK_CONFIGURATION = "<webhook-configuration>"
-"""Placeholder in ``Right.names`` of the name of both webhook configurations."""
+"""Placeholder in ``Right.names`` for the name of both webhook configurations."""
 EXTENDER_SECRET = "<extender-secret>"  # noqa: S105 - a placeholder
-"""Placeholder in ``Right.names`` of both Secrets with the extender's own certificates; has no value if a user
+"""Placeholder in ``Right.names`` for both Secrets with the extender's own certificates; has no value if a user
 supplies the certificates."""
 WEBHOOK_SECRET = "<webhook-secret>"  # noqa: S105 - a placeholder
-"""Placeholder in ``Right.names`` of the Secret with the webhook's certificates; has no value if a user
+"""Placeholder in ``Right.names`` for the Secret with the webhook's certificates; has no value if a user
 supplies the certificates."""
 
 
@@ -64,7 +64,7 @@ class Right:
 
 
 def in_own_namespace(group: str, resource: str, verbs: tuple[str, ...], purpose: str, *names: str) -> Right:
-    """Return a right in the namespace that a component is installed in; without names to all objects of the resource."""
+    """Return a right in the namespace that a component is installed in; without ``names`` it applies to all objects."""
     return Right(group, resource, verbs, purpose, "", OWN_NAMESPACE, names)
 
 

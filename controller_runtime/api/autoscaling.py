@@ -17,8 +17,8 @@ from controller_runtime.api import names, quantity
 
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 MARGIN_SECONDS = 5.0
-"""A pod that waits these seconds longer than ``provisionSeconds`` is moved or rejected. The multi-scheduler must note first
-that no node came, or the replacement would wait for the same node."""
+"""A pod that waits these seconds longer than ``provisionSeconds`` is moved or rejected. In these seconds the
+multi-scheduler records that no node came. Otherwise the replacement would wait for the same node."""
 _REQUIRED = ("cpu", "memory")
 _PODS = {"pods": "110"}
 """A kubelet's default number of pods, for shapes without one."""
@@ -63,10 +63,10 @@ class Autoscaling(_Base):
     shapes: list[Shape]
     """Kinds of nodes that the autoscaler can add."""
     provision_seconds: Annotated[float, Meta(gt=0)] = 300.0
-    """Seconds within which a new node must be usable. Then its shape is not used for a while, and the pods that wait may
-    be moved or rejected."""
+    """Seconds within which a new node must be usable. Otherwise its shape is not used for a while, and the pods that
+    wait may be moved or rejected."""
     priority: int = 0
-    """Among nodes of the same price, those with the highest priority are added first."""
+    """Among virtual nodes whose new nodes have the same price, the one with the highest priority is used first."""
 
 
 def problems(where: str, autoscaling: Autoscaling) -> Iterator[str]:

@@ -19,7 +19,7 @@ MOST_CLUSTERS = 100
 MOST_WEIGHT = 1_000_000
 MOST_SKEW = 1000
 _LONGEST = 16_384
-"""Characters of the annotation."""
+"""Maximum characters of the annotation."""
 _WEIGHT = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)=([1-9][0-9]{0,6})", re.ASCII)
 _SKEW = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 _MEASURES: Mapping[str, Literal["room", "price"]] = {"room": "room", "price": "price"}
@@ -35,7 +35,7 @@ class Division:
     weights: Mapping[str, int]
     """Weight by lower cluster; empty unless ``by`` is ``weight``."""
     max_skew: int | None = None
-    """Maximum number of pods that a cluster may have above its share; None: no limit while the others cannot take a pod."""
+    """Maximum number of pods above its share that a cluster gets if the others cannot take a pod; None: no limit."""
 
 
 def parse(annotations: Mapping[str, str]) -> Division | None:
@@ -83,7 +83,7 @@ def _weights(text: str) -> dict[str, int]:
 def behind(weights: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:
     """Return the clusters in the order in which they should get the next pod: first the one that is most behind its share.
 
-    The shares are those of the existing pods and the next one. Pods of clusters without weight are ignored.
+    The shares are computed for the existing pods plus the next one. Pods of clusters without weight are ignored.
     """
     total = sum(weights.values())
     pods = 1 + sum(counts.get(cluster, 0) for cluster in weights)
@@ -96,7 +96,7 @@ def behind(weights: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:
 def choose(
     weights: Mapping[str, int], counts: Mapping[str, int], candidates: Collection[str], max_skew: int | None
 ) -> str | None:
-    """Return the candidate for the next pod; None: they are all above their share and the maximum skew."""
+    """Return the candidate for the next pod; None: with it, each would have over ``max_skew`` pods above its share."""
     for cluster in behind(weights, counts):
         if cluster in candidates and (max_skew is None or is_within(weights, counts, cluster, max_skew)):
             return cluster
@@ -111,7 +111,7 @@ def is_within(weights: Mapping[str, int], counts: Mapping[str, int], cluster: st
 
 
 def kept(weights: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:
-    """Return the clusters of the existing pods in the order in which they should be kept.
+    """Return the cluster of each existing pod, in the order in which the pods should be kept.
 
     The first ``n`` entries are the division of ``n`` pods, unless a cluster has fewer pods than its share. Clusters
     without a weight are last.

@@ -17,7 +17,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def settled(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored pod's spec for another creation, without keys that its label selectors already contain."""
+    """Return a stored pod's spec for another creation, without label keys that are already in its labelSelectors."""
     made = dict(spec)
     if affinity := spec.get("affinity"):
         made["affinity"] = {

@@ -101,7 +101,7 @@ class ConnectionConfig:
 
     @property
     def has_credentials(self) -> bool:
-        """Report whether requests carry a token or a password."""
+        """Report whether requests may carry a token or a password."""
         return type(self._credentials) is not Credentials
 
     async def close(self) -> None:

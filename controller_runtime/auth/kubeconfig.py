@@ -40,8 +40,8 @@ async def load(
     """Return the configuration of one cluster; run its credential plugin if it has one.
 
     Args:
-        path: a kubeconfig, or several as in $KUBECONFIG. If given, there is no fallback, because a lower
-            cluster must never become the upper one. Empty: found as kubectl finds it.
+        path: a kubeconfig, or several as in $KUBECONFIG. If given, there is no fallback, which could connect to
+            the upper cluster instead of a lower one. Empty: found as kubectl finds it.
         context: the kubeconfig's context; empty: its current one.
         in_cluster: whether to use the pod's service account if there is no path, $KUBECONFIG or
             ~/.kube/config.
@@ -75,7 +75,7 @@ async def load(
 
 
 async def trouble(path: str, *, context: str = "", server: str = "") -> str:
-    """Return what is wrong with a kubeconfig, which ``load`` gets with these arguments; empty if it can be used.
+    """Return the error of ``load`` for a kubeconfig; empty if the kubeconfig can be used.
 
     Called before a kubeconfig in use is replaced: if the new one cannot be used, the old one stays in use.
     """

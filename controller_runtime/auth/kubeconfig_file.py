@@ -39,7 +39,7 @@ class Section:
         """Return a string field; empty if absent.
 
         Raises:
-            ConfigError: the field is not a string.
+            ConfigError: the field is neither a string nor an integer.
         """
         value = self.values.get(name)
         if value is None:
@@ -135,7 +135,7 @@ def read(paths: Sequence[str], *, context: str = "", must_exist: bool = False) -
         must_exist: whether a missing file is an error; otherwise it is skipped.
 
     Returns:
-        The context; None if none of the files exists.
+        The context; None if no file exists, or the existing ones are empty.
 
     Raises:
         ConfigError: names the file, the field, and what is wrong.

@@ -17,7 +17,7 @@ _TRIES = 5
 
 
 class SecretKey:
-    """Reads a key from a Secret; writes a random one if the Secret has none.
+    """Reads a key from a Secret; if the Secret or its key is missing, writes a random key.
 
     Nothing is cached, so a replaced key is used from the next read on. All processes that use the same Secret
     have the same key, because the first write wins.

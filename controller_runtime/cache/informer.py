@@ -122,7 +122,7 @@ class Informer:
         The functions are called directly and must not block; their exceptions are logged and counted.
 
         Args:
-            on_add: called with the object and whether it is part of the first list.
+            on_add: called with the object, and with True if it is part of the first list or was already cached.
             on_update: called with the old and the new state.
             on_delete: called with the last known state.
         """
@@ -258,7 +258,7 @@ class Informer:
 
 
 def _guarded(function: Callable[[Object], T]) -> Callable[[Object], T]:
-    """Return the function with every error raised as ApiError, which the reflector logs and retries.
+    """Return a function that calls ``function`` and raises every error as ApiError; the reflector retries it.
 
     A server that sends malformed objects must not end the process, which follows other servers, too. The
     object is not skipped, because readers would treat it as deleted.

@@ -1,4 +1,4 @@
-"""Follows one collection: lists it, then watches it from the list's version until cancelled.
+"""Follows one collection: lists it, then watches it from the list's resourceVersion until cancelled.
 
 A watch that ends is resumed from the last version seen, without a list. 410 Gone means that history is
 missing, so the collection is listed again.
@@ -31,12 +31,12 @@ _RESTARTS = Counter(
 )
 
 _WARN_AFTER = (5.0, 60.0)
-"""Seconds of failures after which a warning is logged. Restarts of a server are shorter and not logged."""
+"""Seconds of failures after which a warning is logged; restarts of a server are shorter."""
 _WATCH_SECONDS = (300.0, 600.0)
 _SILENCE_GRACE = 30.0
 _BOOKMARK_SILENCE = 180.0
-"""Seconds without any event after a bookmark that mean a dead connection. API servers that send bookmarks
-send one a minute.
+"""Seconds without any event after which the connection counts as dead, if the server has sent a bookmark. API
+servers that send bookmarks send one a minute.
 
 client-go's HTTP/2 pings detect this earlier. TCP probes do not, because a proxy or load balancer answers
 them."""
@@ -90,7 +90,7 @@ class Reflector:
             selection: namespace and selectors.
             transform: called on every object before the sink receives it; None: no change.
             name: in logs and metrics.
-            list_transform: called on the objects of lists instead, while they are read; None: ``transform`` is.
+            list_transform: called instead of ``transform`` on the objects of a list; None: ``transform``.
             is_minor: while the server is unreachable, other reflectors reconnect first. Applies after the
                 first list.
         """
@@ -125,7 +125,7 @@ class Reflector:
         while True:
             if not is_answered:
                 self.last_error = self.last_error or outage.error
-                # The first list is never minor: it may block, for example, a pod that waits for its Secret.
+                # The first list is never minor, because, for example, a pod may wait for a Secret in it.
                 await outage.turn(is_minor=self._is_minor and self._contact is not None)
             is_answered = False
             patience.begins(loop.time())
@@ -143,7 +143,7 @@ class Reflector:
                 outage.error = trouble
             elif isinstance(trouble, ApiError):
                 outage.answered()
-                is_answered = True  # so the list after a 410 is not queued again
+                is_answered = True  # so a list after a 410 skips ``outage.turn``
             _RESTARTS.labels(self._client.cluster, self._name, _reason(trouble)).inc()
             doubts = doubts + 1 if _may_be_the_version(trouble) else 0
             if is_history_missing(trouble) or doubts > 1:

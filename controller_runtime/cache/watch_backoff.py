@@ -5,8 +5,8 @@ its server. Here three kinds of failures are distinguished, the last two with a 
 
 - No connection: no delay here, because these watches queue (``reconnect_queue``).
 - The server cannot continue from our version (410, or a version from the future), as after a restart. One
-  list solves this, so the first list is sent at once. Later lists are delayed, so that a server with versions
-  that always expire is not listed in a loop.
+  list solves this, so the first list is sent within 0.2 s. Later lists are delayed, so that a server with
+  versions that always expire is not listed in a loop.
 - Everything else, such as an overloaded server: client-go's delays, and never less than Retry-After.
 """
 
@@ -21,9 +21,9 @@ from controller_runtime.util import backoff
 _QUIET = 120.0
 """Seconds without a failure of a kind after which its back-off restarts."""
 _RESUME = 0.05
-"""Seconds after the first break of a watch: most breaks are only a proxy's idle timeout."""
+"""Seconds to wait after the first break of a watch; most breaks are only a proxy's idle timeout."""
 _SPREAD = 0.2
-"""Seconds over which the lists of many informers are spread when all learn at once that history is missing."""
+"""Seconds over which the lists of many informers are spread if history is missing for all at the same time."""
 
 
 class WatchBackoff:

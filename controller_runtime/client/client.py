@@ -26,7 +26,7 @@ _WATCH_GRACE = 30.0
 """Seconds of silence beyond a watch's own timeout after which its connection counts as dead."""
 _DEFAULT_WATCH = 300.0
 _BATCH = 64
-"""Maximum events decoded at once, because the thousands of a single read take tens of milliseconds."""
+"""Maximum events of a batch, because decoding the thousands of a single read takes tens of milliseconds."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class WatchOptions(ObjectSelection, total=False):
     allow_bookmarks: bool
     """Whether the server sends bookmarks (true)."""
     read_timeout: float
-    """Seconds of silence after which the connection counts as dead; default: a little more than the watch takes."""
+    """Seconds of silence after which the connection counts as dead (30 more than ``timeout_seconds``)."""
 
 
 class Client(ObjectVerbs):
@@ -123,7 +123,7 @@ class Client(ObjectVerbs):
     async def watch_batches(
         self, resource: Resource, **options: Unpack[WatchOptions]
     ) -> AsyncGenerator[Batch, None]:
-        """Watch a collection and yield the events of each network read as one batch.
+        """Watch a collection and yield the events of each network read, in batches of at most 64.
 
         The first batch is empty and means that the server has accepted the watch; the first event may take a
         minute. The iterator ends when the server closes the watch, usually after ``timeout_seconds``.

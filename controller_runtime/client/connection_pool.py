@@ -137,7 +137,7 @@ class ConnectionPools:
         return self._pools[-1].served_certificate if self._pools else None
 
     def current(self) -> ConnectionPool:
-        """Return the pool for the next request. The TLS context changes with the client certificate.
+        """Return the pool for the next request; a new one if the TLS context has changed, as with a new certificate.
 
         Raises:
             ConnectionFailed: the pools are closed.

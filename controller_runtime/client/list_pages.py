@@ -92,7 +92,7 @@ class ListPages:
             await asyncio.sleep(self.pause)
 
     def follow(self, token: str) -> None:
-        """Request the next page.
+        """Set ``params`` for the next page.
 
         Raises:
             ResponseTooLarge: the list has too many pages.
@@ -111,7 +111,7 @@ class ListPages:
         return _PAUSE if self._number > _QUICK else 0.0
 
     def restart(self, error: Expired) -> None:
-        """Request the complete list without pages after a continue token expired; earlier pages are invalid.
+        """Set ``params`` for the complete list without pages after a continue token expired; earlier pages are invalid.
 
         Raises:
             Expired: the given error, if the request had no token or the list was already restarted.
@@ -122,7 +122,7 @@ class ListPages:
         self.params = self._query
 
     def shrink(self, error: ResponseTooLarge) -> None:
-        """Request the same page with fewer objects.
+        """Set ``params`` for the same page with fewer objects.
 
         Raises:
             ResponseTooLarge: the given error, if the page has a single object.

@@ -11,7 +11,7 @@ from controller_runtime.resources import Resource
 
 
 async def find_object(client: ObjectVerbs, resource: Resource, name: str, **options: Any) -> Object | None:
-    """Return an object as ``find`` does, decoded."""
+    """Return an object as ``find`` does, but as an ``Object`` instead of a dict."""
     found = await find(client, resource, name, **options)
     return None if found is None else from_dict(found)
 

@@ -26,7 +26,7 @@ from controller_runtime.util import backoff
 
 _PACE = 0.005
 """Seconds between releases while the server answers, up to doubled by jitter. With a list and two watches
-each, that is 400 requests per second, below the 500 of a virtual node's rate limit, in which resources also
+per release, that is 400 requests per second, below the 500 of a virtual node's rate limit, in which resources also
 take turns."""
 _AHEAD = 8
 """Releases at interval ``_PACE`` without an answer, before the interval doubles."""

@@ -41,7 +41,7 @@ class CpuMeter:
         self._at = 0.0
 
     def check(self, now: float) -> None:
-        """Check whether the server has exceeded its CPU time by now, in seconds of a monotonic clock.
+        """Raise if the server has exceeded its CPU time. ``now``: seconds of a monotonic clock.
 
         Raises:
             aiohttp.ClientPayloadError: the limit is exceeded.
@@ -52,7 +52,7 @@ class CpuMeter:
             raise aiohttp.ClientPayloadError("receiving the server's responses takes too much CPU time")
 
     def add(self, seconds: float, size: int) -> None:
-        """Count the CPU seconds of one read of ``size`` bytes; 0 if only earlier bytes were parsed."""
+        """Count the CPU seconds of one read of ``size`` bytes; ``size`` is 0 if only earlier bytes were parsed."""
         allowed = _PER_READ + size * _PER_BYTE if size else 0.0
         self._debt = max(0.0, self._debt + seconds - allowed)
 
@@ -85,7 +85,7 @@ class MeteredResponseHandler(ResponseHandler):
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes; close the connection if the server has exceeded its CPU time."""
+        """Parse received bytes; close the connection if the server has exceeded its CPU time or ``_HEAD``."""
         try:
             self._meter.check(time.monotonic())
         except aiohttp.ClientPayloadError as error:

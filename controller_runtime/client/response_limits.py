@@ -65,7 +65,7 @@ class ResponseReader:
         Args:
             response: a response with an unread body.
             what: method and path, for errors.
-            held: releases the slot of a large body when it is closed.
+            held: the stack that holds the slot of a large body until the stack is closed.
 
         Raises:
             ResponseTooLarge: the body of a successful response exceeds the limit.
@@ -92,7 +92,7 @@ class ResponseReader:
 
     @staticmethod
     async def next_chunk(response: aiohttp.ClientResponse) -> bytes:
-        """Return the bytes received of a body, at least one; empty at its end.
+        """Return the next received bytes of a body; empty at its end.
 
         Raises:
             aiohttp.ClientError: the connection broke.

@@ -54,8 +54,8 @@ class Transport:
         timeout: seconds a request may take, including retries but not the wait for the rate limit.
         bucket: the rate limit of all requests, including retries.
         outage: whether the server is reachable.
-        turn: held while a page of a list or a batch of events is decoded and handled. So a server that sends
-            data on many connections takes no more time of an event loop pass than with one.
+        turn: a lock held while a page of a list is decoded or a batch of events is handled. So a server that sends
+            data on many connections takes no more time of an event loop pass than on one.
         reader: reads responses within the limits.
     """
 
@@ -119,10 +119,10 @@ class Transport:
         await self._pools.close()
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
-        """Send one request and return its complete body, as ``receive`` does.
+        """Send one request as ``receive`` does, and return the complete body of the response.
 
-        The slot of a large body (``ResponseLimits.large_at_once``) is released on return, so decode it before the
-        next await.
+        The slot of a large body (``ResponseLimits.large_at_once``) is released on return, so decode the body before
+        the next await.
         """
         async with self.receive(method, path, **options) as body:
             return body
@@ -131,7 +131,7 @@ class Transport:
     async def receive(
         self, method: str, path: str, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[bytes]:
-        """Send one request, also repeatedly, and yield its complete body.
+        """Send one request, with retries, and yield the complete body of the response.
 
         A large body keeps its slot until the block ends.
 

@@ -42,5 +42,5 @@ class TransportMetrics:
         _timer(self._cluster, verb).observe(seconds)
 
     def rejected(self, limit: str) -> None:
-        """Count a response that exceeds a limit, by the limit's name in ``response_limits.ResponseLimits``."""
+        """Count a response that exceeds a limit: ``body``, ``line``, ``values`` or ``depth``."""
         _REJECTED.labels(self._cluster, limit).inc()

@@ -34,7 +34,7 @@ SIMILAR_WITHIN = 600.0
 SPAM_BURST = 25
 SPAM_QPS = 1 / 300
 MESSAGE_LENGTH = 1024
-"""Maximum characters of a note in events.k8s.io; kube-scheduler cuts there, too."""
+"""Maximum characters of a note in events.k8s.io; kube-scheduler also cuts its messages to this length."""
 COMBINED = "(combined from similar events): "
 
 _CHANGING = ("count", "firstTimestamp", "lastTimestamp", "message", "reason", "series", "type")
@@ -51,7 +51,7 @@ class Series:
     sent: int | None = None
     """``fingerprint()`` of the server's Event; None if the server may not have the Event."""
     is_mirrored: bool = False
-    """True if each report contains the complete Event; its body is then dropped after it was written."""
+    """True if each report contains the complete Event; ``body`` is then emptied after the Event was written."""
 
     @property
     def namespace(self) -> str:
@@ -64,7 +64,7 @@ class Series:
         return str(self.body["metadata"]["name"])
 
     def changing(self) -> dict[str, Any]:
-        """Return the fields that differ between occurrences, as a merge patch. A server's null means absent."""
+        """Return the fields that differ between occurrences, as a merge patch, without null fields."""
         return {key: self.body[key] for key in _CHANGING if self.body.get(key) is not None}
 
     def fingerprint(self) -> int:

@@ -97,7 +97,7 @@ class EventRecorder:
 
     @property
     def recent(self) -> list[dict[str, Any]]:
-        """Return the latest Normal and Warning Events as they were when recorded, for display.
+        """Return the latest Normal and Warning Events for display, also those that are not written.
 
         The two types are kept separately, so a burst of one does not displace the other.
         """

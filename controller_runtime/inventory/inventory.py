@@ -50,7 +50,7 @@ class Inventory:
         directory: Path,
         on_refused: Callable[[Object, str], None] = lambda _profile, _why: None,
     ) -> None:
-        """Read the file of providers.
+        """Create an inventory and read the file of providers; ``run`` follows the ClusterProfiles.
 
         Args:
             client: the upper cluster.
@@ -69,7 +69,7 @@ class Inventory:
         self._log = structlog.get_logger(component="inventory")
         self._paths: dict[str, str] = {}
         self._waits: dict[str, tuple[float, float]] = {}
-        """Until when a lower cluster is not changed again, and for how many seconds, by its name."""
+        """By name of a lower cluster: loop time before which it is not changed again, and the seconds of this wait."""
         self._taken: frozenset[str] = frozenset()
         self._is_stale = True
         # A failed list or watch, also without permission or without the CRD, leaves the store as it is: only an object that the
@@ -85,7 +85,7 @@ class Inventory:
 
     @property
     def has_synced(self) -> bool:
-        """Report whether the ClusterProfiles have been read once."""
+        """Report whether the first list of ClusterProfiles has been stored."""
         return self._informer.has_synced
 
     async def run(self) -> None:
@@ -95,8 +95,8 @@ class Inventory:
     def kubeconfigs(self, taken: Collection[str]) -> Mapping[str, str]:
         """Return the path of the kubeconfig of each lower cluster, by the cluster's name; log what is refused.
 
-        The path changes with the content, so a changed path means a changed cluster. A cluster that changes again and again
-        is changed less and less often. ``taken``: the names of clusters and virtual nodes in the configuration file.
+        The path changes with the content, so a changed path means a changed cluster. If a ClusterProfile changes often,
+        its path changes less and less often. ``taken``: the names of clusters and virtual nodes in the configuration file.
         """
         self._reread_providers()
         if self.has_synced and (self._is_stale or self._taken != frozenset(taken)):
@@ -148,7 +148,7 @@ class Inventory:
                 paths |= {name: former} if former is not None else {}
                 continue
             if not path.exists():
-                # Renamed, because a part of a file must not count as the file.
+                # Renamed when complete, so that a partly written file is never used.
                 part = self._directory / "part"
                 part.write_bytes(content)
                 part.rename(path)
@@ -186,8 +186,8 @@ async def read(
 ) -> AsyncIterator[tuple[Mapping[str, str], Mapping[str, str]]]:
     """Read the ClusterProfiles once.
 
-    Yields the path of the kubeconfig of each lower cluster by its name, and why a ClusterProfile is not used by its
-    ``namespace/name``. The files exist within the context. Without the CRD there are no ClusterProfiles.
+    Yields two maps: name of the lower cluster → path of its kubeconfig, and ``namespace/name`` of the ClusterProfile →
+    why it is not used. The files exist within the context. Without the CRD there are no ClusterProfiles.
 
     Raises:
         ConfigError: the ClusterProfiles or the file of providers cannot be read, or no directory can be created.

@@ -23,9 +23,9 @@ from controller_runtime.objects import Object
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 _LABEL = re.compile(LABEL)
 _LONGEST_NAME = 52
-"""Characters of a cluster's name: RFC 5280 limits the common name ``system:node:NAME`` to 64."""
+"""Maximum characters of a cluster's name: RFC 5280 limits the common name ``system:node:NAME`` to 64."""
 _LARGEST = 64 * 1024
-"""Bytes of an access provider as JSON. The plugin gets it in one environment variable, which Linux limits to 128 KiB."""
+"""Maximum bytes of an access provider's ``cluster`` as JSON. The plugin gets it in one environment variable, which Linux limits to 128 KiB."""
 _TEXTS = ("server", "certificate-authority-data", "tls-server-name", "proxy-url")
 """Fields of a ClusterProfile's ``cluster`` that are used, all texts."""
 _REFUSED = ("insecure-skip-tls-verify", "certificate-authority")
@@ -55,7 +55,7 @@ def select(
     *,
     taken: Collection[str] = (),
 ) -> Selection:
-    """Return the lower clusters of ClusterProfiles that the label selector matches.
+    """Return the lower clusters of the ClusterProfiles that can be used, and why the others are refused.
 
     Nothing in a ClusterProfile raises an error: a ClusterProfile that cannot be used is refused, and the others are used.
 
@@ -109,7 +109,7 @@ def _at(provider: Provider) -> str:
 
 
 def _accessor(status: Mapping[str, Any], providers: Sequence[Provider]) -> tuple[Provider, dict[str, Any]]:
-    """Return the first known provider that a ClusterProfile offers, and how it describes the cluster."""
+    """Return the first configured provider that a ClusterProfile names, and the ``cluster`` of its entry."""
     offered: dict[str, Any] = {}
     for field in (
         "credentialProviders",

@@ -33,7 +33,7 @@ class ClusterProfiles(
     """JSON or YAML file with the credential plugins: ``{"providers": [{"name": ..., "execConfig": {...}}]}``. Only this file
     names commands; a ClusterProfile cannot."""
     name_prefix: Annotated[str, Meta(pattern="^([a-z0-9][-a-z0-9]*)?$", max_length=30)] = "profile-"
-    """Begins the name of the lower cluster and of its virtual node; the name of the ClusterProfile follows."""
+    """Prefix of the name of the lower cluster and of its virtual node; the name of the ClusterProfile follows."""
     defaults: dict[str, Any] = {}
     """Settings of each of these lower clusters: fields of ``clusters[]`` except ``name``, ``kubeconfig``, ``context``,
     ``tokenSecrets``, ``nodeName``, ``nodes`` and ``port``."""

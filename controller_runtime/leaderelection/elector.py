@@ -6,10 +6,10 @@ The holder's timestamps are only informative; clocks may differ by any amount, b
 Writes carry the resourceVersion, so of two candidates that see a lease expire, one gets a conflict.
 
 The leader cancels its work ``renew_deadline`` after the *start* of its last successful renewal. Other
-candidates wait ``lease_duration`` from a later moment. The work must stop within the difference. Two risks
-remain, as in client-go: work that ignores its cancellation for longer, and a manual deletion of the Lease.
-The monotonic clock also stops while a machine is suspended, so check ``is_leader`` before any action that
-must not be done twice.
+candidates wait ``lease_duration`` from a later moment. The work must stop within the difference. Three risks
+remain, as in client-go: work that ignores its cancellation for longer, a manual deletion of the Lease, and a
+suspended machine, whose monotonic clock stops. A stalled event loop delays the cancellation, so check
+``is_leader`` before any action that must not be done twice.
 
 Candidates poll every ``retry_period``, because expiry is the absence of a change, which no watch reports.
 """
@@ -172,7 +172,7 @@ class LeaderElector:
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
-            if not work.done():  # this was cancelled again: do not release, the lease must expire
+            if not work.done():  # this task was cancelled again: do not release, the lease must expire
                 self._renewed_at = None
         if not lost and self._release_on_cancel and self.is_leader:
             await self._release()
@@ -259,7 +259,7 @@ class LeaderElector:
         self._observe(await self._client.update(resources.LEASES, lease))
 
     def _observe(self, lease: dict[str, Any]) -> None:
-        """Store the lease; restart its clock only if the record itself has changed."""
+        """Store the Lease; restart the time until its expiry only if its spec has changed."""
         if self._lease is None or record.spec_of(lease) != record.spec_of(self._lease):
             self._observed_at = _time()
         self._lease = lease

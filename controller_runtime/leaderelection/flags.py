@@ -12,7 +12,7 @@ from controller_runtime.process.flags import LogOptions, add_boolean, add_durati
 
 
 class LeaseTimes(TypedDict, total=False):
-    """Arguments of ``LeaderElector``, in seconds; without a key, its default."""
+    """Arguments of ``LeaderElector``, in seconds. A missing key means the default."""
 
     lease_duration: float
     renew_deadline: float

@@ -48,7 +48,7 @@ class Klog:
 
     verbosity: int = 0
     ignored: tuple[str, ...] = ()
-    """Flags without effect as they were typed, because logs are only written to standard error."""
+    """Flags that have no effect, because logs are only written to standard error; as the user wrote them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ def check_serving(given: argparse.Namespace) -> None:
 
 
 def service_hosts(name: str, namespace: str) -> list[str]:
-    """Return the host names of a Service, for certificates; none without a name."""
+    """Return the host names of a Service, for certificates; empty if ``name`` is empty."""
     host = f"{name}.{namespace}"
     return [f"{host}.svc", host, f"{host}.svc.cluster.local"] if name else []
 
@@ -193,7 +193,7 @@ def read_text(flag: str, path: str | Path) -> str:
 
 
 def options(kind: type[T], given: argparse.Namespace, **others: Any) -> T:
-    """Return a dataclass with these values; its other fields get the flags that have their names."""
+    """Return an instance of a dataclass: ``others`` are field values; other fields get the flags of the same name."""
     names = {one.name for one in fields(kind) if hasattr(given, one.name)}  # type: ignore[arg-type]
     return kind(**others, **{name: getattr(given, name) for name in names - others.keys()})
 

@@ -26,12 +26,12 @@ _PLAIN_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
 
 
 _YOUNG_OBJECTS = 20_000
-"""New objects between two collections, which stop the event loop. A collection of 100,000 objects takes 0.15 s of CPU
-time if 59,000 of them are cyclic garbage, as after thousands of refused requests. A higher number does not make lists
-decode faster."""
+"""Number of new objects after which young objects are collected. A collection stops the event loop: 0.15 s for 100,000
+objects if 59,000 of them are cyclic garbage, as after thousands of refused requests. A higher number does not make
+lists decode faster."""
 _COLLECT_EVERY, _COLLECT_SHARE, _COLLECT_GROWTH = 60.0, 0.001, 1.02
-"""Least seconds between two collections, most of the time that they may take, and the growth of the most memory of the
-process after which frozen objects are collected, too. With large caches that stops the event loop for tenths of a second."""
+"""Minimum seconds between two collections, their maximum share of the time, and the growth of the process's peak memory
+after which frozen objects are collected, too. With large caches this stops the event loop for tenths of a second."""
 _TLS_BUFFER = 64 * 1024
 """Bytes received at once; a TLS record has at most 16 KiB."""
 
@@ -119,7 +119,7 @@ def tune_gc() -> None:
     Collects once, freezes the live objects so that later collections skip them, and raises the thresholds.
     Without this, decoding lists spends four fifths of its time in collections that find nothing. Call it
     after start, and again when caches have been filled or frozen objects were released. It takes as long as
-    one full collection (milliseconds). See ``collecting_garbage``.
+    one full collection: milliseconds, or tenths of a second with large caches. See ``collecting_garbage``.
     """
     gc.unfreeze()
     gc.collect()
@@ -131,7 +131,7 @@ def tune_gc() -> None:
 async def collecting_garbage() -> AsyncIterator[None]:
     """Call ``tune_gc`` now, and again during the block whenever the process has grown; collect young garbage every minute.
 
-    Its thresholds never cause a full collection, but each broken connection leaves a reference cycle.
+    The thresholds of ``tune_gc`` never cause a full collection, but each broken connection leaves a reference cycle.
     """
     tune_gc()
     async with beside(_collect_again()):

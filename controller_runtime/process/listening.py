@@ -37,7 +37,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a bound TCP socket; "" and "::" listen on IPv4 and IPv6 if the machine has both.
+    """Return a listening TCP socket; "" and "::" listen on IPv4 and IPv6 if the machine has both.
 
     One socket serves both families, so port 0 becomes the same free port for both.
 

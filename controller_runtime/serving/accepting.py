@@ -157,7 +157,7 @@ class Front(asyncio.Protocol):
         self._lost = False
 
     def begin(self, connection: Connection) -> None:
-        """Start reading requests. The connection's first bytes, or its end, may have arrived before."""
+        """Start reading requests. The connection's first bytes, or its end, may have arrived already."""
         if self._lost:
             return
         self._connection = connection
@@ -171,7 +171,7 @@ class Front(asyncio.Protocol):
             self._connection.transport.abort()
 
     def detach(self) -> tuple[Connection, bytes]:
-        """Return the connection to the handler of a stream, with reading paused.
+        """Pause reading and return the connection, for the handler of a stream.
 
         Returns:
             The connection and the bytes that the client sent after its request head.
@@ -190,7 +190,7 @@ class Front(asyncio.Protocol):
             self._connection.transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Inform aiohttp, which cancels the request's handler, if it has got a request head."""
+        """Inform aiohttp if it has got a request head; aiohttp then cancels the request's handler."""
         self._lost = True
         self._gate.fronts.discard(self)
         self._peer.owner.close(self._peer)

@@ -48,7 +48,7 @@ class ConnectionLimits:
     verified_head_bytes: int = 16 * 1024
     """Maximum bytes of a request head from a peer with a verified client certificate."""
     held_bytes: int = 8 * 1024**2
-    """Maximum bytes of unauthorized requests that all strangers hold."""
+    """Maximum bytes in memory of the unauthorized requests of all strangers."""
     first_request: float = 10.0
     """Maximum seconds from the connection to the end of its first request head, including the TLS
     handshake."""
@@ -132,7 +132,7 @@ class Connections:
         return len(self._peers)
 
     def open(self, transport: asyncio.BaseTransport, abort: Callable[[], None]) -> Peer:
-        """Add a new connection; above a limit, close one, usually another."""
+        """Add a new connection; above a limit, close a connection, usually not the new one."""
         loop = asyncio.get_running_loop()
         peer = Peer(source_of(transport.get_extra_info("peername")), abort, loop.time(), self)
         strangers = [other for other in self._peers if not other.is_trusted]

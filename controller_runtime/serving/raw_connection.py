@@ -58,7 +58,7 @@ def tune_socket(transport: asyncio.BaseTransport) -> None:
 
 
 def keep_alive(connection: socket.socket, *, probes: int) -> None:
-    """After 30 s of silence, probe every 10 s, and end the connection after ``probes`` without an answer.
+    """Probe a connection every 10 s after 30 s of silence, and end it after ``probes`` without an answer.
 
     While sent bytes are unacknowledged, the kernel ends the connection only after all retransmissions, a
     quarter of an hour, as everywhere in Kubernetes. A shorter limit (TCP_USER_TIMEOUT) would also end streams

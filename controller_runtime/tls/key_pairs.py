@@ -1,4 +1,4 @@
-"""Creates X.509 key pairs: PEM in memory, ECDSA P-256. Import them from ``reloader``."""
+"""Creates X.509 key pairs (PEM in memory, ECDSA P-256) and reads certificates."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _EXPIRATION = Gauge(
 _log = log.get_logger(component="certificates")
 
 ClientCa = str | Path | bytes
-"""A CA bundle: the path of a PEM file (str, Path; followed) or PEM itself (bytes; fixed)."""
+"""A CA bundle: the path of a PEM file that is reloaded when it changes (str, Path), or fixed PEM (bytes)."""
 
 _INTERVAL = 10.0
 """Seconds between two checks of the files."""

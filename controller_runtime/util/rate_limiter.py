@@ -31,7 +31,7 @@ class TokenBucket:
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self, flow: str = "") -> None:
-        """Take one token of a flow, such as a resource, waiting if necessary; a cancelled wait takes none."""
+        """Take one token for a flow, such as a resource; wait if necessary. A cancelled wait takes no token."""
         if self._qps <= 0:
             return
         loop = asyncio.get_running_loop()

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 _SHARE = 4
-"""A flow may take a worker while it holds fewer than this multiple of the free workers. Of 50 workers one
-flow gets 40 and a second one 8, and one stays free for the next flow."""
+"""A flow may take a worker while it holds fewer than this multiple of the free workers. Of 50 workers, one flow
+gets 40, a second one 8 and a third one 2."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Lanes(Generic[K]):
         self._forget(name)
 
     def pop(self) -> K | None:
-        """Remove and return the next key; None: no key is queued, or their flows hold too many workers."""
+        """Remove and return the next key; None: none is queued, or all flows with queued keys hold too many workers."""
         for name, flow in self._turns.items():
             if self._is_bounded and flow.held >= _SHARE * self._free:
                 continue

@@ -2,9 +2,10 @@
 
 - **Fair**: keys of one priority are returned in the order they were added. If keys belong to flows, flows
   take turns, and no flow holds all workers (``lanes``).
-- **Stingy**: only one worker gets a key at a time; added a hundred times before that, it is returned once.
+- **Stingy**: only one worker gets a key at a time. A key that is added a hundred times before a worker gets it
+  is returned once.
 - **Re-queue while processing**: a key added while a worker has it is returned again after ``done``.
-- **First adds are immediate**: only ``add_rate_limited`` waits, and only for the key that failed.
+- **First adds are immediate**: only ``add_after`` and ``add_rate_limited`` delay a key, and no other key.
 - **Shutdown**: adds are ignored, queued keys are drained, then ``get`` raises.
 """
 
@@ -44,7 +45,7 @@ _LONGEST = Gauge(
 
 
 _STALE = 1000
-"""Entries of dropped and replaced times in the heap, besides one for each delayed key, after which they are removed."""
+"""The heap is rebuilt when its entries of dropped and replaced times outnumber the delayed keys by more than this."""
 _QUEUES: weakref.WeakSet[WorkQueue[Any]] = weakref.WeakSet()
 """All queues of the process."""
 
@@ -154,7 +155,7 @@ class WorkQueue(Generic[K]):
         self._arm()
 
     def drop_delayed(self, key: K) -> None:
-        """Forget the time of ``add_after``, because the object is gone; otherwise the key is kept until then."""
+        """Forget a key's time of ``add_after``, because the object is deleted and the key would be kept until then."""
         self._waiting.pop(key, None)
 
     def add_rate_limited(self, key: K) -> float:

@@ -19,7 +19,7 @@ from controller_runtime.api import names
 TEMPLATE_HASH = "pod-template-hash"
 """Label by which the ReplicaSet of a Deployment selects its pods."""
 ENDS_AT = "its grace period ends at"
-"""Part of the reason of a deleted pod that may end late."""
+"""Part of ``PodState.why`` of a deleted pod that may end late."""
 _LEAVING = "-leaving"
 _LONGEST = 63
 """Maximum length of a label value."""
@@ -27,18 +27,18 @@ _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _SHOWN = 50
 """Maximum number of pods in a status. The annotations of a Node may have 256 KiB."""
 _LONGEST_REASON = 500
-"""Maximum characters of a reason in a status, because it may contain text of a tenant. In JSON, 6 bytes each."""
+"""Maximum characters of a reason in a status, because it may contain text of a tenant. In JSON, up to 6 bytes each."""
 
 
 class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The value of the annotation ``virtual-node.io/drain``."""
 
     pod_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
-    """Time in which the replacement of a pod must become Ready. Otherwise all pods of its owner stay."""
+    """Seconds within which the replacement of a pod must become Ready. Otherwise all pods of its owner stay."""
     delete_empty_dir_data: bool = False
     """Whether pods with emptyDir or hostPath volumes are moved. They lose this data."""
     requested_at: str = ""
-    """RFC 3339. A new value tries again to move all pods."""
+    """RFC 3339 time. With a new value, the descheduler tries again to move all pods."""
 
 
 class PodState(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Status(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_def
 
     @property
     def is_over(self) -> bool:
-        """Report whether no pod moves any more."""
+        """Report whether no pod is moving or will be moved."""
         return not self.moving and (bool(self.stopped) or not self.waiting)
 
     @property
@@ -138,9 +138,9 @@ def _short(reason: str) -> str:
 def how(
     owner: Mapping[str, Any] | None, labels: Mapping[str, str], *, is_ready: bool, recreates: bool = False
 ) -> How:
-    """Return how a pod with this controller leaves its virtual node; ``recreates`` is the result of that function.
+    """Return how a pod leaves its virtual node. ``owner``: its controller; ``recreates``: result of ``recreates()``.
 
-    A pod that is not Ready answers no requests, so nothing waits for it.
+    A pod that is not Ready answers no requests, so it is evicted without waiting for a replacement.
     """
     if owner is None:
         return How.RECREATED
@@ -153,7 +153,7 @@ def how(
 
 
 def released_hash(template_hash: str) -> str:
-    """Return the value of label ``pod-template-hash`` of a released pod, which its ReplicaSet does not select."""
+    """Return the value of label ``pod-template-hash`` with which a ReplicaSet no longer selects (releases) a pod."""
     return template_hash[: _LONGEST - len(_LEAVING)] + _LEAVING
 
 

@@ -88,8 +88,8 @@ def volume_of(claim: Json | None) -> str:
 def why_pinned(claim: Json | None, volume: Json | None, *, node: str, elsewhere: Iterable[Json]) -> str:
     """Return why a claim keeps its pods on their virtual node; empty if it does not.
 
-    The volume's node affinity decides, if it matches another virtual node that admits the pod (``elsewhere``). Without node
-    affinity, the claim keeps the pod on the claim's selected node.
+    A volume with node affinity keeps the pods unless the affinity matches a node in ``elsewhere``, the other virtual
+    nodes that admit the pod. Without node affinity, the claim keeps the pods on the claim's selected node.
     """
     if claim is None or (claim.get("status") or {}).get("phase") != "Bound":
         return ""

@@ -1,4 +1,4 @@
-"""Nodes that a pod avoids: their record in the API, and affinity that excludes or requires nodes.
+"""Nodes that a pod avoids: the ConfigMap that stores them, and affinity that excludes or requires nodes.
 
 ConfigMap ``virtual-node-unschedulable``: per owner (``owner_key``) a JSON ``{"namespace": …, "nodes": {name:
 RFC 3339}}``. The time is when the node was found unschedulable. The owner's pods avoid the node (it is

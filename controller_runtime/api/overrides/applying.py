@@ -88,9 +88,10 @@ def for_images(overrides: Sequence[CompiledOverride]) -> list[CompiledOverride]:
 
 
 def rewritten(image: str, rewrites: Sequence[ImageRewrite]) -> str:
-    """Return an image under the first rewrite whose ``from`` begins its full name; unchanged if there is none.
+    """Return an image changed by the first rewrite whose ``from`` matches; unchanged if none matches.
 
-    A prefix ends at a boundary: ``docker.io/library/nginx`` matches ``nginx:1.29`` and not ``nginx-exporter``.
+    ``from`` matches complete parts at the beginning of the image's full name: ``docker.io/library/nginx`` matches
+    ``nginx:1.29`` and not ``nginx-exporter``.
     """
     if not rewrites or not image or len(image) > _LONGEST_IMAGE:
         return image
@@ -176,6 +177,6 @@ def _container_patch(configured: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variable(configured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the patch of a variable; merging two sources would give a pod that the API server refuses."""
+    """Return a patch that replaces a variable's value and source, because API servers refuse a variable with two."""
     source = configured.get("valueFrom")
     return {**_NO_SOURCE, **configured, **({"valueFrom": {**source, "$patch": "replace"}} if source else {})}

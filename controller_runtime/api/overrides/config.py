@@ -58,7 +58,7 @@ class FieldReference(_Base):
     """A field of the lower pod."""
 
     field_path: str
-    """Such as ``spec.nodeName``, which is the lower node."""
+    """Path of the field, such as ``spec.nodeName``, which is the lower node."""
     api_version: str | None = None
     """Version of the path; ``v1`` if not set."""
 
@@ -67,7 +67,7 @@ class ResourceReference(_Base):
     """A resource of the lower container."""
 
     resource: str
-    """Such as ``limits.memory``."""
+    """Resource, such as ``limits.memory``."""
     container_name: str | None = None
     """The container. Unset: the variable's own."""
     divisor: str | None = None

@@ -17,9 +17,9 @@ MOST_MEMBERS = 1000
 LABEL_POD_GROUP = "scheduling.x-k8s.io/pod-group"
 """Label of scheduler-plugins; its value names a PodGroup object."""
 _LONGEST_NAME = 253
-"""Characters of a group's name, which messages repeat for each node."""
+"""Maximum characters of a group's name, which messages repeat for each node."""
 _LONGEST_KEY = 317
-"""Characters of a label key: a prefix, a slash and a name."""
+"""Maximum characters of a label key: a prefix, a slash and a name."""
 _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 _LWS_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
@@ -113,5 +113,5 @@ def _declared(labels: Mapping[str, str], annotations: Mapping[str, str]) -> tupl
 
 
 def _number(text: str) -> int:
-    """Return a positive decimal number; 0: it is none."""
+    """Return a text of one to nine digits as a number; other texts as 0."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0

@@ -44,13 +44,13 @@ def lower_spec(
 ) -> dict[str, Any]:
     """Return an upper pod's spec with scheduling fields for the lower cluster instead of the upper cluster.
 
-    With a ``clusterSelector`` annotation its nodeSelector, node affinity and tolerations are restored exactly
-    as recorded. Without one, the node selector and node affinity selected the virtual node and are dropped,
+    With a ``clusterSelector`` annotation, the nodeSelector, node affinity and tolerations of the annotation are
+    used unchanged. Without one, the node selector and node affinity selected the virtual node and are dropped,
     and the user's tolerations are kept except that of the virtual node's taint. Pod (anti-)affinity and
     topology spread over ``kubernetes.io/hostname`` are kept: replicas that must not share an upper node must
     not share a lower node either. Other topology keys name upper topology and are dropped. The annotation
     ``preferred-node`` adds a preference for one lower node, with no effect if the policy forbids its key.
-    The policy has the PriorityClasses to keep.
+    A PriorityClass is kept only if the policy allows it, or if it is a system class.
     """
     above = upper["spec"]
     annotations = upper["metadata"].get("annotations") or {}
@@ -77,7 +77,7 @@ def preferred_node(annotations: Mapping[str, str], rules: Effective) -> str:
 
 
 def _preferring(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """Return a node affinity that prefers a node as well."""
+    """Return a node affinity with an additional preference for a node."""
     term = {"matchFields": [{"key": _NAME_FIELD, "operator": "In", "values": [node]}]}
     kind = "preferredDuringSchedulingIgnoredDuringExecution"
     return {**affinity, kind: [*(affinity.get(kind) or ()), {"weight": _WEIGHT, "preference": term}]}

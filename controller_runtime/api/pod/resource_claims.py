@@ -19,7 +19,7 @@ from controller_runtime.api.decoding import decode
 
 CONTAINER_KINDS = ("initContainers", "containers")
 _MOST = 256
-"""Maximum number of entries. The API server has a lower limit for each list in a pod's spec."""
+"""Maximum number of claims of a pod. The API server has a lower limit for each list in a pod's spec."""
 _LARGEST = 64 * 1024
 """Maximum characters of the annotation."""
 _SHOWN = 63

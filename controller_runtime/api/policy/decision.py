@@ -82,7 +82,7 @@ def violations(pod: Mapping[str, Any], rules: Effective) -> list[Violation]:
 
 
 def _fields(pod: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield rule, field and value of each violation. Most pods have none, so no text is made before."""
+    """Yield rule, field and value of each violation. The caller makes messages only for these."""
     for rule, (forbidden, _) in _FORBIDDING.items():
         if not values[rule]:
             for field, value in forbidden(pod):

@@ -1,4 +1,4 @@
-"""The rule about annotations: programs in the lower cluster obey some, for example to grant an identity."""
+"""The rule about annotations: programs in the lower cluster act on some, for example to grant an identity."""
 
 from __future__ import annotations
 
