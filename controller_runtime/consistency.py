@@ -100,7 +100,7 @@ class OwnWrites(Generic[K]):
 
     @contextlib.contextmanager
     def noting(self, key: K) -> Iterator[None]:
-        """Record the writes of the current task for a key."""
+        """Record the writes that the current task makes for a key during the block."""
         writes = self._writes.get(key, {})
         token = _current.set(writes)
         try:

@@ -31,7 +31,7 @@ class ApiError(Exception):
         code: HTTP status; 0: no answer.
         reason: the Status' machine-readable reason, such as ``NotFound``.
         message: the Status' message, or the start of a body that is not a Status.
-        status: the decoded Status object; empty if the body was none.
+        status: the decoded Status object; empty if the body is not a Status.
         retry_after: seconds after which the client may retry, as set by the server; None: not set.
     """
 

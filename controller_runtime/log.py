@@ -105,7 +105,7 @@ def configure(
 def get_logger(**bound: object) -> FilteringBoundLogger:
     """Return a logger with values bound to every line, such as ``component="pods", cluster="gpu-west"``.
 
-    May be called at import, because it uses the configuration of its first log call.
+    May be called at import, because each log call uses the configuration at that time.
     """
     logger: FilteringBoundLogger = structlog.get_logger(**bound)
     return logger

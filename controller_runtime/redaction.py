@@ -70,7 +70,7 @@ class _Cleaner:
         self._left = LONGEST_LINE
 
     def clean(self, key: object, value: Any, depth: int) -> Any:
-        """Return a value without secrets, at any depth of plain containers."""
+        """Return a value without secrets; containers nested more than ``depth`` levels are shortened to text."""
         self._left -= _ITEM
         if value is None or isinstance(value, bool | int | float):
             return value

@@ -69,7 +69,7 @@ class Resource:
 
 
 class ObjectClient(Protocol):
-    """The methods of ``client.Client`` that packages use which must not import ``client``."""
+    """The methods of ``client.Client`` for packages that must not import ``client``."""
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
         """Return an object."""

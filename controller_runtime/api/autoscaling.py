@@ -48,7 +48,7 @@ class Shape(_Base):
     """Labels of these nodes. Lower nodes with all of them count as nodes of this shape. Empty: all lower nodes of the
     virtual node count."""
     taints: list[Taint] = []
-    """Taints that these nodes keep."""
+    """Taints that these nodes keep after their start."""
     price: Annotated[float, Meta(ge=0)] = 0.0
     """Price of one node in an hour, in any currency. The cheapest shape that has room for a pod is used first."""
     max_nodes: Annotated[int, Meta(ge=0)] | None = None

@@ -1,4 +1,4 @@
-"""Every label, annotation and taint that is written to the API; ours have the domain ``virtual-node.io``."""
+"""Labels, annotations, taints and a condition of the API; those of this project have the domain ``virtual-node.io``."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _SETS = {"finalizers"}
 
 
 def merged(stored: Any, patch: Any, *, strategic: bool = False) -> Any:
-    """Return a value with a merge patch applied; neither argument changes."""
+    """Return a value with a JSON or ``strategic`` merge patch applied; neither argument changes."""
     if not isinstance(patch, Mapping):
         return patch
     result = dict(stored) if isinstance(stored, Mapping) else {}

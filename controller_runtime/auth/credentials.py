@@ -68,7 +68,10 @@ class TokenFile(Credentials):
         self._read_at: float | None = None
 
     async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """Return the file's token, read once a minute and after a 401; if unreadable, its last valid token."""
+        """Return the header of the token.
+
+        The file is read once a minute and after a 401. If it is unreadable, the last valid token is kept.
+        """
         now = asyncio.get_running_loop().time()
         if refresh or self._read_at is None or now - self._read_at >= REREAD_SECONDS:
             try:

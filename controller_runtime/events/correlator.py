@@ -222,7 +222,7 @@ class EventCorrelator:
         }
 
     def _name(self, involved: str, now: datetime) -> str:
-        """Return a unique ``<object>.<nanoseconds in hex>``, with a UUID for invalid names."""
+        """Return a unique ``<object>.<nanoseconds in hex>``; if that is no valid name, with a UUID as object."""
         stamp = int(now.timestamp()) * 10**9 + now.microsecond * 1000
         self._last_stamp = stamp = max(stamp, self._last_stamp + 1)
         name = f"{involved}.{stamp:x}"

@@ -136,7 +136,7 @@ class EventRecorder:
             self._enqueue(series)
 
     def record(self, event: dict[str, Any]) -> None:
-        """Write a complete Event, such as one mirrored from another cluster; returns at once.
+        """Queue a complete Event to be written, such as one mirrored from another cluster; returns at once.
 
         The Event is created. If one of this name exists, its count, times and message are updated. If the
         server already has the Event in this state, no request is sent. There is no aggregation or spam

@@ -27,7 +27,7 @@ from controller_runtime.util.file_changes import FileChanges
 REASON = "ClusterProfileRefused"
 """Reason of the event about a ClusterProfile that is not used."""
 _SHORTEST, _LONGEST = 5.0, 3600.0
-"""Seconds between two changes of one lower cluster, which restart it: doubled with each change, up to the maximum."""
+"""Minimum and maximum seconds between two changes of one lower cluster, which restart it; doubled with each change."""
 _COUNT = Gauge(
     "virtual_node_cluster_profiles",
     "ClusterProfiles that are used as lower clusters, and that are refused.",

@@ -51,7 +51,7 @@ async def run_until_signal(
     """Run the daemon until it ends, fails or is stopped by a signal; return the exit code for the process.
 
     SIGTERM, SIGINT or SIGHUP cancels ``main``, which then has ``grace`` seconds to clean up. A second signal ends the
-    process at once with 128 plus its number, as in shells. The end of the grace period ends it with 1,
+    process at once with 128 plus its number, as in shells. After the grace period the process ends with 1,
     because a task that ignores its cancellation would keep ``asyncio.run`` waiting until the kubelet kills
     the process.
 
@@ -181,7 +181,7 @@ def tune_tls() -> None:
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
-    """Run a coroutine during the block, then cancel it. Its exceptions are dropped: it must log them."""
+    """Run a coroutine during the block, then cancel it. The coroutine must log its exceptions, which are dropped."""
     task = asyncio.create_task(work)
     try:
         yield

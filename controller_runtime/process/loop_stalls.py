@@ -25,7 +25,7 @@ _busy = 0.0
 
 @contextlib.asynccontextmanager
 async def measured() -> AsyncIterator[None]:
-    """Measure how late a timer of the event loop is while the block runs; the means are 0 after it."""
+    """Measure the delay of event loop timers during the block; ``recent`` and ``busy`` are 0 afterwards."""
     global _recent, _busy
     try:
         async with beside(_measure()):

@@ -65,7 +65,7 @@ def sign(
         organizations: for Kubernetes the groups of the user.
         hosts: DNS names and IP addresses of a server, mixed.
         usage: whether the certificate is for servers, clients or both.
-        validity: time from now until the certificate expires; it is also valid for the last five minutes.
+        validity: time from now until the certificate expires. Its validity begins five minutes before now.
         now: the current time, for tests.
 
     Raises:

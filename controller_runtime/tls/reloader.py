@@ -1,4 +1,4 @@
-"""Serving certificates that are reloaded when their files change; re-exports ``key_pairs``.
+"""Serving certificates that are reloaded when their files change; re-exports parts of ``key_pairs``.
 
 A server listens with one *front* context for its lifetime. At every handshake the front's SNI callback
 assigns the newest *loaded* context to the connection, so a new certificate or client CA applies to the next

@@ -1,4 +1,4 @@
-"""A lock per key, for work that must not run twice at once for one object."""
+"""A lock per key, for work that must not run twice at the same time for one object."""
 
 from __future__ import annotations
 

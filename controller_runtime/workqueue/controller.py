@@ -18,8 +18,8 @@ K = TypeVar("K", bound=Hashable)
 _QUIET_FAILURES = 3
 """Number of failures of one key that are only logged at debug level, because conflicts resolve themselves."""
 _STALE_RETRY = 1.0
-"""Seconds until a key that waits for our last write is checked again. The write's event normally comes
-earlier."""
+"""Seconds until a key that waits for our last write is checked again. Normally the watch event of the write queues
+the key earlier."""
 
 
 @dataclass(frozen=True, slots=True)

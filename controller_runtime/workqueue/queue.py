@@ -120,7 +120,7 @@ class WorkQueue(Generic[K]):
         return next((self._now() - added for _, added in self._dirty.values()), 0.0)
 
     def add(self, key: K, *, priority: int = 0) -> None:
-        """Queue a key unless it is queued; keys of higher priority come first.
+        """Queue a key unless it is already queued; keys of higher priority come first.
 
         A queued key that is added with a higher priority moves to the end of that priority's keys.
         """
@@ -155,18 +155,18 @@ class WorkQueue(Generic[K]):
         self._arm()
 
     def drop_delayed(self, key: K) -> None:
-        """Forget a key's time of ``add_after``, because the object is deleted and the key would be kept until then."""
+        """Forget the time of ``add_after`` for a deleted object; otherwise the key stays in memory until then."""
         self._waiting.pop(key, None)
 
     def add_rate_limited(self, key: K) -> float:
-        """Queue a failed key after its back-off and return the seconds."""
+        """Queue a failed key after its back-off; return the back-off in seconds."""
         seconds = self._limiter.when(key)
         self._retries.inc()
         self.add_after(key, seconds)
         return seconds
 
     def retry_failed(self) -> None:
-        """Queue all failed keys now, as after the end of the outage that they failed in; keep their back-offs."""
+        """Queue all failed keys now, for example after the end of an outage; keep their back-offs."""
         for key in [key for key in self._waiting if self._limiter.num_requeues(key)]:
             del self._waiting[key]
             self.add(key)
@@ -209,7 +209,7 @@ class WorkQueue(Generic[K]):
         """Record that the worker has finished with a key, with or without success."""
         started = self._processing.pop(key, None)
         if started is None:
-            return  # not held: to continue could queue it twice
+            return  # no worker holds the key: continuing could queue it twice
         self._work.observe(self._now() - started)
         self._lanes.finish(key)
         again = self._dirty.get(key)

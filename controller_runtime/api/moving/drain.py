@@ -96,7 +96,7 @@ def requested(annotations: Mapping[str, str]) -> str | None:
 
 
 def parse(text: str) -> Request:
-    """Return the drain request of an annotation; an empty text has the defaults.
+    """Return the drain request of an annotation; an empty text is a request with the defaults.
 
     Raises:
         ValueError: the text is invalid.

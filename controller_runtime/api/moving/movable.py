@@ -112,14 +112,14 @@ def why_pinned(claim: Json | None, volume: Json | None, *, node: str, elsewhere:
 
 
 def is_single_writer(claim: Json | None) -> bool:
-    """Report whether the pods of a claim must run on one lower node, so that a second pod cannot start before the first ends."""
+    """Report whether all pods of a claim must run on one lower node, so one may have to end before another starts."""
     modes = set(((claim or {}).get("spec") or {}).get("accessModes") or ())
     # With ReadWriteOnce and ReadOnlyMany, either one node writes, or many nodes read.
     return bool(modes) and "ReadWriteMany" not in modes and modes != {"ReadOnlyMany"}
 
 
 def is_open(spec: Json, status: Json | None, *, is_deleted: bool) -> bool:
-    """Report whether a node is ready, not cordoned, not being deleted and not lost."""
+    """Report whether a node is ready, not cordoned, not being deleted and without the stale-cluster taint."""
     taints = spec.get("taints") or ()
     return (
         is_true(status, "Ready")

@@ -31,7 +31,7 @@ class CompiledOverride:
 
     name: str
     key: str
-    """Equal only for overrides that do the same."""
+    """The configured override as JSON; equal only for equal overrides."""
     namespaces: tuple[str, ...]
     selects: matching.Matcher
     images: tuple[ImageRewrite, ...]
@@ -164,7 +164,7 @@ def _compiled(override: Override) -> CompiledOverride:
 
 
 def _container_patch(configured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the patch of a container in which a variable's value replaces its source, and the reverse."""
+    """Return the patch of a container. A variable's value replaces its source, and the reverse; resources are texts."""
     patch = dict(configured)
     if variables := patch.get("env"):
         patch["env"] = [one if "$patch" in one else _variable(one) for one in variables]
