@@ -66,7 +66,7 @@ def headers_of(user: Section) -> Mapping[str, str]:
 
 
 def merged(ours: Mapping[str, str], request: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Return our headers, overridden by a request's. If it impersonates, our impersonation headers are removed."""
+    """Return our headers, overridden by a request's. If those impersonate, our impersonation headers are removed."""
     if not request:
         return ours
     together = CIMultiDict(ours)

@@ -40,8 +40,8 @@ async def load(
     """Return the configuration of one cluster; run its credential plugin if it has one.
 
     Args:
-        path: a kubeconfig, or several as in $KUBECONFIG. If given, there is no fallback, which could connect to
-            the upper cluster instead of a lower one. Empty: found as kubectl finds it.
+        path: a kubeconfig, or several as in $KUBECONFIG. If given, there is no fallback, because a fallback
+            could be the upper cluster instead of a lower one. Empty: found as kubectl finds it.
         context: the kubeconfig's context; empty: its current one.
         in_cluster: whether to use the pod's service account if there is no path, $KUBECONFIG or
             ~/.kube/config.

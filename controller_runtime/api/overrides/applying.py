@@ -164,7 +164,7 @@ def _compiled(override: Override) -> CompiledOverride:
 
 
 def _container_patch(configured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the patch of a container. A variable's value replaces its source, and the reverse; resources are texts."""
+    """Return the patch of a container. A variable's value replaces its source, and the reverse; quantities are text."""
     patch = dict(configured)
     if variables := patch.get("env"):
         patch["env"] = [one if "$patch" in one else _variable(one) for one in variables]

@@ -15,7 +15,7 @@ _MOST = 100
 
 
 def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return paths of the first ten fields that differ in metadata and spec: ``spec.containers[app].image``."""
+    """Return the paths of at most ten differing fields of metadata and spec, such as ``spec.containers[app].image``."""
     found = [
         path for part in ("metadata", "spec") for path in _differing(before.get(part), after.get(part), part)
     ]

@@ -45,7 +45,7 @@ def lower_spec(
     """Return an upper pod's spec with scheduling fields for the lower cluster instead of the upper cluster.
 
     With a ``clusterSelector`` annotation, the nodeSelector, node affinity and tolerations of the annotation are
-    used unchanged. Without one, the node selector and node affinity selected the virtual node and are dropped,
+    used (``cluster_selector.resolve``). Without one, the node selector and node affinity selected the virtual node and are dropped,
     and the user's tolerations are kept except that of the virtual node's taint. Pod (anti-)affinity and
     topology spread over ``kubernetes.io/hostname`` are kept: replicas that must not share an upper node must
     not share a lower node either. Other topology keys name upper topology and are dropped. The annotation
