@@ -1,4 +1,4 @@
-"""The interface of agents. An agent filters and scores virtual nodes; several agents work at once.
+"""The interface of agents. An agent filters and scores virtual nodes; the answers of several agents are combined.
 
 Agents are entry points in group ``virtual_node.multi_scheduler.agents``. Each entry point names a callable that takes an
 ``AgentContext`` and returns an ``Agent``. ``docs/agents.md`` shows how to write one.
@@ -51,7 +51,7 @@ class AgentContext:
     clusters: Mapping[str, SchedulerClusterConfig] = field(default_factory=dict)
     """Configuration of the lower clusters."""
     bound_pods: Informer | None = None
-    """The bound upper pods, shared by all agents; the multi-scheduler runs the informer. None: the agent runs its own."""
+    """Informer of the bound upper pods, which the multi-scheduler runs for all agents. None: there is no shared one."""
     view: View | None = None
     """The state of all lower clusters, shared by all agents."""
     recorder: EventRecorder | None = None

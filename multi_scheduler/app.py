@@ -34,7 +34,7 @@ _log = log.get_logger(component=PROGRAM)
 
 
 async def run(options: Options) -> None:
-    """Serve until cancelled; start again when a kubeconfig file changed.
+    """Serve until cancelled; restart when a kubeconfig file or ClusterProfile changed.
 
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.

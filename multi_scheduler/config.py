@@ -103,8 +103,8 @@ class Config(_Base):
     usage: UsageConfig = msgspec.field(default_factory=UsageConfig)
     """Source of the usage of lower nodes."""
     upper_usage: UsageConfig | None = None
-    """Source of the usage of the upper cluster's real nodes, which agents then score like lower nodes. null: they do not
-    score real nodes."""
+    """Source of the usage of the upper cluster's real nodes, which agents then score like lower nodes. null: agents do
+    not score real nodes."""
     agents: list[AgentConfig] = msgspec.field(default_factory=lambda: [AgentConfig(name="fit")])
 
 
@@ -129,7 +129,7 @@ def _beside(config_file: Path, path: str) -> str:
 
 
 def profile_cluster(config: Config, name: str, path: str) -> SchedulerClusterConfig:
-    """Return a ClusterProfile's lower cluster: the defaults, its name and its kubeconfig ``path``.
+    """Return the lower cluster of a ClusterProfile: the defaults with this name and the kubeconfig ``path``.
 
     Raises:
         ValueError: the defaults are invalid; the message names the field.

@@ -16,7 +16,7 @@ _ASSUMED_SECONDS = 60.0
 
 @dataclass(eq=False)
 class DividedPods:
-    """Counts bound pods, and pods that passed the filter: the scheduler may filter a pod before it binds earlier ones."""
+    """Counts bound pods and filtered pods, because the scheduler may filter a pod before it binds earlier ones."""
 
     cluster_of: Callable[[str], str | None]
     """Returns the lower cluster of a virtual node; None: unknown."""

@@ -1,4 +1,4 @@
-"""The rights that the multi-scheduler needs in both clusters."""
+"""The rights that the multi-scheduler needs in the upper cluster and in lower clusters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)"
 """Added to ``UPPER`` if the extender binds pods."""
 
 PROFILES: tuple[Right, ...] = inventory.PROFILES
-"""Added to ``UPPER`` with ``clusterProfiles``. ``<profiles>`` is its namespace."""
+"""Added to ``UPPER`` with ``clusterProfiles``. ``<profiles>`` stands for the namespace of the ClusterProfiles."""
 
 UPPER_METRICS_API: tuple[Right, ...] = (
     Right("metrics.k8s.io", "nodes", ("list",), "usage of real nodes (upperUsage.source MetricsAPI)"),

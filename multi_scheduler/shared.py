@@ -109,7 +109,7 @@ class Shared:
         return self._fit.unready() if self.view.is_used else None
 
     async def run(self) -> None:
-        """Fill the view until cancelled; return at once if it is unused. A configured ``fit`` agent runs elsewhere."""
+        """Fill the view until cancelled; return immediately if it is unused. The caller runs a configured ``fit`` agent."""
         if not self.view.is_used:
             return
         async with asyncio.TaskGroup() as group:
@@ -154,7 +154,7 @@ def _annotated(
         ]
         if any(figures):
             store.put(name, node_annotations.time(found), *figures)
-        else:  # the annotations are removed when the usage is unknown
+        else:  # the annotator removes the annotations of unknown usage
             store.forget(name)
     store.annotate(name, {key: found[key] for key in (congestion.ANNOTATION,) if key in found})
 

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS = 1.0
-"""Seconds for which predictions are reused, by all agents of a call and by the next call. Later retries compute new ones."""
+"""Seconds for which the predictions for a pod are reused, by all agents in a call and by the next call. Later calls
+compute new predictions."""
 
 
 class LowerNode:
-    """A node of a lower cluster, to be scored for one pod: without that pod's own reservation."""
+    """A lower node, or a real upper node, to be scored for one pod: without the reservation of that pod."""
 
     def __init__(
         self, node: Node, cluster: str, pods: Mapping[str, Placed], usage: UsageStore | None, uid: str
@@ -86,14 +87,14 @@ class LowerNode:
 
 @dataclass(slots=True)
 class _Asked:
-    """Results for the last pod, by virtual node. Cached because agents query the same pod one after the other."""
+    """Results for the pod that was queried last, by virtual node. Agents query the same pod one after the other."""
 
     uid: str
     nodes: dict[str, tuple[Prediction, list[LowerNode]]] = field(default_factory=dict)
     judged: dict[str, Prediction] = field(default_factory=dict)
     """Predictions that the view computed, because the fit agent has none."""
     until: float = 0.0
-    """When these predictions expire."""
+    """Monotonic time when ``judged`` expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class View:
         return LowerNode(node, "", self._real.index.on(name), self._real.usage, uid)
 
     def whole(self, pod: Mapping[str, Any], node: VirtualNode) -> tuple[Counter[str], Counter[str]]:
-        """Return the sums over a cluster's nodes: allocatable resources, and requests of other pods."""
+        """Return sums over a cluster's nodes: allocatable resources, and requests, without the reservation of this pod."""
         index = self.indexes.get(node.cluster)
         if index is None:
             return Counter(), Counter()
@@ -156,7 +157,7 @@ class View:
         return index.total, used
 
     def prediction(self, pod: Mapping[str, Any], node: VirtualNode) -> Prediction | None:
-        """Return the predicted place of a pod behind a virtual node; None: the pod does not fit, or the cluster is unreadable."""
+        """Return the prediction for a pod behind a virtual node; None: the pod does not fit, or the cluster is unreadable."""
         judged = self._fit.judged.get(pod["metadata"].get("uid", ""))
         if judged is None:  # the fit agent does not filter, or runs after this agent
             asked, now = self._asked(pod), time.monotonic()

@@ -1,4 +1,4 @@
-"""Bases of the agents that read the view: of all, and of those that score a virtual node by the pod's future lower node."""
+"""Base classes: ``ViewAgent`` for agents that read the view, ``NodeAgent`` for those that score single lower nodes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class NodeSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, k
     """Settings of all agents that score lower nodes."""
 
     node: Literal["MostLikely", "Best"] = "MostLikely"
-    """MostLikely: score by the node that the stock lower scheduler prefers, which is the one with most room. Best: by the node
-    with the best score, for lower schedulers that themselves consider load."""
+    """MostLikely: score by the lower node that the lower scheduler probably chooses (``lower`` of the fit agent). Best:
+    by the node with the best score, for lower schedulers that themselves consider load."""
 
 
 class AskedPod:
-    """The pod that is being scheduled: its labels, its spec in the upper cluster, and what it requests."""
+    """The pod that is being scheduled: its labels, its spec in the upper cluster, and its requests and limits."""
 
     def __init__(self, pod: Mapping[str, Any]) -> None:
         self.labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
@@ -44,7 +44,7 @@ class ViewAgent(Agent, Generic[S]):
     """An agent with settings that reads the view."""
 
     settings_type: type[S]
-    """Set by the agent, unless it passes its settings to the constructor."""
+    """Set by each subclass that does not pass ``settings`` to the constructor."""
 
     def __init__(self, context: AgentContext, settings: S | None = None) -> None:
         """Read the settings.
@@ -60,7 +60,7 @@ N = TypeVar("N", bound=NodeSettings)
 
 
 class NodeAgent(ViewAgent[N]):
-    """Scores virtual nodes by their lower nodes; an unknown node gets a neutral score."""
+    """Scores virtual nodes by their lower nodes; without data, the score is neutral."""
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
         """Return a score from 0 to 1 for each virtual node."""

@@ -43,7 +43,7 @@ class DivisionSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=Tru
 
 
 class DivisionAgent(ViewAgent[DivisionSettings]):
-    """Filters pods with a division; does not score."""
+    """Filters virtual nodes for pods with a division; does not score."""
 
     settings_type = DivisionSettings
     is_last = True
@@ -68,7 +68,7 @@ class DivisionAgent(ViewAgent[DivisionSettings]):
         return None if self._bound_pods.has_synced else "the upper cluster's pods have not been read yet"
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
-        """Pass only the cluster most behind its share, unless it exceeds the maximum skew. Without division, reject nothing."""
+        """Pass only the cluster most behind its share and within the maximum skew. Without a division, reject nothing."""
         self.pods.forget(uid := pod["metadata"].get("uid", ""))
         try:
             declared = self._declared(pod)

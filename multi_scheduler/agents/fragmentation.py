@@ -72,7 +72,7 @@ class FragmentationAgent(ViewAgent[FragmentationSettings]):
             self._workload.add(pod["metadata"].get("uid", ""), shape_of(wanted, self._resource), wanted.spec)
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Score clusters by the fragmentation that the pod adds; unknown clusters get a neutral score."""
+        """Score clusters by the fragmentation that the pod adds; without a prediction, the score is neutral."""
         self._choose_typical()
         keys = {node.name: key for node in nodes if (key := self._key(pod, node)) is not None}
         low, high = min(keys.values(), default=0.0), max(keys.values(), default=0.0)

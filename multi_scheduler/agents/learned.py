@@ -33,7 +33,7 @@ _LARGE_CPU = 16_000
 _SAVE_SECONDS = 30.0
 _ENDED = 1000
 _LOG_BYTES = 16 * 1024 * 1024
-"""Size at which the log of decisions is renamed with suffix ``.1``, which replaces the previous renamed log."""
+"""Bytes above which the log of decisions is renamed with suffix ``.1``; an older log of that name is replaced."""
 
 
 class LearnedSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -50,7 +50,7 @@ class LearnedSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True
     watch_seconds: Annotated[float, Meta(ge=1)] = 1800.0
     """Seconds after binding in which a failure or an eviction counts."""
     state: str = ""
-    """File that keeps the state across restarts. Empty: the state is lost."""
+    """File that keeps the state across restarts. Empty: a restart clears it."""
     decisions: str = ""
     """File to which decisions and rewards are appended as JSON lines. Empty: no log."""
 
@@ -90,7 +90,7 @@ class LearnedAgent(ViewAgent[LearnedSettings]):
             self._save()
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float] | None:
-        """Decide, and log the decision; return scores, or None in mode Shadow or without nodes."""
+        """Rank the nodes, and log the decision; return scores, or None in mode Shadow or without nodes."""
         if not nodes:
             return None
         kind = _kind(pod)
@@ -134,7 +134,7 @@ class LearnedAgent(ViewAgent[LearnedSettings]):
                 self._ended.put_nowait(pod)
 
     async def _follow_ended(self) -> None:
-        """Read how pods finished. Failed and evicted pods count as failures; deleted pods are ignored."""
+        """Learn how pods finished: succeeded pods count as running, failed and evicted ones as failed; ignore deleted pods."""
         while True:
             pod = await self._ended.get()
             try:

@@ -111,7 +111,7 @@ class LoadAgent(NodeAgent[LoadSettings]):
 
     def _commitment(self, pod: AskedPod, node: LowerNode) -> float | None:
         if not any(pod.requests.get(resource) or pod.limits.get(resource) for resource in _RESOURCES):
-            return None  # without requests the risk is the same on all nodes
+            return None  # without requests and limits, the pod does not change the risk of any node
         weights = self._settings.risk_limit_weights
         risks = []
         for resource, weight in (("cpu", weights.cpu), ("memory", weights.memory)):

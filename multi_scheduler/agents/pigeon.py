@@ -1,7 +1,7 @@
 """The pigeon agent: balances lower clusters, consolidates pods in few of them, or packs by the variation of demands.
 
-The objectives are kube-safe-scheduler's, with lower clusters in place of nodes. An objective is computed over all clusters at once,
-from sums over each cluster's nodes. The fit agent checks whether a single lower node has room.
+The objectives are kube-safe-scheduler's, with lower clusters in place of nodes. An objective is computed over all
+clusters together, from sums over each cluster's nodes. The fit agent checks whether a single lower node has room.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PigeonAgent(ViewAgent[PigeonSettings]):
         return NOTHING
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Return 1 for the best cluster, 0.1 for the worst one with room, 0 for others."""
+        """Return 1 for the best cluster, 0.1 for the worst one with room, 0 for clusters without room."""
         bins = {}
         for node in nodes:
             total, used = self._view.whole(pod, node)

@@ -10,7 +10,7 @@ from multi_scheduler.view import LowerNode
 
 
 class PressureAgent(NodeAgent[NodeSettings]):
-    """Scores by pressure; does not filter."""
+    """Scores by number of pods and pressure; does not filter."""
 
     settings_type = NodeSettings
 

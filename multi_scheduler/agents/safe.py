@@ -47,7 +47,7 @@ class SafeAgent(NodeAgent[SafeSettings]):
         self._threshold = self._settings.safe_utilization / 100
         self._accepted = self._settings.safe_percentile / 100
         self._known: WeakKeyDictionary[LowerNode, list[tuple[safe.Load, float]]] = WeakKeyDictionary()
-        """Loads and risks by node; the view makes new nodes for each pod."""
+        """Loads and risks by ``LowerNode``. The view creates new ``LowerNode`` objects for each pod."""
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Reject virtual nodes where every lower node that could take the pod is at risk."""

@@ -21,7 +21,7 @@ class StateFile:
         """Number of changes that the file contains."""
 
     def restore(self, accept: Callable[[Mapping[str, Any]], None]) -> None:
-        """Call ``accept`` with the saved state, if the file can be read; ``accept`` raises ValueError if it is invalid."""
+        """Call ``accept`` with the saved state, if the file can be read; ``accept`` raises ValueError for an invalid state."""
         if self._path is None:
             return
         try:
@@ -34,7 +34,7 @@ class StateFile:
             )
 
     def save(self, state: Callable[[], Mapping[str, Any]], changes: int) -> None:
-        """Write the state if it has another number of changes. After a crash the file has either the old or the new state."""
+        """Write the state unless the file has this number of changes. After a crash, the file has the old or the new state."""
         if self._path is None or changes == self.saved:
             return
         try:

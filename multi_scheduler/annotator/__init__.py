@@ -1,4 +1,5 @@
 """``virtual-node-annotator``: writes the usage of lower nodes to Nodes, as annotations that other programs read.
 
-``annotations`` computes the values, ``writer`` writes changed ones. ``shared`` holds the state of the lower clusters.
+``annotations`` computes the values, ``writer`` writes changed ones. ``multi_scheduler.shared`` holds the state of the
+lower clusters.
 """

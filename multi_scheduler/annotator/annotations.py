@@ -1,7 +1,7 @@
-"""The annotations of nodes: free resources by measured usage and by requests. No IO.
+"""The annotations of nodes: free resources by measured usage and by requests, the requests, and pressure. No IO.
 
-The keys are those of kube-safe-scheduler's annotators: CPU in millicores, everything else in its base unit. A virtual
-node gets the sums over its lower nodes and the deviation of that sum.
+Except for pressure, the keys are those of kube-safe-scheduler's annotators. CPU is in millicores, everything else in
+its base unit. A virtual node gets the sums over its lower nodes, the deviation of these sums, and the mean pressure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, nu
 from multi_scheduler.usage.store import Usage
 
 _SMALL = 0.5
-"""Smaller values use this value's threshold, so that small loads cause fewer writes."""
+"""The change of a smaller value is compared with this value instead, so that small loads cause fewer writes."""
 REQUESTED = ("cpu", "memory", "pods", "ephemeral-storage")
 """Resources whose requests are reported."""
 _MEASURED = ("cpu", "memory")
@@ -34,7 +34,7 @@ class Measurement:
 def values(nodes: Iterable[Measurement]) -> dict[str, str | None]:
     """Return the annotations for a group of nodes; value None: unknown, so the annotation is removed.
 
-    Deviations are combined as for independent variables. Measured values are sums over the nodes with known usage.
+    Deviations are combined as for independent variables. Only nodes with known usage count for measured values.
     """
     found = list(nodes)
     annotations: dict[str, str | None] = dict.fromkeys(_KEYS)

@@ -1,4 +1,4 @@
-"""Writes annotations to virtual nodes, and to lower nodes if it may, when their values change."""
+"""Writes annotations to virtual nodes and, with ``--lower-nodes``, to lower nodes, when their values change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = log.get_logger(component="annotator")
 
 @dataclass(eq=False)
 class Writer:
-    """Writes a node's values when they differ from the last write."""
+    """Writes a node's values when they differ from the last write, or ``refresh`` seconds after it."""
 
     upper: Client
     lower: Mapping[str, Client]

@@ -57,7 +57,7 @@ class Extender:
     scores_real_nodes: bool = False
 
     def __post_init__(self) -> None:
-        """Ask the agents that pass only some of several usable nodes last."""
+        """Sort the agents so that those with ``is_last`` are asked last."""
         self.agents = sorted(self.agents, key=lambda one: one.agent.is_last)
         self._decisions = Decisions()
         self._log = log.get_logger(component="extender")

@@ -15,7 +15,7 @@ from controller_runtime.api.decoding import decode, decoder
 
 MAX_SCORE = 10
 _LONGEST_REASON = 1024
-"""Characters of the reason for one node, as in an Event. There may be 500 nodes, and tenants choose parts of the text."""
+"""Maximum characters of the reason for one node. There may be 500 nodes, and tenants choose parts of the text."""
 
 
 class BadArgumentsError(ValueError):
@@ -142,7 +142,7 @@ def binding_result(error: str = "") -> bytes:
 
 
 def _decode(body: bytes, *members: str) -> dict[str, Any]:
-    """Return the given members of a body by lower-case key. Others stay undecoded: decoding takes up to 30 times the memory."""
+    """Return the members with these lower-case keys. Others stay undecoded, because decoding takes 30 times the memory."""
     try:
         found = _decode_members(body)
         return {key.lower(): decode(value) for key, value in found.items() if key.lower() in members}

@@ -1,4 +1,4 @@
-"""The fit agent: passes a virtual node only if one of its lower nodes could take the pod as created there."""
+"""The fit agent: passes a virtual node only if one of its lower nodes could take the lower pod."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class FitAgent(Agent):
             self.reservations.narrow(uid, {node.name for node in passing})
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Return a score from 0 to 1 for each virtual node by the configured strategy; 0 without a prediction for it."""
+        """Return a score for each virtual node by the configured strategy; 0 or less without room on existing lower nodes."""
         judged = self.judged.get(pod["metadata"].get("uid", ""), {})
         return {
             node.name: score(self.indexes[node.cluster], judged.get(node.name), self._settings.score)
@@ -158,7 +158,7 @@ class FitAgent(Agent):
             return victims if self._settings.unreachable == "Pass" else None
         priority, uid = pod["spec"].get("priority") or 0, pod["metadata"].get("uid", "")
         if self.groups.held.node(uid) is not None:
-            return None  # its group holds room, but may look started while members are being bound
+            return None  # its room is reserved, even if ``standing`` needs none while members are being bound
         bound = [
             (one, choosing.Mirrored(one.uid, key, (one.spec or {}).get("priority") or 0))
             for one in self._bound_pods.on(node.name)
@@ -191,7 +191,7 @@ class FitAgent(Agent):
         return [key for key in (feed.lower_uid.get(uid, ""), f"{uid}@{node.name}") if key]
 
     def annotations(self, uid: str, node: str) -> Mapping[str, str]:
-        """Return the domain of the pod's group, and the lower node with the pod's reservation if ``passNode`` is set."""
+        """Return annotations for the domain of the pod's group and, with ``passNode``, for the reserved lower node."""
         chosen = self.reservations.place(uid, node) if self._settings.pass_node else ""
         domain = self.groups.members.annotations(uid)
         return {**domain, **({names.ANNOTATION_PREFERRED_NODE: chosen} if chosen else {})}
@@ -206,7 +206,7 @@ class FitAgent(Agent):
         return self._judge.judge(pod, nodes)
 
     def _may_change(self, uid: str, retryable: Sequence[tuple[str, Demand | None]]) -> bool:
-        """Report whether the pod would find a place if reservations of other pods were released."""
+        """Report whether the pod may fit when tentative reservations of other pods are released."""
         for cluster, wanted in retryable:
             keys = self.reservations.tentative(cluster, besides=uid)
             if keys and (wanted is None or choosing.suffices(self.indexes[cluster], wanted, keys)):

@@ -35,7 +35,7 @@ class Judge:
     indexes: Mapping[str, ClusterIndex]
     admissions: Mapping[str, Admission]
     feeds: Mapping[str, Feed]
-    """By lower cluster; a node of another cluster passes."""
+    """By lower cluster; virtual nodes of clusters without a feed pass."""
     futures: Mapping[str, FutureNodes]
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Judge:
         *,
         differs: bool,
     ) -> None:
-        """Add the result for one virtual node to ``found``, and its demand to ``demands`` by what it depends on.
+        """Add the result for one virtual node to ``found``. ``demands`` caches demands by what they depend on.
 
         With ``differs``, every virtual node needs its own demand.
         """
@@ -115,7 +115,7 @@ class Judge:
             found.lacking[node.name] = wanted, gated.charge
 
     def grow(self, nodes: Sequence[VirtualNode], found: Judgement) -> None:
-        """Extend a result without places by the best node that a lower cluster may add, otherwise by reasons."""
+        """Add to a result without places the best node that a lower cluster may add, and reasons where no new node helps."""
         offers = []
         for node in nodes:
             futures = self.futures.get(node.cluster)

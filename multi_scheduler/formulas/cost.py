@@ -38,7 +38,7 @@ def hourly(requests: Mapping[str, int], price: Price, *, discount: float = 0.0) 
 
 
 def scores(costs: Mapping[str, float | None], ranks: Mapping[str, int] | None = None) -> dict[str, float]:
-    """Return 1 for the cheapest node of the first rank. Every node of a rank scores higher than all nodes of later ranks.
+    """Return scores by node: 1 for the cheapest of the first rank. Every rank scores higher than all later ranks.
 
     Args:
         costs: cost by node; None: unknown, which gets the middle of the rank's scores.

@@ -61,7 +61,7 @@ class DemandHistory:
                 self.second[row][column] += weight * (one * other - self.second[row][column])
 
     def state(self) -> dict[str, Any]:
-        """Return the state to save across restarts, as JSON values; without the UIDs, so a pod in a retry counts twice."""
+        """Return the state to save across restarts, as JSON values; without UIDs, so a pod retried after that counts twice."""
         return {"count": self.count, "mean": self.mean, "second": self.second}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -182,7 +182,7 @@ class _Packing:
             self._demanded = history.variation(sizes)
 
     def mismatch(self, place: int, moved: Bin) -> float:
-        """Return the difference if one node changes to ``moved``; 0: no demands."""
+        """Return the difference of both variations if the node at ``place`` becomes ``moved``; 0: no demands."""
         if self._demanded is None:
             return 0.0
         apart, mean = [], []

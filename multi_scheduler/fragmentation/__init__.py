@@ -1,1 +1,1 @@
-"""Computes how much a pod fragments divisible devices. No IO. Only the fragmentation agent imports it."""
+"""Computes how much a pod fragments divisible devices. No IO. Used by the fragmentation agent."""

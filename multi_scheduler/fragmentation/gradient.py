@@ -22,8 +22,8 @@ _LARGE_CPU, _LARGE_DEVICES = 128_000, 8
 """Size of a large node. Free cpu and devices are divided by it, then summed."""
 _LEVEL = 1000.0
 BETWEEN_CLUSTERS = 4
-"""``width`` for comparing clusters. Each offers only one node, so with single classes ties would be rare, and a tight fit
-would rarely decide."""
+"""``width`` for comparing clusters. Only one node of each cluster is compared, so with single classes ties would be
+rare, and a tight fit would rarely decide."""
 _MOST_STATES = 200_000
 """Number of cached results. At this number the cache is cleared."""
 
@@ -46,7 +46,7 @@ class _Group(NamedTuple):
     cpus: list[int]
     """Ascending."""
     shares: list[float]
-    """Share of the pods that request at most this cpu; one more entry than ``cpus``."""
+    """Entry ``i``: share of all typical pods that the first ``i`` pods in ``cpus`` have together."""
 
 
 class Fragmentation:

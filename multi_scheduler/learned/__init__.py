@@ -1,4 +1,4 @@
 """The model of the learned agent: learns from pods' outcomes which virtual nodes to prefer.
 
-``bandit`` and ``memory`` do no IO. Only the learned agent imports them, and saves their state.
+``bandit`` and ``memory`` do no IO. The learned agent uses them and saves their state.
 """

@@ -15,7 +15,8 @@ from operator import mul
 
 Vector = Sequence[float]
 _DRAWS = 24
-"""Number of sampled models that give the propensities. Choices are drawn by these, so logged propensities are exact."""
+"""Number of sampled models that give the propensities. Choices are drawn with these propensities, so the logged ones
+are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Bandit:
     exploration: float = 0.05
     """Share of choices that are uniformly random; gives propensities a lower bound."""
     spread: float = 0.3
-    """Width of the sampled models, as a multiple of the posterior's."""
+    """Standard deviation of the sampled models, as a multiple of the posterior's."""
     seed: int | None = None
     """Seed of the random choices; None: a random seed."""
     rewards: int = 0

@@ -1,4 +1,4 @@
-"""The learned agent's memory: the model, recent rewards, and decisions with unknown reward. No IO."""
+"""The learned agent's memory: the model, recent rewards, and decisions about pods that may still fail. No IO."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Memory:
         return of_node, self._recent.get(f"{kind}@{node}", of_node)
 
     def decided(self, uid: str, decision: Decision) -> None:
-        """Keep a decision until its reward is known; it replaces the decision of an earlier attempt."""
+        """Keep a decision until the pod fails or is forgotten; it replaces the decision of an earlier attempt."""
         self.pending.pop(uid, None)
         self.pending[uid] = decision
         if len(self.pending) > _MOST_PENDING:
             del self.pending[next(iter(self.pending))]
 
     def bound(self, uid: str, node: str, now: float) -> bool:
-        """Note a pod's node; if no decision ranked it, drop the pod's decision and return False."""
+        """Note a pod's node; if the pod's decision did not rank this node, drop the decision and return False."""
         decision = self.pending.get(uid)
         if decision is None or node not in decision.names:
             self.pending.pop(uid, None)

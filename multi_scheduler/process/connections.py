@@ -31,7 +31,7 @@ the lower clusters by name."""
 async def run(options: ProcessOptions, program: str, work: Work) -> None:
     """Run the work with clients until cancelled; restart it with new clients when a kubeconfig or ClusterProfile changed.
 
-    ``work`` ends only when it is cancelled. The API servers log the name of the program.
+    ``work`` ends only when it is cancelled. ``program`` is the User-Agent of requests, which API servers log.
 
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.

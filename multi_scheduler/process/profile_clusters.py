@@ -19,11 +19,12 @@ from multi_scheduler.process.options import ProcessOptions
 _AGAIN = 60.0
 """Seconds between two attempts to use a kubeconfig whose plugin failed."""
 _INTERVAL = 60.0
-"""Minimum seconds between two changes of the clusters. Each restarts all clients, and not only administrators can cause one."""
+"""Minimum seconds between two changes of the clusters. Each change restarts all clients, and users who are not
+administrators can cause changes, too."""
 _LONGEST = 3600.0
 """Maximum seconds between two restarts because of one cluster. The time doubles from ``_INTERVAL`` with each restart."""
 AT_ONCE = 8
-"""Plugins that run at the same time."""
+"""Maximum number of plugins that run at the same time."""
 
 
 class ProfileClusters:
@@ -69,7 +70,7 @@ class ProfileClusters:
         )
 
     def _different(self, usable: Mapping[str, str]) -> list[str]:
-        """Return the checked clusters that were added, removed or changed since ``config`` ran."""
+        """Return the clusters that changed since ``config`` ran, except those not checked yet."""
         paths = self._inventory.kubeconfigs(self._taken) if self._inventory is not None else {}
         return [
             name

@@ -28,7 +28,7 @@ class _Kubelets(Source):
     def __init__(self, client: Client) -> None:
         self._client = client
         self._silent: dict[str, tuple[int, int]] = {}
-        """Node → number of rounds to skip, and how many of them are over."""
+        """Node → number of rounds to skip, and how many of them were skipped so far."""
 
     async def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
         """Yield a sample of each node that responds; see ``Source.read``."""
@@ -179,7 +179,7 @@ class Resource(_Kubelets):
         self._before: dict[str, tuple[float, float]] = {}
 
     def sample(self, name: str, body: bytes) -> Sample | None:
-        """Return the usage since the last sample; None after the first, or a reset."""
+        """Return the usage since the last sample; None: first sample, no newer time, or the counter was reset."""
         cpu = _metric(body, _CPU)
         if cpu is None or not cpu[1] > 0:
             raise ValueError("no node_cpu_usage_seconds_total with a time")

@@ -1,4 +1,4 @@
-"""Usage from Prometheus: one instant query per figure, for all nodes at once."""
+"""Usage from Prometheus: one instant query per figure returns the values of all nodes."""
 
 from __future__ import annotations
 

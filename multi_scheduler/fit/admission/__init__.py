@@ -1,1 +1,1 @@
-"""Predicts admission in a lower cluster: policy, quotas, limit ranges. No IO. ``agent``, feeds and reservations import it."""
+"""Predicts admission in a lower cluster: policy, quotas, limit ranges. No IO. Only ``fit`` imports it."""

@@ -25,7 +25,7 @@ class GateResult:
     """The prediction for a pod."""
 
     pod: Mapping[str, Any]
-    """The pod with its lower namespace and that namespace's defaults; the upper pod if the virtual node refuses it."""
+    """The pod with overrides, lower namespace and LimitRange defaults; the upper pod if the virtual node refuses it."""
     charge: Charge | None = None
     """What the pod would add to the quotas of its lower namespace; None: no quotas, or the virtual node refuses the pod."""
     refusal: str = ""
@@ -37,7 +37,7 @@ class GateResult:
     counted_by: float = 0.0
     """Time until which the refusing quota may be recounted, by the event loop's clock; 0: no recount is due."""
     rules: Effective | None = None
-    """The lower cluster's policy for the pod's upper namespace; None: not needed, because the pod is refused."""
+    """The lower cluster's policy for the pod's upper namespace; None: the virtual node refuses the pod."""
     overrides: tuple[CompiledOverride, ...] = ()
     """The overrides of the lower cluster that were applied to the pod."""
 
@@ -122,7 +122,8 @@ class AdmissionGate:
     def _namespace_refusal(self, namespace: str, above: str) -> str:
         """Return why the virtual node would not use an existing lower namespace for an upper one; empty: it would.
 
-        The upper cluster in the namespace's labels is not checked, so a refusal for another one is not predicted.
+        The upper cluster in the namespace's labels is not checked, so the refusal of another upper cluster's namespace
+        is not predicted.
         """
         origins = self.admission.origins(namespace)
         if origins is None or {above, ""} & origins:
@@ -135,7 +136,7 @@ class AdmissionGate:
 
 
 def _in_domain(pod: Mapping[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
-    """Add the node selector that a pod of a group gets at binding, with an empty value; other specs stay unchanged."""
+    """Add the topology node selector that a pod of a group gets at binding, with an empty value; other pods get none."""
     metadata = pod["metadata"]
     annotations = metadata.get("annotations") or {}
     if names.ANNOTATION_GROUP_TOPOLOGY not in annotations:

@@ -91,7 +91,7 @@ def with_defaults(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> Mapp
 
 
 def objection(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> str:
-    """Return why the limit ranges refuse the pod, to which ``spec`` their defaults have been added; empty: admitted."""
+    """Return why the limit ranges refuse a pod; empty: admitted. ``spec`` must contain their defaults."""
     if ranges and (problem := _contradiction(spec)):
         return (
             f"a default of LimitRange {', '.join(one.name for one in ranges)} contradicts the pod: {problem}"
@@ -159,7 +159,7 @@ def _max(bound: Bound, request: int | None, limit: int | None) -> str:
 def _beyond(
     bound: Bound, name: str, is_beyond: Callable[[int, int], bool], found: Mapping[str, int | None]
 ) -> str:
-    """Return which amount is beyond the bound; the first one must be specified."""
+    """Return the error for an amount beyond the bound, or for a missing first amount; empty: none."""
     rule = f"{name} {bound.resource} usage per {bound.of} is {bound.value}"
     for number, (kind, count) in enumerate(found.items()):
         if count is None and number == 0:

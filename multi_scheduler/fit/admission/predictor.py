@@ -1,4 +1,4 @@
-"""Predicts quotas and limit ranges of a lower namespace. No IO.
+"""Predicts admission by the quotas and limit ranges of a lower namespace. No IO.
 
 A quota's ``used`` counts existing pods. For a pod with reserved room, its charge (what it adds to quotas) is held here
 until its lower pod exists, because then the quota counts the lower pod. The room stays reserved longer, until the lower
@@ -28,7 +28,7 @@ _MOST_RANGES = 10
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A pod after admission."""
+    """The prediction for a pod: its spec with the defaults of limit ranges, and why it would be refused."""
 
     spec: Mapping[str, Any]
     charge: Charge | None
@@ -38,7 +38,7 @@ class Admitted:
     may_change: bool = False
     """Whether only charges of other pods' reservations cause the refusal; they may be released."""
     counted_by: float = 0.0
-    """Time until which the quota may be recounted, as a pod was deleted or finished; 0: no recount is due."""
+    """Time by which the quota controller has recounted after a pod was deleted or finished; 0: no recount is due."""
 
 
 class Admission:
@@ -159,7 +159,7 @@ class Admission:
         first = self._admit(spec, namespace, ranges, priority_class)
         if not first.refusal or len(ranges) < 2:
             return first
-        # It is undefined which range's defaults win, so the pod passes if any order admits it.
+        # It is undefined which range's defaults win, so the pod passes if it is admitted with any of them first.
         reordered = (
             self._admit(spec, namespace, ranges[at:] + ranges[:at], priority_class)
             for at in range(1, len(ranges))
@@ -194,7 +194,7 @@ class Admission:
                 for kind, sums in promised.items():
                     if quota.covers(kind):
                         reserved.update(sums)
-                # ``used`` has these already. Counter subtraction keeps only positive counts.
+                # ``used`` contains the unseen pods already. Counter subtraction keeps only positive counts.
                 reserved -= self._recently_counted.unseen(charge.namespace, name)
                 if objection := quota.objection(charge, reserved):
                     return objection

@@ -210,7 +210,7 @@ def _is_best_effort(spec: Mapping[str, Any]) -> bool:
 
 
 def _crosses_namespaces(spec: Mapping[str, Any]) -> bool:
-    """Report whether a term with topology key hostname selects other namespaces; the lower pod keeps no other terms."""
+    """Report whether a pod affinity term over hostnames selects namespaces; the lower pod keeps no terms with other keys."""
     affinity = spec.get("affinity") or {}
     terms = [
         term
@@ -233,5 +233,5 @@ def _rendered(counts: Mapping[str, int]) -> str:
 
 
 def _counted(name: str) -> str:
-    """Return the resource of a quota's name: ``requests.cpu`` becomes ``cpu``."""
+    """Return a quota key's resource: ``requests.cpu`` becomes ``cpu``."""
     return name.removeprefix("requests.").removeprefix("limits.")

@@ -1,8 +1,9 @@
-"""Growth of quotas by pods that have not been seen yet, so that no pod counts both as used and as reserved. No IO.
+"""Growth of quotas by pods that the pod watch has not reported, so that no pod counts as used and as reserved. No IO.
 
-A quota's ``status.used`` and the pod that it counts arrive by two watches, in either order. When a pod with
-reserved room is seen, its charge is subtracted from the growth. The rest belongs to a reserved pod that will be seen a
-moment later, or to an unrelated pod. The rest therefore counts for one second only; the lower API server has the final decision.
+A quota's ``status.used`` and the pod that it counts arrive by two watches, in either order. When a pod with reserved
+room is seen, which means that the pod watch reports it, its charge is subtracted from the growth. The rest belongs to a
+reserved pod that will be seen a moment later, or to an unrelated pod. The rest therefore counts for one second only;
+the lower API server has the final decision.
 """
 
 from __future__ import annotations

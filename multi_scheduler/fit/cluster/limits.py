@@ -29,7 +29,7 @@ MOST_TAINTS = 32
 MOST_RESOURCES = 64
 """Number of resources of a lower node or pod that are read, the native ones first."""
 MOST_COLUMNS = 256
-"""Number of resources that all nodes of a lower cluster offer together. Other resources count as not offered."""
+"""Number of resources that are counted over all nodes of a lower cluster. Further ones count as not offered."""
 
 
 class TooManyRequirementsError(ValueError):

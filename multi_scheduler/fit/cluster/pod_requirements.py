@@ -88,7 +88,7 @@ def demand(
     """Return the requirements of an upper pod for the nodes behind a virtual node.
 
     Args:
-        pod: the upper pod.
+        pod: the upper pod with its lower namespace, overrides and defaults, as in ``GateResult.pod``.
         rules: the lower cluster's policy for the pod, which may exclude control-plane nodes.
         overrides: the lower cluster's overrides for the pod, already applied to its containers.
         node_name: name of the virtual node.
@@ -143,7 +143,7 @@ def demand(
 def _both(
     required: Mapping[str, Any] | None, own: Mapping[str, str], pool: Mapping[str, str]
 ) -> Mapping[str, Any] | None:
-    """Add the nodeSelector entries that the pool's labels replace to the required affinity, so that both apply."""
+    """Add to the required affinity the nodeSelector entries that the pool's labels replace, so that both apply."""
     overruled = [
         {"key": key, "operator": "In", "values": [own[key]]}
         for key, value in pool.items()

@@ -14,7 +14,7 @@ Strategy = Literal["BestFit", "Spread", "BinPack"]
 Lower = Literal["LeastAllocated", "MostAllocated"]
 _RESOURCES = ("cpu", "memory")
 _LOOKED_AT = 64
-"""Number of feasible nodes that are compared. More would take time and change little."""
+"""Minimum size of the sample of feasible nodes that is compared. A larger one would take time and change little."""
 _KEPT = 8
 """Number of most likely nodes that are kept for other agents."""
 

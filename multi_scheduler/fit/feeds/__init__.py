@@ -1,1 +1,1 @@
-"""Informers that keep the index and the admission rules of a lower cluster current. Only the fit agent imports them."""
+"""Informers that keep index and admission rules of a lower cluster current. Used by ``fit`` and ``upper_nodes``."""

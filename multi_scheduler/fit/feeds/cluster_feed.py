@@ -47,7 +47,7 @@ class Feed:
     visible: set[str] = field(default_factory=set)
     """UIDs of upper pods with a lower pod on a lower node."""
     lower_uid: dict[str, str] = field(default_factory=dict)
-    """Upper UID → lower UID of mirrored pods that have not finished."""
+    """UID of an upper pod → UID of its lower pod, if that has not finished."""
     _unreachable: str = ""
     """Why the cluster's data is unreliable: the error of the last check; empty: it is reliable."""
     _volumes: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
@@ -194,7 +194,7 @@ class Feed:
         spec, status = volume.spec or {}, volume.status or {}
         claim = spec.get("claimRef") or {}
         required = (spec.get("nodeAffinity") or {}).get("required")
-        # Only while bound, because a released volume still refers to its former claim.
+        # Only bound volumes are stored, because a released volume still refers to its former claim.
         if claim and required and status.get("phase") == _BOUND:
             key = f"{claim.get('namespace')}/{claim.get('name')}"
             self._volumes[volume.name] = (key, required)

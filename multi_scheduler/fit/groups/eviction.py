@@ -17,7 +17,7 @@ from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.reservations.preemption import Mirrored, without
 
 _PREEMPTING_SECONDS = 180.0
-"""Seconds for which room stays reserved while its pods are preempted, with their grace periods."""
+"""Seconds for which a group's room stays reserved while the pods in it are evicted, with their grace periods."""
 
 
 class _UnfinishedError(Exception):
@@ -26,7 +26,7 @@ class _UnfinishedError(Exception):
 
 @dataclass(eq=False)
 class GroupEviction:
-    """Chooses victims for groups, and reserves their room."""
+    """Chooses victims that make room for groups, and reserves this room for the groups."""
 
     planner: Planner
     members: Members
@@ -40,7 +40,7 @@ class GroupEviction:
     def preempt(
         self, ready: Standing, node: VirtualNode, candidates: Sequence[Mirrored], ending: Sequence[str]
     ) -> Sequence[str] | None:
-        """Return pods to evict from a virtual node for a group and reserve the group's room; None: no pod is evicted.
+        """Reserve room for a group; return UIDs of pods to evict from a virtual node, None: no pod is evicted.
 
         Args:
             ready: the group.
@@ -51,7 +51,7 @@ class GroupEviction:
         key, group = ready.group.key, ready.group
         if key in self.held or self.held.barred_for(key):
             return None
-        # A full node was not offered in filter calls, so what was offered to the members does not limit them here.
+        # Filter calls leave out full nodes, so here all members may use all nodes, not only those offered to each.
         offered = {one.name: one for one in (*self.members.offered(ready), node)}.values()
         nodes = [one for one in offered if not group.is_one_cluster or one.cluster == node.cluster]
         planned: dict[str, VirtualNode] = {}
@@ -107,7 +107,7 @@ def choose_victims(
     """Return UIDs of the pods of lowest priority to evict so that a group fits; None: evicting all is not enough.
 
     Unless None is returned, the group's reservations remain, so that no other pod takes the room. Until the victims and
-    the ending pods are gone, the free room of their nodes is negative.
+    the ending pods are gone, the free room of their nodes may be negative.
 
     Args:
         index: the lower cluster.

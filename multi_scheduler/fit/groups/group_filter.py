@@ -26,7 +26,8 @@ from multi_scheduler.fit.reservations.bound_pods import BoundPods
 from multi_scheduler.fit.reservations.preemption import without
 
 _CACHE_SECONDS = 0.5
-"""Seconds that a filter call waits for the pod's own watch event. Before this event, earlier members may be missing."""
+"""Seconds that a filter call waits for the pod's own watch event. Before it, members that were created earlier may be
+missing."""
 _SETTLE_SECONDS = 2.0
 """Seconds that a filter call waits for the release of other pods' reservations."""
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -34,7 +35,7 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 _MOST_EARLIER = 5
 """Number of groups with precedence that may get room in one filter call."""
 _REMEMBERED_SECONDS = 1.0
-"""Seconds for which a group that does not fit is not computed again while no room changes."""
+"""Seconds for which a group that does not fit is not planned again while no room changes."""
 
 _GROUPS = Gauge(
     "virtual_node_pod_groups",
@@ -77,7 +78,7 @@ class GroupFilter:
     _ready_since: dict[str, float] = field(default_factory=dict)
     """By group: time since which it lacks only room."""
     _lacking: dict[str, tuple[object, float, Shortfall]] = field(default_factory=dict)
-    """By group that does not fit: the state at that time, when it was computed, and what was lacking."""
+    """By key of a group that does not fit: state and time of the last plan, and what the group lacked."""
 
     def __post_init__(self) -> None:
         self._reservations, self._indexes = self.planner.reservations, self.planner.indexes
@@ -199,7 +200,7 @@ class GroupFilter:
         return Verdict(judged=found.judged, rejections=Rejections({}, others))
 
     def _alone(self, nodes: Sequence[VirtualNode], found: Standing) -> Verdict:
-        """Let a pod start by itself, where the other members run if the group needs one place."""
+        """Let a pod start by itself; if the group must run in one place, only where its other members run."""
         homes = self.members.homes(found.group)
         allowed = [node for node in nodes if not homes.clusters or node.cluster in homes.clusters]
         if homes.domains:
@@ -268,7 +269,7 @@ class GroupFilter:
         )
 
     def _may_change(self, group: Group) -> bool:
-        """Report whether the group would get room if pods outside of groups released their reservations."""
+        """Report whether the group would get room without the tentative reservations of pods outside of groups."""
         found = self.members.standing(group.key)
         if found is None or not any(
             self._reservations.tentative(cluster, besides="") for cluster in self._indexes

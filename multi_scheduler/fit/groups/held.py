@@ -51,7 +51,7 @@ class HeldGroups:
         return key in self._held
 
     def hold(self, key: str, nodes: Mapping[str, VirtualNode], *, seconds: float = HELD_SECONDS) -> None:
-        """Note the members' reservations, for a group without any; other groups lose these members.
+        """Note reservations for members of a group that had none; other groups lose these members.
 
         ``nodes`` are by UID of a member. ``seconds`` is the time until the reservations expire without progress.
         """

@@ -1,4 +1,4 @@
-"""Collects the members of a group: those without a node, those with one, and the virtual nodes that they may use."""
+"""Collects a group's pending members, its bound members, and the virtual nodes that they may use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Members:
         self.pod_groups = PodGroups(self.upper)
 
     def asked_by(self, scheduler: str) -> None:
-        """Note the scheduler that a pod names; it calls this extender."""
+        """Note the name of a scheduler that calls this extender."""
         if len(self._schedulers) < _MOST_SCHEDULERS:
             self._schedulers.add(scheduler)
 
@@ -64,7 +64,7 @@ class Members:
         self.candidates.pop(uid, None)
 
     def standing(self, key: str) -> Standing | None:
-        """Return what a group needs to start, as its oldest pending member declares it; None: it has no usable member."""
+        """Return what a group needs to start, as its oldest pending member declares the group; None: no member is usable."""
         members = [one for one in self.pending.members(key) if one.scheduler in self._schedulers]
         if not members:
             return None
@@ -83,7 +83,7 @@ class Members:
         return [self._nodes[name] for name in sorted(names)]
 
     def homes(self, group: Group) -> Homes:
-        """Return where the bound members of a group run, if it must run in one place."""
+        """Return where the bound members of a group run; empty unless the group must run in one place."""
         if not group.is_one_cluster:
             return Homes()
         clusters, domains = set(), set()

@@ -34,7 +34,7 @@ class Option:
     """For messages."""
     nodes: Sequence[VirtualNode]
     most: int = MOST_MEMBERS
-    """Most members that may have room."""
+    """Upper bound of the number of members with room."""
 
 
 def options(
@@ -50,7 +50,7 @@ def options(
         group: the group.
         nodes: virtual nodes that members may use.
         indexes: indexes by lower cluster.
-        homes: where other members run.
+        homes: where the bound members run.
         least: by resource, what each member requests at least; empty: do not compute the number of members with room.
     """
     if not group.is_one_cluster:
@@ -81,7 +81,7 @@ def within(node: VirtualNode, topology: str, value: str) -> VirtualNode | None:
 
 
 def domain_selector(pod: Object, topology: str, value: str) -> dict[str, str]:
-    """Return the annotation by which the lower scheduler keeps a pod in one domain; it keeps the pod's own selectors."""
+    """Return the annotation that restricts a lower pod to one domain, in addition to the annotation's present selectors."""
     selector = cluster_selector.of(pod.annotations, names.ANNOTATION_CLUSTER_SELECTOR)
     if selector is None:
         # With the annotation, the virtual node no longer uses the pod's own tolerations.

@@ -23,9 +23,9 @@ Grow = Callable[[Sequence[VirtualNode], Judgement], None]
 _LARGE = 50
 """Number of members from which clusters without enough room are excluded first, to save time."""
 _MOST_SECONDS = 2.0
-"""Seconds of planning without a result that a namespace may use at once."""
+"""CPU seconds that a namespace with a full budget may use to plan groups without a result."""
 _SHARE = 0.1
-"""Part of the time that a namespace may use permanently."""
+"""CPU seconds by which the budget of a namespace grows each second, until it is full."""
 _REMEMBERED = 1000
 
 
@@ -65,10 +65,10 @@ def _least(members: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
 
 @dataclass(eq=False)
 class PlanningBudget:
-    """The remaining time of each namespace for planning groups without a result, because all calls wait for it."""
+    """Limits the time for planning groups without a result by namespace, because planning blocks all calls."""
 
     cpu: Callable[[], float] = time.thread_time
-    """CPU seconds of this thread; unlike wall time, other programs on the machine do not affect them."""
+    """Returns the CPU seconds of this thread, which other programs on the machine do not affect."""
     clock: Callable[[], float] = time.monotonic
     _full_at: dict[str, float] = field(default_factory=dict)
     """By namespace: monotonic time when its budget is full again."""
@@ -95,7 +95,7 @@ class Planner:
     reservations: Reservations
     indexes: Mapping[str, ClusterIndex]
     strategy: Strategy
-    """By which clusters are preferred."""
+    """Strategy by which clusters are preferred."""
     grow: Grow | None = None
     """Extends a result without places by a node that may be added; None: no cluster can grow."""
     grows: bool = False
@@ -129,15 +129,15 @@ class Planner:
         *,
         is_trial: bool = False,
     ) -> dict[str, VirtualNode] | Shortfall:
-        """Reserve room for as many members as possible; for none, if too few could start together.
+        """Reserve room for as many members as possible; for none if fewer than ``ready.needed`` have room.
 
         The time is limited by namespace, because a tenant decides about the size of groups.
 
         Args:
             ready: the group.
             nodes: virtual nodes that members may use.
-            candidates: names of virtual nodes by UID of each member that the scheduler already filtered.
-            homes: where other members run.
+            candidates: by UID of a member, names of the virtual nodes that it may use; without an entry: all.
+            homes: where the bound members run.
             is_trial: whether the reservations will be released at once.
 
         Returns:

@@ -9,8 +9,8 @@ from controller_runtime.api.pod.groups import Group
 from controller_runtime.objects import Object
 
 DERIVED_PATIENCE = 60.0
-"""Seconds until the pods of an incomplete group start alone, if only labels declare it. The controller may be waiting
-for the first pod to be Ready before it creates the others, which no label of the pods shows."""
+"""Seconds until the pods of an incomplete group start alone, if only labels declare the group. Its controller may
+create the other pods only when the first one is Ready, which no label of the pods shows."""
 DEFAULT_SCHEDULER = "default-scheduler"
 
 
@@ -37,11 +37,11 @@ class Standing:
 
     group: Group
     members: Sequence[Member]
-    """Members without a node that the scheduler may schedule, in the order in which they get room."""
+    """Members without a node and without scheduling gates, in the order in which they get room."""
     bound: int
     """Number of members that have a node."""
     needed: int = 0
-    """Number of members that must get room at once; 0: each member starts alone."""
+    """Number of members that must get room together; 0: each member starts alone."""
     waits_for: str = ""
     """What the group lacks apart from room; empty: nothing."""
 
@@ -64,7 +64,7 @@ def standing(group: Group, pending: Collection[Member], bound: int, *, now: floa
     Args:
         group: the group, with its minimum.
         pending: members without a node.
-        bound: number of members with a node that are not finished or being deleted.
+        bound: number of members with a node that are neither finished nor being deleted.
         now: seconds since the epoch.
     """
     members = sorted(

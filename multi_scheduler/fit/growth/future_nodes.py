@@ -152,7 +152,8 @@ class FutureNodes:
     def remove(self, key: str) -> None:
         """Remove a reservation; a node without reservations is no longer expected.
 
-        When the last lower pod that waits for a node is gone, the autoscaler no longer adds the node, so its time restarts.
+        When the last lower pod that waits for a node is gone, the autoscaler no longer adds the node, so the time limit
+        restarts.
         """
         had_arrived = key in self._arrived
         self._moved.discard(key)

@@ -1,1 +1,1 @@
-"""Reserves room for pods until their lower pods run, and chooses preemption victims. Only the fit agent imports it."""
+"""Reserves room for pods until their lower pods have nodes, and chooses preemption victims. Only ``fit`` imports it."""

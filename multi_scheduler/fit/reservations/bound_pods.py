@@ -20,7 +20,7 @@ class BoundPods:
     gone: Callable[[str], None]
     """Called with the UID of a pod that is deleted or finished."""
     _unaccounted: dict[str, Object] = field(default_factory=dict)
-    """By UID: pending bound pods with neither a reservation nor a lower pod on a node."""
+    """By UID: bound pods in phase Pending with neither a reservation nor a lower pod on a node."""
 
     def __post_init__(self) -> None:
         self._pods = self.context.bound_pods or bound_pods(self.context.upper)
@@ -50,7 +50,7 @@ class BoundPods:
         return [pod for pod in found if pod.metadata.deletion_timestamp is None]
 
     def unaccounted(self, nodes: Collection[str]) -> list[Object]:
-        """Return pending pods on these nodes with neither a reservation nor a lower pod."""
+        """Return pods in phase Pending on these nodes with neither a reservation nor a lower pod on a lower node."""
         return [pod for pod in self._unaccounted.values() if (pod.spec or {}).get("nodeName") in nodes]
 
     def accounted(self, uid: str) -> None:

@@ -55,7 +55,7 @@ class Reservations:
     admissions: Mapping[str, Admission]
     """Admission rules by lower cluster; they hold the charges."""
     futures: Mapping[str, FutureNodes]
-    """Nodes that may be added, by lower cluster; they expire reservations on them."""
+    """Nodes that may be added, by lower cluster. ``FutureNodes`` decides when bound reservations on them expire."""
     clock: Callable[[], float]
     """Monotonic seconds."""
     changes: int = 0
@@ -77,8 +77,8 @@ class Reservations:
         Args:
             uid: UID of the upper pod.
             places: place by virtual node.
-            is_of_group: keep the reservation until ``release`` or ``bind``. No filter call waits for its release, because
-                the group's other pods are filtered only after that call.
+            is_of_group: keep the reservation until ``release`` or ``bind``. Filter calls do not wait for its release,
+                because the group's other pods are filtered only after such a call.
         """
         self.release(uid)
         if not places:
@@ -158,9 +158,10 @@ class Reservations:
                     other.deadline = math.inf
 
     def arrived(self, uid: str, *, has_node: bool = False) -> None:
-        """Release the pod's charges, because its lower pod exists and quotas count it even before it has a node.
+        """Release the pod's charges, because its lower pod exists, and quotas count lower pods even without a node.
 
-        If the lower pod has no node and waits for a new one, the autoscaler sees this from now on.
+        ``has_node`` tells whether the lower pod has a node. A lower pod without a node may wait for a new one, which
+        the autoscaler sees from now on.
         """
         if (held := self._held.get(uid)) is not None:
             for node, cluster in held.on.items():
