@@ -34,7 +34,7 @@ _log = log.get_logger(component=PROGRAM)
 
 
 async def run(options: Options) -> None:
-    """Serve until cancelled; restart when a kubeconfig file or ClusterProfile changed.
+    """Serve until cancelled; restart when a lower cluster's kubeconfig file or a ClusterProfile changed.
 
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.

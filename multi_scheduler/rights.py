@@ -15,7 +15,7 @@ UPPER: tuple[Right, ...] = (
         "minimum of a pod group, if this API is installed",
     ),
     Right("", "events", ("create", "patch"), "Events about the choice of a pod's node"),
-    # Not create, because a created Secret of type service-account-token gets the token of any account in the namespace.
+    # No right to create: a new Secret of type service-account-token gets the token of any account in the namespace.
     Right(
         "",
         "secrets",

@@ -75,7 +75,6 @@ def scheduler_configuration(
 
 
 def _entry(extender: Mapping[str, Any], name: str, weight: int) -> dict[str, Any]:
-    """Return the extender entry for one agent."""
     entry = {**extender, "urlPrefix": f"{extender['urlPrefix']}/scheduler", "weight": weight}
     entry |= {"prioritizeVerb": f"priorities/{name}", "filterVerb": f"predicates/{name}"}
     if name in PRIORITIES_ONLY:

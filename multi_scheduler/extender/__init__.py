@@ -1,4 +1,4 @@
 """What kube-scheduler calls: the HTTP server, its messages, the extender and its record of agents' answers.
 
-Import ``server`` to serve, ``extender`` for the decisions. Agents import nothing from here.
+Import ``server`` to serve, ``extender`` to ask the agents. Agents import nothing from here.
 """

@@ -1,4 +1,4 @@
 """The fit agent: checks whether one of the lower nodes behind a virtual node has room for a pod.
 
-Import ``agent`` and ``settings``. ``cluster`` is also used by ``view``, ``annotator`` and ``fragmentation``.
+Import ``agent`` and ``settings``. Modules outside of ``fit`` also use ``cluster``.
 """

@@ -36,7 +36,7 @@ _ADOPTION_SECONDS = 0.02
 
 
 class FitAgent(Agent):
-    """Checks every lower cluster for room, and reserves it for the pod."""
+    """Checks every lower cluster for room for a pod, and reserves this room."""
 
     def __init__(self, context: AgentContext) -> None:
         """Create an index, feeds and admission rules for each lower cluster; ``run`` fills them.

@@ -21,7 +21,7 @@ class Judgement:
     retryable: list[tuple[str, Demand | None]] = field(default_factory=list)
     """Lower clusters where a retry may succeed, with the pod's demand if room was lacking, or None if a quota refused."""
     counted_by: float = 0.0
-    """Time until which a quota that rejected the pod may be recounted, by the event loop's clock; 0: no recount is due."""
+    """Time by which the quota controller recounts the refusing quotas, by the event loop's clock; 0: none is due."""
 
     lacking: dict[str, tuple[Demand, Charge | None]] = field(default_factory=dict)
     """By virtual node where only room is lacking: what the pod needs, and what it adds to quotas."""

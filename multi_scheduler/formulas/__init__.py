@@ -1,1 +1,1 @@
-"""Formulas of the scoring agents, from numbers to numbers. No IO, no API objects. Agents and ``usage`` import them."""
+"""Formulas of the scoring agents, from numbers to numbers. No IO, no API objects."""

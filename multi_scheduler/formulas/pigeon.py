@@ -17,7 +17,7 @@ from multi_scheduler.formulas.numbers import clamp, rounded
 Objective = Literal["LoadBalance", "Consolidate", "AdaptiveBinPack"]
 Vector = Sequence[float]
 _SAMPLES = 100
-"""Number of first demands with equal weight; later ones enter an exponential average with weight 1/100."""
+"""The first 100 demands have equal weight. Later demands enter an exponential average with weight 1/100."""
 _REMEMBERED = 10_000
 """Number of UIDs for which a retry is recognized."""
 _EQUAL = 1e-9

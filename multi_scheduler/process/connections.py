@@ -1,4 +1,4 @@
-"""Clients of the upper cluster and the lower clusters, created again when a kubeconfig file changes."""
+"""Clients of all clusters, created again when a lower cluster's kubeconfig file or a ClusterProfile changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ the lower clusters by name."""
 
 
 async def run(options: ProcessOptions, program: str, work: Work) -> None:
-    """Run the work with clients until cancelled; restart it with new clients when a kubeconfig or ClusterProfile changed.
+    """Run the work until cancelled; restart it with new clients when a lower kubeconfig or ClusterProfile changed.
 
     ``work`` ends only when it is cancelled. ``program`` is the User-Agent of requests, which API servers log.
 
@@ -107,7 +107,7 @@ async def _connected(
 
 
 async def _loaded(clusters: Sequence[SchedulerClusterConfig]) -> list[ConnectionConfig | BaseException]:
-    """Return each cluster's connection, or the error; at most ``AT_ONCE`` credential plugins run at once."""
+    """Return each cluster's connection, or the error; at most ``AT_ONCE`` credential plugins run concurrently."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def load(cluster: SchedulerClusterConfig) -> ConnectionConfig:

@@ -44,7 +44,7 @@ def process_options(given: argparse.Namespace, klog: Klog) -> dict[str, Any]:
     """Return the fields of ``ProcessOptions`` that are not flags of the same name, after reading the configuration.
 
     Raises:
-        ConfigError: the flag is missing, or the configuration is unusable and ``--wait-for-config`` is off.
+        ConfigError: ``--config`` is missing, or the configuration is unusable and ``--wait-for-config`` is off.
     """
     if not given.config:
         raise ConfigError("--config: required; the file lists the lower clusters")

@@ -32,7 +32,7 @@ class Source:
             pause: seconds between requests for single nodes.
 
         Raises:
-            ApiError: the source is unreachable, or refuses.
+            ApiError: the source is unreachable, or refuses the request.
             ValueError: the response is invalid.
         """
         raise NotImplementedError

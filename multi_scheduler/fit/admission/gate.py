@@ -35,7 +35,7 @@ class GateResult:
     may_change: bool = False
     """Whether only quota charges of other pods' reservations cause the refusal; they may be released."""
     counted_by: float = 0.0
-    """Time until which the refusing quota may be recounted, by the event loop's clock; 0: no recount is due."""
+    """Time by which the quota controller recounts the refusing quota, by the event loop's clock; 0: none is due."""
     rules: Effective | None = None
     """The lower cluster's policy for the pod's upper namespace; None: the virtual node refuses the pod."""
     overrides: tuple[CompiledOverride, ...] = ()

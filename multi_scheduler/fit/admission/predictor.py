@@ -38,7 +38,7 @@ class Admitted:
     may_change: bool = False
     """Whether only charges of other pods' reservations cause the refusal; they may be released."""
     counted_by: float = 0.0
-    """Time by which the quota controller has recounted after a pod was deleted or finished; 0: no recount is due."""
+    """Time by which the quota controller recounts, because a pod was deleted or finished; 0: no recount is due."""
 
 
 class Admission:

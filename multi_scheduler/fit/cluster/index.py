@@ -34,7 +34,8 @@ class ClusterIndex:
         self._empty: list[int] = []
         self._free: dict[str, list[int]] = {}
         self._capacity: dict[str, list[float]] = {}
-        """Allocatable resources by slot; infinite where a node does not offer the resource, so that its free share is 0."""
+        """Allocatable amounts by resource and slot; infinite if the node does not offer the resource, so that its free
+        share is 0."""
         self._offering: Counter[str] = Counter()
         """Number of nodes that offer a resource, by resource."""
         self._placed: dict[str, Placed] = {}

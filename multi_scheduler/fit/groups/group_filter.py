@@ -114,7 +114,7 @@ class GroupFilter:
             await self._reservations.wait(until - now)
 
     async def standing(self, pod: Mapping[str, Any], group: Group) -> Standing | None:
-        """Return what the group of a pod needs, with all members that were created before this pod; None: no usable group."""
+        """Return what a pod's group needs to start, with all members created before this pod; None: no usable group."""
         if group.problem:
             return None
         await self._wait_for(pod, group)

@@ -138,7 +138,7 @@ class Planner:
             nodes: virtual nodes that members may use.
             candidates: by UID of a member, names of the virtual nodes that it may use; without an entry: all.
             homes: where the bound members run.
-            is_trial: whether the reservations will be released at once.
+            is_trial: whether the caller releases the reservations immediately.
 
         Returns:
             the virtual node by UID of each member with room. Otherwise what is lacking, and nothing is reserved.

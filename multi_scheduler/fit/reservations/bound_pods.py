@@ -31,7 +31,7 @@ class BoundPods:
         )
 
     async def run(self) -> None:
-        """Run the informer until cancelled; return at once if the multi-scheduler runs a shared one."""
+        """Run the informer until cancelled; return immediately if the multi-scheduler runs a shared one."""
         if self.context.bound_pods is None:
             await self._pods.run()
 
