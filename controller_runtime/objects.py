@@ -160,8 +160,14 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self._with({**self._raw_fields(), **replaced})
 
     def _raw_fields(self) -> dict[str, bytes]:
-        fields = {"spec": self._spec, "status": self._status, **(self._others or {})}
-        return {name: raw for name, raw in fields.items() if raw is not None}
+        fields: dict[str, bytes] = {}  # Not a comprehension: transforms call this for each object.
+        if self._spec is not None:
+            fields["spec"] = self._spec
+        if self._status is not None:
+            fields["status"] = self._status
+        if self._others:
+            fields.update(self._others)
+        return fields
 
     def _with(self, fields: dict[str, bytes]) -> Object:
         spec, status = fields.pop("spec", None), fields.pop("status", None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-import reprlib
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
@@ -26,6 +25,7 @@ _LONGEST_SECRET_NAME = 64
 """Maximum characters of a key that is compared with ``_SECRET_NAMES``; the result is cached. Tenants may control keys
 of logged mappings."""
 _NESTING = 8
+_PLAIN = (bool, int, float)  # not a union, which each call would build again
 _ITEM = 8
 """Characters that each value counts in addition to its text, so that a million empty values are limited,
 too."""
@@ -70,9 +70,9 @@ class _Cleaner:
         self._left = LONGEST_LINE
 
     def clean(self, key: object, value: Any, depth: int) -> Any:
-        """Return a value without secrets; containers nested more than ``depth`` levels are shortened to text."""
+        """Return a value without secrets; containers nested more than ``depth`` levels are replaced by their size."""
         self._left -= _ITEM
-        if value is None or isinstance(value, bool | int | float):
+        if value is None or isinstance(value, _PLAIN):
             return value
         if isinstance(key, str) and _is_secret(key):
             return REDACTED
@@ -84,8 +84,8 @@ class _Cleaner:
             return self._text(bytes(value).decode("utf-8", "replace"), LONGEST_VALUE)
         if not isinstance(value, Mapping | list | tuple | set | frozenset):
             return self._text(str(value), LONGEST_VALUE)
-        if depth == 0:
-            return self._text(reprlib.repr(value), LONGEST_VALUE)
+        if depth == 0:  # The names of nested fields, which reveal secrets, are no longer checked.
+            return f"… {len(value)} nested items"
         return self._mapping(value, depth) if isinstance(value, Mapping) else self._items(value, depth)
 
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:

@@ -217,13 +217,14 @@ def _cluster_info(cluster: Section, *, url: str) -> dict[str, Any]:
             f"{cluster.at('certificate-authority')}: {error.filename}: {error.strerror}"
         ) from None
     # The first of equal names wins, as everywhere in kubeconfigs.
-    extensions = {item.text("name"): item.values for item in reversed(cluster.sections("extensions"))}
+    extensions = (item for item in cluster.sections("extensions") if item.text("name") == _EXEC_EXTENSION)
+    extension = next(extensions, None)
     info: dict[str, Any] = {
         "server": url,
         "tls-server-name": cluster.text("tls-server-name"),
         "insecure-skip-tls-verify": cluster.flag("insecure-skip-tls-verify"),
         "certificate-authority-data": base64.b64encode(pem).decode() if pem else "",
         "proxy-url": cluster.text("proxy-url"),
-        "config": extensions.get(_EXEC_EXTENSION, {}).get("extension"),
+        "config": extension.values.get("extension") if extension is not None else None,
     }
     return {name: value for name, value in info.items() if value}

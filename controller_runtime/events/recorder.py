@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -88,8 +87,8 @@ class EventRecorder:
         self._workers = workers
         self._flush_timeout = flush_timeout
         self._now = now
-        self._recent: dict[bool, deque[dict[str, Any]]] = {
-            is_warning: deque(maxlen=_RECENT) for is_warning in (False, True)
+        self._recent: dict[bool, Recent[tuple[str, str], dict[str, Any]]] = {
+            is_warning: Recent(_RECENT) for is_warning in (False, True)
         }
         self._closing = False
         self._rejections: set[tuple[int, str]] = set()
@@ -101,7 +100,7 @@ class EventRecorder:
 
         The two types are kept separately, so a burst of one does not displace the other.
         """
-        return [event for events in self._recent.values() for event in events]
+        return [event for events in self._recent.values() for event in events.values()]
 
     def event(
         self,
@@ -175,7 +174,7 @@ class EventRecorder:
                     self._drop("shutdown")
 
     def _enqueue(self, series: Series) -> None:
-        self._recent[series.body.get("type") == "Warning"].append(series.body)
+        self._recent[series.body.get("type") == "Warning"][series.namespace, series.name] = series.body
         if self._queue.put(series) is not None:
             self._drop("overflow")
 

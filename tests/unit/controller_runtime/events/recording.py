@@ -69,7 +69,11 @@ class Server(MemoryClient):
     def only(self) -> Body:
         """Return the only Event, without the metadata that the server sets."""
         (event,) = self.events.values()
-        return {**event, "metadata": {field: event["metadata"][field] for field in ("name", "namespace")}}
+        added = {"uid", "resourceVersion", "creationTimestamp", "generation"}
+        return {
+            **event,
+            "metadata": {key: value for key, value in event["metadata"].items() if key not in added},
+        }
 
 
 @contextlib.asynccontextmanager

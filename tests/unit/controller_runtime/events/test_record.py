@@ -54,7 +54,8 @@ class TestRecord:
     async def test_routine_events_do_not_displace_recent_warnings(self) -> None:
         """The latest fifty of each type are shown."""
         recorder = recorder_for(Server())
-        recorder.record(dict(self.EVENT) | {"type": "Warning", "reason": "Failed"})
+        for count in range(1, 60):  # one Event, which is shown once
+            recorder.record(dict(self.EVENT) | {"type": "Warning", "reason": "Failed", "count": count})
         for number in range(100):
             metadata = {"name": f"web.{number + 2}", "namespace": "ns"}
             recorder.record(dict(self.EVENT) | {"metadata": metadata})

@@ -50,6 +50,14 @@ class TestLimits:
         cut = redaction.redact({"error": text})["error"]
         assert cut == "x" * 4096 + "… (95904 more characters)"
 
+    def test_containers_beyond_the_depth_show_only_their_size(self) -> None:
+        """Their text could contain a secret that only its field's name reveals."""
+        value: object = {"password": "hunter2"}
+        for _ in range(8):
+            value = {"nested": value}
+        assert "hunter2" not in str(redaction.redact({"value": value}))
+        assert "… 1 nested items" in str(redaction.redact({"value": value}))
+
     def test_value_at_the_limit_is_complete(self) -> None:
         text = "x" * 4096
         assert redaction.redact({"error": text}) == {"error": text}
