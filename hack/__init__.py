@@ -1,1 +1,1 @@
-"""Tools of the repository: sandbox of real clusters, image, generated files, evaluation."""
+"""Tools of the repository, such as the sandbox of real clusters, the image, generated files and evaluations."""

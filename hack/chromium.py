@@ -58,7 +58,7 @@ class Page:
         """Send one command of the protocol and return its result.
 
         Raises:
-            SandboxError: the browser refuses it, does not answer in time, or has ended.
+            SandboxError: the browser refuses the command, does not answer in time, or has ended, or the tab crashed.
         """
         self._last += 1
         with contextlib.suppress(ConnectionError):  # ``_received`` reports a closed connection
@@ -175,7 +175,7 @@ async def page() -> AsyncIterator[Page]:
         async def ended() -> str:
             with contextlib.suppress(
                 TimeoutError
-            ):  # the connection closes before the process ends, so wait for it
+            ):  # the connection closes before the process ends, so wait for the process
                 await asyncio.wait_for(process.wait(), _END_SECONDS)
             return _why_ended(process.returncode, words.read_text(encoding="utf-8", errors="replace"))
 

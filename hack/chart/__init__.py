@@ -1,1 +1,1 @@
-"""Generate the parts of the chart that follow from the code: ``python -m hack.chart``."""
+"""Generate the chart's files and manifests that follow from code or values.yaml: ``python -m hack.chart``."""

@@ -18,7 +18,7 @@ WITHOUT_HELM: dict[Path, Callable[[], str]] = {
 }
 """Generated file → its renderer, for files that are made without Helm."""
 MADE: dict[Path, Callable[[], str]] = {**WITHOUT_HELM, **manifests.files()}
-"""All generated files."""
+"""Generated file → its renderer, also for files that Helm renders."""
 
 
 def stale(made: Mapping[Path, Callable[[], str]] = MADE) -> Iterator[Path]:

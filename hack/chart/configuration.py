@@ -46,7 +46,7 @@ def reference(name: str) -> Schema:
 
 
 def definitions() -> dict[str, Schema]:
-    """Return the schemas of the configuration files and of their parts, by structure."""
+    """Return the schemas of the configuration files and of their parts, by the name of the structure."""
     _, parts = msgspec.json.schema_components(
         (Config, LabelSelector, Provider, UsageConfig, *AGENTS.values()), ref_template=_REFERENCE
     )
@@ -56,14 +56,14 @@ def definitions() -> dict[str, Schema]:
         part.update(_KEYS.get(name, {}))
         if not part.get("required"):
             part.pop("required", None)
-    # The chart writes the file of providers from values.
+    # The chart sets this field: it writes the file from clusterProfiles.providers.
     del parts["ClusterProfiles"]["properties"]["providersFile"]
     parts["Config"]["properties"]["enableControllers"]["items"] = {"enum": list(KNOWN_CONTROLLERS)}
     return dict(parts)
 
 
 def _compact(field: Schema) -> Schema:
-    """Return a field's schema; ``anyOf`` with ``null`` becomes a type or value, because Helm reports every branch."""
+    """Return a field's schema, with ``null`` in its type or enum instead of in ``anyOf``: Helm reports every branch."""
     branches = field.get("anyOf", [])
     if len(branches) != 2 or branches[1] != {"type": "null"} or "$ref" in branches[0]:
         return field
@@ -81,7 +81,7 @@ _PROPERTIES: Mapping[str, Mapping[str, Schema | bool]] = {
     },
     # templates/checks.yaml refuses these with an error that names the value.
     "Config": {field: {} for field in ("apiVersion", "kind", "clusters", "clusterProfiles")},
-    # An entry of virtualNode.clusters sets these fields itself; a second value in its ``config`` would be ignored.
+    # An entry of virtualNode.clusters sets name and kubeconfig; a second value in its ``config`` would be ignored.
     "LowerClusterConfig": {"name": False, "kubeconfig": False, "podSelector": _SELECTOR},
     "Override": {"podSelector": _SELECTOR},
     "Requirement": {"operator": {"enum": sorted(LABEL_OPERATORS)}},

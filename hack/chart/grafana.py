@@ -91,7 +91,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under a title; ``width`` is that of panels without a width of their own."""
+    """Panels under a title; panels without their own width get ``width``."""
 
     title: str
     panels: Sequence[Panel]
@@ -100,7 +100,7 @@ class Row:
 
 _FORMATS = {"heatmap": "heatmap", "table": "table"}
 _LABELS_ALONE = [{"id": "organize", "options": {"excludeByName": {"Time": True, "Value": True}}}]
-"""Hides the columns of an instant query's table that are not labels."""
+"""Hides columns that are not labels in the table of an instant query."""
 _OPTIONS: dict[str, dict[str, Any]] = {
     "timeseries": {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},

@@ -2,7 +2,7 @@
 
 The namespace has its own file so that ``kubectl delete -f`` of a component removes that component only.
 Helm's labels and hooks are left out, because there is no Helm release. ``helm uninstall`` cleans up with a
-hook, so the header of each file describes what to do instead.
+hook, so the header of virtual-node.yaml describes what to do instead.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _map(properties: dict[str, Schema], **more: Any) -> Schema:
 
 
 def _version_1_params(params: Schema) -> Schema:
-    """Return the schema of v1alpha1 parameters: a strategy's own parameters may also be nested in a map with its name."""
+    """Return the schema of v1alpha1 parameters; a strategy's own ones may also be in the maps ``NESTED_PARAMS``."""
     fields = params["properties"]
     priority: dict[str, Schema] = {
         "thresholdPriority": {"type": ["integer", "null"]},
@@ -108,7 +108,7 @@ def _version_2() -> Schema:
     ]
     ours: Schema = {"type": ["array", "null"], "items": {"enum": sorted(_KNOWN)}}
     points = {name: _map({"enabled": ours, "disabled": _LISTED}) for name in ("deschedule", "balance")}
-    # Accepted but ignored: the descheduler decides alone.
+    # Accepted but ignored: the descheduler has its own filters and its own order of pods.
     points |= {name: {} for name in ("filter", "preEvictionFilter", "preevictionfilter", "sort")}
     profile = _map({
         "name": {}, "pluginConfig": {"type": ["array", "null"], "items": config}, "plugins": _map(points)

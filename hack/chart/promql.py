@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 RATE = "[$__rate_interval]"
 OWN_SERIES = 'job="virtual-node"'
-"""Selects this project's series where other programs use the same metric name: ``workqueue_depth``, ``process_…``."""
+"""Selects this project's series where other programs use the same metric name, such as ``workqueue_depth``."""
 
 
 class Query(NamedTuple):

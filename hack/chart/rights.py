@@ -22,7 +22,7 @@ _HEADER = "# Made by `python -m hack.chart` from the components' rights.py. Do n
 
 
 def tables() -> dict[str, dict[str, Iterable[Right]]]:
-    """Return component → set of rights → the rights."""
+    """Return component → name of a set of rights → its rights."""
     return {
         "virtualNode": {
             "upper": virtual_node.UPPER,

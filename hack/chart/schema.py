@@ -1,7 +1,7 @@
 """values.schema.json: helm refuses invalid values before it renders anything.
 
-A value's type is that of its default; ``_RULES`` adds constraints. A map or list with an empty default needs
-a rule, so that nothing is left unchecked by accident.
+A value's schema is its rule in ``_RULES``, otherwise the type of its default. A default that is null, a list or
+an empty map needs a rule, so that nothing is left unchecked by accident.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def schema() -> dict[str, Any]:
     """Return the schema of the current values.yaml."""
     text = values.FILE.read_text(encoding="utf-8")
     root = _object(yaml.safe_load(text), "", values.comments(text))
-    # For use as a subchart: Helm passes the parent's globals, and the parent enables or disables it.
+    # For use as a subchart: Helm passes the parent's globals, and the parent enables or disables this chart.
     root["properties"]["global"]["additionalProperties"] = True
     root["properties"]["enabled"] = {"type": "boolean"}
     root["definitions"] = {**configuration.definitions(), **policy.definitions()}

@@ -20,7 +20,7 @@ _BETWEEN = re.compile(r"\n{2,}---\n")
 
 
 class HelmError(Exception):
-    """Helm failed; the text is its error output."""
+    """Helm failed or printed a warning; the text is its output."""
 
 
 @cache

@@ -1,9 +1,9 @@
 """The images that the e2e suite uses, made on this machine and tagged with the names that the suite expects.
 
 The original images are built on Alpine. These contain the same programs (agnhost and others are built from
-the same sources) on busybox, with curl, dig and bash of this machine. If an image is only used as a web
-server, busybox' httpd replaces it. Images of cloud providers, CSI drivers and similar are not made: tests that need
-them fail directly and through the virtual node, so they do not count.
+the same sources) on busybox, with programs of this machine such as curl, dig and bash. Images that are only used as
+web servers contain busybox' httpd instead. Images of cloud providers, CSI drivers and similar are not made: tests
+that need them fail directly and through the virtual node, so they do not count.
 """
 
 from __future__ import annotations

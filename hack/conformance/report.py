@@ -1,4 +1,4 @@
-"""Results of a ginkgo run, and the comparison of two runs: computed from its JSON report. No IO."""
+"""Results of a ginkgo run and the comparison of two runs, computed from ginkgo's JSON reports. No IO."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Outcome:
 
     name: str
     state: str
-    """One of passed, failed, timedout, panicked, interrupted, aborted."""
+    """Ginkgo's state: passed, failed, timedout, panicked, interrupted or aborted. ``compare`` adds ``not run``."""
     seconds: float
     why: str = ""
     """First line of the failure's message; empty if the test did not fail."""
@@ -42,7 +42,7 @@ def outcomes(report: Iterable[Mapping[str, Any]]) -> dict[str, Outcome]:
 
 
 def compare(direct: Mapping[str, Outcome], through: Mapping[str, Outcome]) -> tuple[list[str], list[Outcome]]:
-    """Return names of tests that pass directly, and outcomes of those that do not pass through the virtual node."""
+    """Return the tests that pass directly (names), and those of them that do not pass through the virtual node."""
     passing = sorted(name for name, outcome in direct.items() if outcome.state == "passed")
     lost = [
         through.get(name, Outcome(name, "not run", 0.0))

@@ -16,7 +16,7 @@ from hack.conformance.report import Outcome, outcomes
 from hack.sandbox.errors import SandboxError
 
 NEVER = r"\[Serial\]|\[Disruptive\]|\[Slow\]|\[Flaky\]"
-"""Tests that are skipped in both runs, because they need a cluster of their own, or an hour."""
+"""Tests that both runs skip by default: they need a cluster of their own, take long, or fail at random."""
 _NEWS_SECONDS = 30.0
 
 
@@ -38,7 +38,7 @@ async def run(
     title: str,
     progress: Callable[[str], None],
 ) -> dict[str, Outcome]:
-    """Run the selected tests; the log and ginkgo's report stay in ``directory``.
+    """Run the selected tests and return their results; the log and ginkgo's report stay in ``directory``.
 
     Raises:
         SandboxError: the suite did not start or wrote no report.

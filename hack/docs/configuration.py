@@ -56,7 +56,7 @@ _WORDS = {
 """Descriptions of fields without a docstring, by name or by structure and name."""
 
 _DOCUMENTED_ONCE: dict[type[msgspec.Struct], str] = {Policy: "clusters[].policy.", Rules: ""}
-"""Large structure that is used in several places → the place that has its table."""
+"""Large structure that is used in several places → path of its only table; empty: the page refers to Policy's."""
 
 _FIRST_PLACE: dict[type[msgspec.Struct], str] = {
     Override: "clusters[].overrides[]",
@@ -92,7 +92,7 @@ def paths(root: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def meaning(root: type[msgspec.Struct], one: msgspec.structs.FieldInfo, told: Mapping[str, str]) -> str:
-    """Return a field's description: its docstring, else an entry of ``_WORDS``, else the docstring of its structure."""
+    """Return a field's description: its docstring, else its entry in ``_WORDS``, else the docstring of its type."""
     if one.name in told:
         return markdown.prose(told[one.name])
     for key in (f"{root.__name__}.{one.name}", one.name):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 COMMAND = "python -m hack.docs.reference"
-"""Command that generates all pages."""
+"""Command that generates flags.md, configuration.md and rights.md in docs/reference."""
 
 
 def note() -> str:

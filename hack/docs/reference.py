@@ -1,4 +1,4 @@
-"""``python -m hack.docs.reference``: write every generated page; ``--check`` only lists stale ones."""
+"""``python -m hack.docs.reference``: write the generated pages except values.md; ``--check`` only lists stale ones."""
 
 from __future__ import annotations
 

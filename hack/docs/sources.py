@@ -1,4 +1,4 @@
-"""Finds the environment variables that a module reads, which only its source text contains."""
+"""Finds the environment variables that a module reads, by parsing its source."""
 
 from __future__ import annotations
 

@@ -36,13 +36,13 @@ _NOBODY: Any = SimpleNamespace(cluster="nowhere", outage=None)
 
 
 class Scene:
-    """Lower clusters with pods, and changes to them.
+    """Simulated lower clusters with pods, and methods that change them.
 
     Args:
         pods: number of pods on virtual nodes.
         clusters: number of lower clusters.
         has_trouble: whether some pods cannot run.
-        directory: where kubeconfigs with soon expiring tokens are written; None: there are none.
+        directory: folder for kubeconfigs with tokens that expire soon; None: the clusters have no kubeconfigs.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Scene:
         self._version = 0
         self.clusters: dict[str, Any] = {}
         self._signs: dict[str, PodSign | None] = {}
-        """Pod UID → sign of its health, computed when the pod changes, as in the real process."""
+        """Pod UID → why the pod does not run (None: no fault); computed when the pod changes, as in production."""
         self.rejected = ""
         self.leader = ""
         self.elsewhere: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""One simulated lower cluster: the product's index, and the schedulers that may run there."""
+"""One simulated lower cluster: the multi-scheduler's ``ClusterIndex``, and schedulers that choose nodes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class _Scores:
 
 @dataclass(slots=True)
 class _TaskState:
-    """State of one task on a cluster's nodes."""
+    """The nodes that have room for one kind of task, and their scores."""
 
     seen: int
     slots: list[int]
-    """Nodes with room, in order."""
+    """Slots of nodes with room, ascending."""
     scores: dict[str, _Scores] = field(default_factory=dict)
 
 
@@ -107,7 +107,7 @@ class Cluster:
             name: name of the task.
             task: the task with its requests.
             slot: slot of the node.
-            device: the free units of the GPU to share; -1: the tightest one that fits.
+            device: the free units of the GPU to share; -1: the GPU with the fewest free units that suffice.
         """
         devices: tuple[int, ...] = ()
         if device >= 0 and 0 < task.units < UNITS:

@@ -42,7 +42,7 @@ Model = Callable[[Sequence[float]], float]
 
 
 def inverse_propensity(log: Sequence[Logged], policy: Policy) -> Estimate:
-    """Weight each reward by the ratio of both policies' probabilities; self-normalised, interval by bootstrap."""
+    """Weight each reward by ``policy``'s probability over the propensity; self-normalised, interval by bootstrap."""
     pairs = [((weight := policy(one)[one.chosen] / one.propensity), weight * one.reward) for one in log]
     if not any(weight for weight, _ in pairs):
         return Estimate(math.nan, math.nan, math.nan)

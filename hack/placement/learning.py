@@ -30,7 +30,7 @@ _RARE = 3
 @dataclass(slots=True)
 class _Cluster:
     seconds: float
-    """Until a pod has started on the idle cluster."""
+    """Seconds until a pod has started on the idle cluster."""
     failures: float
     bad_for: set[int]
     """Kinds of pods that start three times slower; their probability to fail is 0.25 higher."""
@@ -90,7 +90,7 @@ class World:
 
 
 def _log(seed: int, *, alike: bool) -> tuple[list[_Case], Bandit]:
-    """Return all decisions of the agent, and the model that it had at the split."""
+    """Simulate all decisions of the agent; return them, and the agent's model after ``SPLIT`` decisions."""
     world, bandit = World(seed, alike=alike), Bandit(_FEATURES, seed=seed)
     memory, frozen, cases = Memory(bandit), Bandit(_FEATURES, seed=seed), []
     names = [f"vn-{number}" for number in range(CLUSTERS)]
@@ -134,7 +134,7 @@ def _log(seed: int, *, alike: bool) -> tuple[list[_Case], Bandit]:
 
 
 def run(scenario: str, seed: int) -> dict[str, Any]:
-    """Return estimates and true values of all policies on the second half, and where the agent loses."""
+    """Return estimates and true rewards of all policies on the second half, and the agent's in parts of that half."""
     cases, frozen = _log(seed, alike=scenario == "alike")
     learning, test = cases[:SPLIT], cases[SPLIT:]
     model = Bandit(_FEATURES, discount=0.9999, seed=seed)

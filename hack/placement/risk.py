@@ -51,7 +51,7 @@ class _Running:
 
 
 class Simulation:
-    """One agent, one load, one seed; also the view of nodes and usage that the agent reads."""
+    """One run for an agent, a load and a seed; also the agent's ``view``, from which it reads nodes and usage."""
 
     is_used = False
 
@@ -99,7 +99,8 @@ class Simulation:
         """Run all minutes.
 
         Returns:
-            utilization, and the shares of node time above 90 % CPU and of task time on nodes without enough CPU.
+            the parameters; in percent utilization, node time above 90 % CPU, and task time on nodes without enough CPU;
+            and the mean number of waiting tasks.
         """
         arriving = usage.jobs(self._seed, MINUTES, RATES[self._rate], APPS)
         bursts = usage.app_bursts(self._seed, MINUTES, APPS)

@@ -19,7 +19,8 @@ from multi_scheduler.fragmentation.gradient import BETWEEN_CLUSTERS, Fragmentati
 from multi_scheduler.fragmentation.workload import Workload, shape_of
 
 LIKELY, LEARNED = "likely", "learned"
-"""In names of FGD variants: scores the node that the lower scheduler will choose; learns the workload."""
+"""In names of FGD variants: a ``likely`` one scores the node that the lower scheduler will choose, a ``learned`` one
+learns the workload."""
 _LEARNED_EVERY = 100
 _HALF_LIFE = 2000
 
@@ -85,7 +86,7 @@ class Simulation:
         return True
 
     def _choose(self, task: Task) -> tuple[int, int, int] | None:
-        """Return the cluster, its node, and the free units of the GPU to use; -1: any. None: there is no room."""
+        """Return the cluster, its node, and the free units of the GPU to use (-1: any node or GPU); None: no room."""
         policy = self._run.policy
         if policy == "SumOfCapacity":
             return self._by_sums(task)

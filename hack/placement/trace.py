@@ -93,8 +93,8 @@ def read_nodes(path: Path) -> list[dict[str, Any]]:
 def arrivals(tasks: list[Task], capacity: int, ratio: float, seed: int) -> list[Task]:
     """Return tasks in random order with requests that add up to a ratio of the capacity.
 
-    The protocol of the published evaluation: the whole list shuffled, then either tasks removed at random, or
-    tasks drawn from the list with replacement until the next one would exceed the ratio.
+    The protocol of the published evaluation: shuffle the whole list, remove random tasks while their requests exceed
+    the ratio, then draw further tasks from the list with replacement until the next one would exceed it.
     """
     generator = random.Random(seed)  # noqa: S311 - a simulation is to be repeatable
     chosen = list(tasks)

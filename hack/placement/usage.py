@@ -14,9 +14,9 @@ _CORRELATION = 0.9
 """Correlation of a steady task's usage from one minute to the next."""
 _SPREAD = 0.15
 _BURST, _PAUSE = 10.0, 40.0
-"""Mean minutes of a burst, and of a pause between two bursts."""
+"""Mean minutes of a burst, and nominal minutes of a pause between two bursts; the mean pause is longer, about 54."""
 _TOGETHER = 0.5
-"""Share of a bursty task's pauses that end when a burst of its application begins."""
+"""Probability that a bursty task's pause ends when a burst of its application begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,13 +86,13 @@ class _Scale:
 
 
 def _powers(values: Sequence[float]) -> list[float]:
-    """Return the powers of ten around the values."""
+    """Return the powers of ten that enclose all values."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return [10.0**power for power in range(low, max(high, low + 1) + 1)]
 
 
 def _steps(values: Sequence[float]) -> list[float]:
-    """Return round values from the least to the greatest, with equal steps."""
+    """Return round values with equal steps that enclose all values."""
     low, high = min(values), max(values)
     rough = (high - low) / _TICKS or 1.0
     power = 10.0 ** math.floor(math.log10(rough))

@@ -38,7 +38,7 @@ def head(title: str, height: float, theme: Theme) -> list[str]:
 
 
 def legend(names: Sequence[str], left: float, theme: Theme) -> tuple[list[str], float]:
-    """Return the names of the series with their colours, and the x where the legend ends."""
+    """Return the elements of the legend (colours and names of the series), and the x where the legend ends."""
     parts, at = [], left
     for name, colour in zip(names, theme.series, strict=False):
         parts.append(f"<rect x='{at}' y='36' width='11' height='11' fill='{colour}'/>")

@@ -20,7 +20,7 @@ _FILE = "attach.pickle"
 
 
 def save(sandbox: Sandbox, progress: Progress) -> None:
-    """Write the file that ``attached`` reads into the sandbox's directory.
+    """Write the sandbox to a file in its directory, for ``attached``.
 
     Args:
         sandbox: clusters to keep.

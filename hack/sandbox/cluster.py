@@ -85,7 +85,7 @@ class Cluster:
         # The other programs are refused before the bootstrap RBAC exists, and the controller manager exits then.
         await self.wait_ready()
         await asyncio.gather(self.controller_manager.start(), self.scheduler.start())
-        # The controller manager creates this ServiceAccount, which every pod needs, so the wait shows that it works.
+        # Every pod needs this ServiceAccount. The wait also shows that the controller manager, which creates it, works.
         try:
             await self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=150s")
         finally:

@@ -3,7 +3,7 @@
 Every component of Kubernetes watches the files it was started with, each file by an instance of its own, and
 Linux gives a user 128 of them (``fs.inotify.max_user_instances``), which is enough for three sandboxes with real nodes. A kubelet
 without an instance registers no node and reports that only in its log. So the limit is raised as root, and the number is checked
-before anything starts. Counted on Kubernetes 1.34.
+before anything starts. The numbers below were counted on Kubernetes 1.34.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def available(count: int) -> None:
     Raises:
         SandboxError: too few after four minutes; the text says what to do.
     """
-    with contextlib.suppress(OSError):  # without the right to raise it
+    with contextlib.suppress(OSError):  # only root may raise the limit
         if int(_LIMIT.read_text(encoding="ascii")) < _ENOUGH:
             _LIMIT.write_text(f"{_ENOUGH}\n", encoding="ascii")
     loop = asyncio.get_running_loop()

@@ -60,7 +60,7 @@ class Sandbox:
             kwok_nodes: simulated nodes per lower cluster.
             real_node: the first lower cluster gets a containerd and kubelet node instead (needs root).
             upper_real_node: the upper cluster gets such a node, for pods that helm installs there.
-            upper_kwok_nodes: simulated nodes of the upper cluster; their pods are scheduled and never run.
+            upper_kwok_nodes: simulated nodes of the upper cluster; kwok reports their pods as Running.
             bridged: the apiservers listen on a bridge (needs root), as for real nodes, instead of on loopback.
             versions: cluster → minor version of its control plane, such as ``1.31``. Nodes always have
                 the default version.

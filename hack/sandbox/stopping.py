@@ -77,7 +77,7 @@ async def stop_all(directory: Path, *, progress: Callable[[str], None] = silent,
 
 
 async def _stop_processes(found: dict[str, Identity], *, real_nodes: list[dict[str, str]]) -> None:
-    """Stop the programs of users first, then nodes, then control planes."""
+    """Stop virtual nodes and other programs first, then nodes, then control planes."""
 
     def of_kind(*kinds: str) -> list[str]:
         return [name for name in found if Path(name).name in kinds]

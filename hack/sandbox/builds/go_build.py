@@ -53,7 +53,7 @@ async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progr
         wanted = {module: programs for module, programs in wanted.items() if programs}
         if wanted:
             go = str(await _go(progress))
-            # Packages are counted for all modules at once, because counting downloads a module: the later
+            # Packages of all modules are counted in parallel, because counting downloads a module: the later
             # modules are downloaded while the first one compiles.
             totals = {
                 module: asyncio.ensure_future(_packages(go, programs, cwd=TOOLS / module))
@@ -114,7 +114,7 @@ def reason(log: Path, code: int) -> str:
 
 
 async def _packages(go: str, programs: Sequence[Program], *, cwd: Path) -> int:
-    """Return the number of packages of the programs; 0 if Go does not report it."""
+    """Return the number of the programs' packages with dependencies; 0 if Go does not report it."""
     argv = [go, "list", "-deps", *(program.package for program in programs)]
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
     done = await command(argv, cwd=cwd, env=environment, check=False, timeout=_DOWNLOAD_SECONDS)
@@ -139,7 +139,7 @@ def build_progress(compiled: int, total: int, seconds: float) -> str:
 async def _run(
     argv: Sequence[str], *, cwd: Path, log: Path, name: str, progress: Progress, total: asyncio.Future[int]
 ) -> int:
-    """Run a build to its end and report progress regularly; on cancellation end all its compilers."""
+    """Run a build, report progress regularly, and return the exit code; on cancellation end all its compilers."""
     loop = asyncio.get_running_loop()
     compiling = started = loop.time()
     with log.open("wb") as output:

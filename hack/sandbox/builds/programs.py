@@ -113,13 +113,13 @@ def cache_directory() -> Path:
 
 
 def parse_version(text: str) -> Version | None:
-    """Return major and minor of the first ``major.minor.patch`` in a text; None: none."""
+    """Return major and minor of the first ``major.minor.patch`` in a text; None if it has none."""
     match = re.search(r"(\d+)\.(\d+)\.\d+", text)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def home(module: str) -> Path:
-    """Return the cache folder of one module's programs; a changed go.mod gives another folder."""
+    """Return the cache folder of one module's programs; a change to any of the module's files gives another folder."""
     files = sorted(path for path in (TOOLS / module).iterdir() if path.is_file())
     pinned = b"".join(path.read_bytes() for path in files)
     return cache_directory() / "bin" / f"{module}-{hashlib.sha256(pinned).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""The commands of ``python -m hack.sandbox``: up and down, the demo, the demo of the chart.
+"""The commands of ``python -m hack.sandbox``, such as up, down, demo and helm.
 
 Imports all other parts of ``hack.sandbox``.
 """

@@ -1,4 +1,4 @@
-"""The demo: virtual nodes for the lower clusters, an upper Deployment, and proof that it runs in the lower clusters."""
+"""The demo: virtual nodes, an upper Deployment, and proof that its pods run in a lower cluster."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _title(console: Console, name: str, argv: Sequence[str]) -> None:
 
 
 def _print_next_steps(sandbox: Sandbox, console: Console, pod: str, *, page: str) -> None:
-    """Print the next steps: the file to source first, the page, and a fault."""
+    """Print commands to try (the first one sets the shell's environment), the page's URL, and a fault."""
     lines = [
         f". {shlex.quote(str(environment.write(sandbox)))}      # kubectl and virtual-node on the PATH, the upper cluster",
         "kubectl get nodes",
@@ -225,7 +225,7 @@ def _print_next_steps(sandbox: Sandbox, console: Console, pod: str, *, page: str
 
 
 def try_fault(sandbox: Sandbox, console: Console) -> None:
-    """Print the commands of a fault, and how to stop the sandbox."""
+    """Print commands that simulate and end a fault, and the one that stops the sandbox."""
     lost = sandbox.lower[-1].name
     fault = [f"sandbox pause {lost}", "sleep 50; virtual-node doctor", f"sandbox resume {lost}"]
     try_next(console, fault, title="A fault to try: a lower cluster that no longer answers:")

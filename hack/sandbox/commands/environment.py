@@ -45,7 +45,7 @@ def write(sandbox: Sandbox, *, programs: Mapping[str, Path] | None = None) -> Pa
 
 
 def text(place: Path, kubeconfigs: Mapping[str, Path]) -> str:
-    """Return what a shell reads: the PATH, the upper cluster as the current one, and a variable for each cluster.
+    """Return what a shell reads: PATH, KUBECONFIG of the upper cluster, and a variable with each cluster's kubeconfig.
 
     Args:
         place: folder with the programs.

@@ -1,7 +1,6 @@
 """The chart in a sandbox: the project's image and kube-scheduler's on the upper node, registered lower clusters, helm.
 
-The commands are those of users: ``virtual-node lower-cluster register``, ``helm install``, ``helm test``,
-``helm uninstall``.
+The commands are those of users, such as ``virtual-node lower-cluster join``, ``helm install`` and ``helm test``.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ async def load_images(sandbox: Sandbox) -> None:
 
 
 async def register(sandbox: Sandbox, cluster: Cluster) -> None:
-    """Run ``virtual-node lower-cluster register``: a lower least-privilege account, its kubeconfig in an upper Secret.
+    """Run ``virtual-node lower-cluster register``, which creates a lower account and a Secret with its kubeconfig.
 
     Raises:
         SandboxError: the command fails; quotes its output.

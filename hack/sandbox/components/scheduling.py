@@ -1,4 +1,4 @@
-"""The scheduling components in the sandbox: webhook, descheduler, and the stock scheduler with the multi-scheduler."""
+"""The scheduling components in the sandbox: webhook, descheduler, annotator, stock scheduler with multi-scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hack.sandbox.sandbox import Sandbox
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 
 CLIENT_SECRET = "extender-client"  # noqa: S105 - its name
-"""Secret in kube-system with the scheduler's client certificate, if it exists."""
+"""Secret in kube-system with the scheduler's client certificate; the multi-scheduler creates it with ``tls``."""
 _MULTI_SCHEDULER = "multi-scheduler.yaml"
 """File of the multi-scheduler's configuration, in the sandbox's folder."""
 _READY_SECONDS = 150
@@ -141,7 +141,7 @@ async def start_multi_scheduler(
         tls: whether scheduler and extender authenticate with certificates that the multi-scheduler creates.
         clusters: further configuration of lower clusters, by their names, such as their policies.
         settings: further configuration, such as agents.
-        extenders: the scheduler's entries for the paths of kube-safe-scheduler, without URL; None: one entry for all agents.
+        extenders: the scheduler's, without ``urlPrefix``, for paths of kube-safe-scheduler; None: one for all agents.
     """
     file = write_configuration(sandbox, _MULTI_SCHEDULER, clusters, settings)
     (port,) = free_ports(1)

@@ -20,7 +20,7 @@ from pathlib import Path
 from hack.sandbox.errors import SandboxError
 
 NODE_PORTS = "30000:32767"
-"""The kube-apiserver's default."""
+"""Default of the kube-apiserver's ``--service-node-port-range``, as iptables writes a range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def make_bridge() -> Bridge:
 
 
 def connect(one: Bridge, other: Bridge) -> None:
-    """Connect the nodes and pods of two sandboxes by a veth pair, which is removed with either namespace.
+    """Connect the nodes and pods behind two bridges by a veth pair, which is removed with either namespace.
 
     The machine itself does not route between them.
     """

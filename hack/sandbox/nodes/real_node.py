@@ -1,6 +1,6 @@
 """A real node for a lower cluster: containerd, kubelet, kube-proxy and CoreDNS, with images made on this machine.
 
-Needs root, and Debian's packages containerd, runc, containernetworking-plugins, iptables, conntrack, busybox-static.
+Needs root and Debian packages such as containerd, runc and iptables (``hack.sandbox.builds.packages``).
 It uses its own root, state, socket, cgroup and network namespace. So the machine's containerd and firewall
 are not affected, and nothing remains at the end.
 """
@@ -213,8 +213,8 @@ class RealNode:
             "name": self._bridge.name,
             "plugins": [
                 {
-                    # The node routes each pod, so it also translates the addresses of a Service's responses back.
-                    # A bridge would need br_netfilter for that.
+                    # The node routes all traffic of pods, so it also translates the addresses of a Service's responses
+                    # back. A bridge would need br_netfilter for that.
                     "type": "ptp",
                     "ipam": {
                         "type": "host-local",
@@ -264,9 +264,9 @@ oom_score = 0
 
 
 def _supports_overlay(directory: Path) -> bool:
-    """Report whether containers can have overlays in a folder; not if it is on an overlay itself, as in Docker.
+    """Report whether overlayfs works in a folder; not if the folder is on an overlay itself, as in Docker.
 
-    Otherwise containerd copies the image for each container: 0.5 s of CPU time for the project's image.
+    Without overlayfs containerd copies the image for each container: 0.5 s of CPU time for the project's image.
     """
     with tempfile.TemporaryDirectory(dir=directory) as trial:
         lower, upper, work, merged = (Path(trial) / name for name in ("lower", "upper", "work", "merged"))

@@ -26,7 +26,7 @@ _KILL_SECONDS = 10.0
 def clean_node(directory: Path, cgroup: str) -> None:
     """Kill a node's containers, then remove their network namespaces, cgroups and log links."""
     socket = str(directory / "c.sock")
-    # A namespace is found by its processes, so it is read before they end.
+    # Namespaces are found by their processes, so they are read before the processes end.
     namespaces = _network_namespaces(_processes_in(cgroup))
     pods = set(_shims(socket).values())
     deadline = time.monotonic() + _KILL_SECONDS
@@ -91,7 +91,7 @@ def _shims(socket: str) -> dict[int, str]:
 
 
 def _network_namespaces(processes: Iterable[int]) -> set[str]:
-    """Return names of the network namespaces that processes are in; the machine's own has none."""
+    """Return names of the network namespaces that processes are in; the machine's own has no name."""
     inodes = set()
     for process in processes:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Services on a real node: kube-proxy for their addresses, CoreDNS for their names.
 
 Both run in the node's network namespace (see ``network``). CoreDNS listens at the node's address. The cluster
-reaches it as usual, by Service ``kube-system/kube-dns`` at the tenth address of the range.
+reaches it as usual, by Service ``kube-system/kube-dns`` at the tenth address of the Service range.
 """
 
 from __future__ import annotations
