@@ -38,7 +38,7 @@ __virtual_node_complete() {
         line="$flag${line%%$'\t'*}"
         [[ $line == "$typed"* ]] || continue
         line="${line#"$head"}"
-        # Whoever has named a context has not written a command into this line.
+        # Quote names such as those of contexts, so that the shell does not run a part of them.
         [[ $line == *[^[:alnum:]_.,:=/@%+-]* ]] && printf -v line %q "$line"
         COMPREPLY+=("$line")
     done <<<"$answer"
