@@ -77,8 +77,8 @@ class DeletionCosts:
             try:
                 is_complete &= await self._write(found[name], cost)
             except (Forbidden, Invalid) as error:
-                # Stop: if a right is missing, or a user's annotations have the maximum size, other pods would be
-                # refused, too. With more pods than a batch, the requests would be repeated every second, without end.
+                # Stop: other pods would be refused for the same reason, a missing right or annotations of maximum size.
+                # Otherwise, with more pods than a batch, the requests would be repeated every second.
                 self._log.warning("deletion costs not written", replica_set=key, error=str(error))
                 return None
         return None if is_complete else Result(requeue_after=_RETRY)

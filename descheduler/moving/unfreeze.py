@@ -29,7 +29,7 @@ _MAX_OWNERS = 4096
 
 
 class Releaser:
-    """Replaces pending pods that avoid usable nodes. This does not count as a round of moving."""
+    """Replaces pending pods that avoid nodes longer than needed. It counts no round of moving."""
 
     def __init__(self, mover: Mover) -> None:
         self._mover = mover

@@ -206,7 +206,7 @@ def _object(content: Mapping[str, Any], prefix: str, meanings: Mapping[str, str]
 
 
 def _is_required(key: str, default: Any) -> bool:
-    """Report whether templates need the key. It may be missing after ``key=null``, or with ``--reuse-values`` if it is new."""
+    """Report whether templates need the key. ``key=null`` removes a key; ``--reuse-values`` does not add new ones."""
     return bool(default) and (key not in values.WHOLE or key == "agents") and key != "global"
 
 

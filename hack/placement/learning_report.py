@@ -12,7 +12,7 @@ Record = Mapping[str, Any]
 
 
 def estimates(found: Sequence[Record]) -> str:
-    """Return a table of true values and both estimates, by scenario and policy."""
+    """Return a table of true, IPS and DR rewards, by scenario and policy."""
     rows = []
     for scenario in SCENARIOS:
         runs = [one["policies"] for one in found if one["scenario"] == scenario]

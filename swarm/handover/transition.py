@@ -45,8 +45,8 @@ def advance(
         slots: the wanted slots with their pods and jobs.
         acknowledged: acknowledgements by pod UID.
         gone: UIDs of pods that provably run no job any more.
-        present: UID → name of pods that may become workers. They have a Lease and a share even without a job, so that
-            they can start jobs without delay.
+        present: UID → name of pods that may become workers. They have a Lease and a share (the jobs to run) even
+            without a job, to start jobs at once.
         leaving: UIDs of pods that are being deleted; they get no new jobs.
         handover: one of the constants of this module.
         restarts: workers read only one share in their life, so a pod gets its share only when it has a slot and its

@@ -17,7 +17,7 @@ from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.reservations.preemption import Mirrored, without
 
 _PREEMPTING_SECONDS = 180.0
-"""Seconds for which a group's room stays reserved while the pods in it are evicted, with their grace periods."""
+"""Seconds for which room stays reserved for a group while victims leave it, including their grace periods."""
 
 
 class _UnfinishedError(Exception):

@@ -80,7 +80,7 @@ class PodController:
         self.controller.queue.add(uid)
 
     def devices_changed(self, uid: str) -> None:
-        """Compare the upper status of the pod of that uid again, because its devices may have changed."""
+        """Compare a pod's upper status with its lower pod again, because its devices may have changed."""
         if (record := self._records.get(uid)) is not None:
             record.compared = ("", "")
         self.enqueue(uid)

@@ -57,7 +57,7 @@ class ServiceController:
     _endpoints: EndpointMirror = field(init=False)
     """Set by ``run`` before the first reconcile."""
     _refused: set[str] = field(default_factory=set)
-    """Keys of upper Services that the lower cluster refused at the last try."""
+    """Keys of upper Services whose copying failed at the last try."""
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
     """Set, and replaced by a new event, whenever the copy of a Service changes or cannot be created."""
 

@@ -191,7 +191,7 @@ class ClaimController:
         if translate.is_bound(upper) or not translate.selected_node(upper):
             return None
         if await self.namespaces.ensure(upper["metadata"]["namespace"], is_for_new_pod=True):
-            return Result(requeue_after=_REFUSED_RETRY)  # no placeholder, because the pod would be refused
+            return Result(requeue_after=_REFUSED_RETRY)  # no placeholder: the upper pod would be refused
         message = await self._binder.bind(key, translate.selected_node(upper))
         if message:
             await self._requests.give_back(upper, lower, message)

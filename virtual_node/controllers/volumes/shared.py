@@ -37,7 +37,7 @@ _CLAIMS, _VOLUMES = resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOL
 
 @dataclass(eq=False, repr=False)
 class SharedVolumes:
-    """The claims of one lower cluster whose volumes are on shared storage, keyed by the upper claim."""
+    """Makes volumes on shared storage usable in one lower cluster; keys are upper claims."""
 
     context: ClusterContext
     caches: VolumeCaches
