@@ -52,7 +52,7 @@ class Page:
         self._last = 0
         self._aborted = False
         self.console: list[str] = []
-        """Errors that the page has logged, except requests that a changed network aborted."""
+        """The page's log and exceptions, except requests that a changed network aborted."""
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send one command of the protocol and return its result.

@@ -9,8 +9,6 @@ from swarm.spec import GROUP
 UPPER: tuple[Right, ...] = (
     Right(GROUP, "swarms", (*READ, "patch"), "Swarms; their finalizer"),
     Right(GROUP, "swarms", ("update",), "assignments, and the record of grants", "status"),
-    # The API server demands this right of a client that sets a Swarm as owner of an object.
-    Right(GROUP, "swarms", ("update",), "be the owner of a Swarm's objects", "finalizers"),
     Right("", "configmaps", (*READ, "create", "update", "delete"), "lists of jobs; the share of each worker"),
     Right(
         "coordination.k8s.io",

@@ -132,7 +132,7 @@ class ProcessHealth:
         """Return the current health; pods are as in the last pass.
 
         Args:
-            swarms: the Swarms, which only the page reads; None: not read yet.
+            swarms: given only for the web page; None: not read yet.
         """
         if leader := self._app.leader():
             stands_by = {"installation": f"this replica stands by; {leader} works"}

@@ -46,7 +46,7 @@ ANNOTATION_CREATED_BY = f"{DOMAIN}/created-by"
 only these."""
 JOINED_PREFIX = f"joined.{DOMAIN}/"
 """On the ServiceAccount in a lower cluster: prefix of an annotation key that ends with the identity of an
-upper cluster. The value is the name under which that upper cluster joined."""
+upper cluster. The value is the name that the lower cluster has there."""
 
 
 def is_reserved(key: str) -> bool:

@@ -9,7 +9,7 @@ _ADOPTION = 60.0
 
 
 class Held:
-    """Restored pods without an owner. If they were moved as bare pods, they would be deleted before they are replaced."""
+    """Pods that a ReplicaSet is expected to adopt. Moved as bare pods, they would be deleted before they are replaced."""
 
     def __init__(self, leaving: set[str]) -> None:
         """Create without pods; UIDs of held pods are added to ``leaving`` (``ClusterView.leaving``)."""

@@ -250,7 +250,7 @@ class Drain(Strategy):
             return PodState(pod.key, "stays", outcome.why)
         if outcome.cause == "wave":
             blocked["" if outcome.is_total else owner] = outcome.why
-        else:  # the owner's other pods would probably be refused, too; the next attempt is for one of them
+        else:  # the owner's other pods would probably be refused, too; another one is tried next
             wait = outcome.retry_after or _POLL
             found.retry_at[pod.uid] = now + wait
             found.refused[owner] = (now + min(wait, _POLL), outcome.why)

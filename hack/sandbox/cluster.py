@@ -148,7 +148,7 @@ class Cluster:
             env: added to this process's environment.
 
         Raises:
-            SandboxError: it failed, when ``check`` is set; quotes its output.
+            SandboxError: it took too long, or failed and ``check`` is set.
         """
         argv = [str(self._binaries["kubectl"]), "--kubeconfig", str(self.kubeconfig), *arguments]
         name = f"kubectl {' '.join(arguments)}"

@@ -170,7 +170,7 @@ class ServicesConfig(_Base):
     """Upper Services that are mirrored in lower clusters, in addition to the Services of namespaces with pods there."""
 
     always: list[str] = msgspec.field(default_factory=lambda: ["default/kubernetes", "kube-system/*"])
-    """Shell patterns of Services: ``namespace/name``. Lower kube-system gets no other Services."""
+    """Shell patterns: ``namespace/name``. Namespace kube-system gets no other lower Services."""
 
 
 class LimitsConfig(_Base):

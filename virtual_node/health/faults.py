@@ -88,7 +88,7 @@ class Fault:
 
     kind: Kind
     objects: Sequence[str]
-    """``Node vn-tokyo``, ``Cluster tokyo``, ``Pod shop/web``: the first of ``count`` objects."""
+    """``Node vn-tokyo``, ``Cluster tokyo``, ``Pod shop/web``: up to 3 of ``count`` objects."""
     cause: str
     """The cause in one line."""
     next_step: str

@@ -20,7 +20,7 @@ from virtual_node.health.objects import is_virtual
 from virtual_node.rights.operator import MEMORY
 
 _POLL = 0.5
-_HOOKS = ("uninstall", "test")
+_NO_DAEMONS = ("uninstall", "test", "inspection")
 """Values of the component label on pods that are not daemons."""
 _WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
 
@@ -87,7 +87,7 @@ class UpperCleanup:
             selector: label selector of the daemons' Deployments.
             seconds: how long to wait; 0: do not wait.
         """
-        chosen = f"{selector},app.kubernetes.io/component notin ({','.join(_HOOKS)})"
+        chosen = f"{selector},app.kubernetes.io/component notin ({','.join(_NO_DAEMONS)})"
         for deployment in await self._list(resources.DEPLOYMENTS, namespace=namespace, label_selector=chosen):
             name, patch = deployment.name, {"spec": {"replicas": 0}}
             await self._client.patch(

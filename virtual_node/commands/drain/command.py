@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return 0 if no pod is left that must move, otherwise 1.
 
     Raises:
-        ConfigError: there is no such virtual node, a right is missing, or no descheduler runs; exit code 2.
+        ConfigError: no such virtual node, a missing right, no descheduler, or drain cancelled; exit code 2.
     """
     options = parser().parse_args(argv)
     try:

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.api.matching import parse_selector
 from controller_runtime.errors import NotFound
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.objects import from_dict
 
 CLUSTER = "upper-1"
 
@@ -37,7 +38,8 @@ class Api:
     async def list(self, resource, *, namespace=None, label_selector="", field_selector=""):
         found = [
             one for one in self.objects
-            if one.kind == resource.kind and namespace in (None, one.namespace) and _selects(one, label_selector)
+            if one.kind == resource.kind and namespace in (None, one.namespace)
+            and parse_selector(label_selector or "")(one.labels)
             and all(
                 (one.spec or {}).get(key.removeprefix("spec."), "") == value
                 for key, _, value in (part.partition("=") for part in field_selector.split(",") if part)
@@ -74,14 +76,6 @@ class Api:
     async def read(self, path, **_more):
         lists: dict[str, Any] = {"/api/v1": {"resources": []}, "/apis": {"groups": []}}
         return lists[path]
-
-
-def _selects(one: Object, selector: str) -> bool:
-    return all(
-        one.labels.get(key) == value
-        for key, sign, value in (part.partition("=") for part in (selector or "").split(",") if part)
-        if sign and " " not in key
-    )
 
 
 def thing(

@@ -53,6 +53,15 @@ async def test_pods_end_gracefully_and_the_last_ones_are_forced():
     assert any("stuck did not end in time" in line for line in said)
 
 
+async def test_only_pods_of_daemons_delay_the_cleanup():
+    """A finished pod of the inspection stays until its Job is deleted."""
+    labels = {"app.kubernetes.io/instance": "vn", "app.kubernetes.io/component": "inspection"}
+    inspection = thing("Pod", "inspection-1", namespace="vn", labels=labels)
+    cleanup, said = _upper(Api(inspection))
+    await cleanup.stop_daemons("vn", "app.kubernetes.io/instance=vn", seconds=45)
+    assert said == []
+
+
 async def test_a_refused_deletion_is_logged_once(monkeypatch):
     """An admission webhook may keep a pod: one line of the Job's log, not two a second."""
     api = Api(virtual("vn"), thing("Pod", "kept", namespace="shop", spec={"nodeName": "vn"}))
