@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from hack.sandbox.api import Api
@@ -86,12 +86,7 @@ class Cluster:
         await self.wait_ready()
         await asyncio.gather(self.controller_manager.start(), self.scheduler.start())
         # Every pod needs this ServiceAccount. The wait also shows that the controller manager, which creates it, works.
-        try:
-            await self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=150s")
-        finally:
-            # A process that has ended explains more than a wait that timed out.
-            self.controller_manager.check()
-            self.scheduler.check()
+        await self._wait(self._without_account, self.controller_manager, self.scheduler)
 
     async def wait_ready(self) -> None:
         """Wait until ``/readyz`` returns ok.
@@ -99,15 +94,25 @@ class Cluster:
         Raises:
             SandboxError: it did not return ok in time, or the apiserver ended.
         """
+        await self._wait(self.api.ready, self.apiserver)
+
+    async def _wait(self, trouble: Callable[[], Awaitable[str]], *needed: Process) -> None:
+        """Wait until ``trouble`` returns an empty text, while the needed processes run."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _READY_SECONDS
-        while said := await self.api.ready():
-            self.apiserver.check()
+        while said := await trouble():
+            for process in needed:
+                process.check()
             if loop.time() > deadline:
-                raise SandboxError(
-                    f"{self.name}: kube-apiserver is not ready after {_READY_SECONDS:g} s: {said}"
-                )
+                raise SandboxError(f"{self.name} is not ready after {_READY_SECONDS:g} s: {said}")
             await asyncio.sleep(0.1)
+
+    async def _without_account(self) -> str:
+        try:
+            await self.api.read("/api/v1/namespaces/default/serviceaccounts/default")
+        except SandboxError as error:
+            return str(error)
+        return ""
 
     async def restore(self) -> None:
         """Start an API server that was killed, wait until it is ready, and restart its controllers.
