@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
 T = TypeVar("T")
-Deed = Callable[[], str | Awaitable[str]]
+Action = Callable[[], str | Awaitable[str]]
 """Returns what it was; empty, or with an ``ApiError``: nothing."""
 
 
 class Actor:
-    """Somebody whose deeds, the public methods, come of the world's seed."""
+    """A simulated client; its public methods are actions, which the seed of the world chooses."""
 
     _weights: ClassVar[Mapping[str, float]] = {}
-    """Of deeds that are done more or less often than others, by name."""
+    """Weights of actions that are chosen more or less often than others, by name."""
 
     def __init__(self, world: World) -> None:
         self._world, self._chance = world, world.chance
 
-    def deeds(self) -> dict[Deed, float]:
+    def actions(self) -> dict[Action, float]:
         names = [name for name in vars(type(self)) if not name.startswith("_")]
         return {getattr(self, name): self._weights.get(name, 1) for name in names}
 
@@ -32,7 +32,7 @@ class Actor:
         """Return one of these.
 
         Raises:
-            NotFound: there is none, so that the deed ends.
+            NotFound: there is none, so that the action ends.
         """
         if not found:
             raise NotFound("nothing to choose from", code=404)

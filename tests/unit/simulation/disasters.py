@@ -1,4 +1,4 @@
-"""What befalls networks, servers and our processes. Each deed returns what it was; empty: nothing."""
+"""What befalls networks, servers and our processes. Each action returns what it was; empty: nothing."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ class Disasters(Actor):
         """Nobody minds a cluster for minutes, while everybody else goes on."""
         name = self._any_process()
         await self._world.processes.pop(name).stop()
-        deeds = [*self._world.users.deeds(), *self._world.strangers.deeds()]
+        actions = [*self._world.users.actions(), *self._world.strangers.actions()]
         for _ in range(self._chance.randrange(8)):
             self._world.work(0.7)
             with contextlib.suppress(ApiError):
-                self._chance.choice(deeds)()  # none of theirs takes time
+                self._chance.choice(actions)()  # no action takes time
             await self._pause(0.5, 10, 90)
         self._world.start(name)
         return name

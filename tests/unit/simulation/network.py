@@ -35,7 +35,7 @@ class Weather:
     """One cluster's. Shares are of 1."""
 
     down: bool = False
-    """Nobody accepts connections."""
+    """Connections are refused."""
     silent: bool = False
     """Nothing answers, no connection breaks."""
     errors: float = 0.0
@@ -43,7 +43,7 @@ class Weather:
     losing: float = 0.0
     """Share of writes that are carried out and whose answer is lost."""
     conflicts: float = 0.0
-    """Share of changes that are refused because somebody else was quicker."""
+    """Share of changes that are refused with a conflict, as after a change by another client."""
     slow: float = 0.0
     """Share of requests that take seconds on their way."""
     held: set[str] = field(default_factory=set)
@@ -157,7 +157,7 @@ def later(seconds: float, action: Callable[[], object]) -> None:
 
 
 def in_background(work: Coroutine[Any, Any, None]) -> None:
-    """Start a task that nobody waits for; the loop alone would let it be collected."""
+    """Start a task that is not awaited; keep a reference, because the loop has only a weak one."""
     task = asyncio.create_task(work)
     _TASKS.add(task)
     task.add_done_callback(_TASKS.discard)

@@ -10,7 +10,7 @@ from functools import partial
 from controller_runtime.errors import ApiError
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Commit
-from tests.unit.simulation.actions import Deed
+from tests.unit.simulation.actions import Action
 from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.clock import skew
 from tests.unit.simulation.connection import OnWrite
@@ -74,16 +74,20 @@ class World:
         self.furnish()
         for name in self._plan:
             self.start(name)
-        deeds: dict[Deed, float] = {**self.users.deeds(), **self.strangers.deeds(), **self._disasters.deeds()}
+        actions: dict[Action, float] = {
+            **self.users.actions(),
+            **self.strangers.actions(),
+            **self._disasters.actions(),
+        }
         for _ in range(steps):
-            [deed] = self.chance.choices(list(deeds), list(deeds.values()))
+            [action] = self.chance.choices(list(actions), list(actions.values()))
             try:
-                done = deed()
+                done = action()
                 what = await done if isinstance(done, Awaitable) else done
             except ApiError:
                 what = ""  # of a namespace that is not there, say
             if what:
-                self.note(f"{deed.__name__} {what}")
+                self.note(f"{action.__name__} {what}")
             if self.chance.random() < 0.8:
                 self.work(self.chance.choice([0.2, 0.5, 1.0]))
             await asyncio.sleep(self.chance.choice([0, 0.001, 0.01, 0.1, 0.5, 2, 2, 10, 30]))
