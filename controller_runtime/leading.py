@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from aiohttp.typedefs import Handler
@@ -57,9 +58,7 @@ async def run(
                 await informer.wait_synced()
             lifecycle.tune_gc()
 
-        async def lead() -> None:
-            await work(synced)
-
+        lead = partial(work, synced)
         if options.health_addr:
             server = HealthServer(options.health_addr, checks={"caches": lambda: unsynced(informers)})
             for path, handler in routes.items():

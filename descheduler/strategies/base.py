@@ -145,7 +145,7 @@ class Strategy(abc.ABC):
         except ApiError as error:
             self.log.warning("move failed", pod=pod.key, error=str(error))
             return Outcome(why=f"a request failed: {error}", cause="request failed")
-        except Exception as error:  # a pod's author can write values that nobody expects
+        except Exception as error:  # users can write unexpected values into pods
             self.log.exception("move failed", pod=pod.key)
             return Outcome(why=f"an internal error: {error!r}", cause="request failed")
 

@@ -62,8 +62,8 @@ def advance(
     for uid in gone:
         after.holders.pop(uid, None)
     waiting = _waiting(after, current) if restarts else set()
-    names = _Names({job for slot in slots.values() for job in slot.jobs})
-    names.granted |= {job for holder in after.holders.values() for job in holder.start}
+    assigned = {job for slot in slots.values() for job in slot.jobs}
+    names = _Names(assigned.union(*(holder.start for holder in after.holders.values())))
     for holder in after.holders.values():
         names.record(holder.stop)
     for holder in after.holders.values():

@@ -104,7 +104,10 @@ class MetricsRoutes:
                 return msgspec.json.encode(stats.summary([one], above, node_name=self._node_name))
             found = {**second.by_node, **summaries}
         used = {
-            f"{node} {node in summaries}": one["node"]["cpu"]["usageCoreNanoSeconds"] / 1e9
+            f"{node} {'summary' if node in summaries else 'metrics'}": one["node"]["cpu"][
+                "usageCoreNanoSeconds"
+            ]
+            / 1e9
             for node, one in found.items()
             if "usageCoreNanoSeconds" in (one["node"].get("cpu") or {})
         }
