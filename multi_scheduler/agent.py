@@ -56,8 +56,13 @@ class AgentContext:
     """The state of all lower clusters, shared by all agents."""
     recorder: EventRecorder | None = None
     """Writes events to the upper cluster. None: no events are written."""
-    cluster_of: Callable[[str], str | None] = lambda _node: None
-    """Returns the lower cluster of a virtual node by the node's name; None: there is no such virtual node."""
+    find_node: Callable[[str], VirtualNode | None] = lambda _name: None
+    """Returns a virtual node by its name; None: there is no such virtual node."""
+
+    def cluster_of(self, node: str) -> str | None:
+        """Return the lower cluster of a virtual node by the node's name; None: there is no such virtual node."""
+        found = self.find_node(node)
+        return found.cluster if found is not None else None
 
     def read_settings(self, kind: type[S]) -> S:
         """Return ``settings`` as a struct.
@@ -92,6 +97,9 @@ class Rejections:
     """Nodes where preempting other pods could make room."""
     unresolvable: Mapping[str, str]
     """Nodes where preempting pods does not help."""
+    transient: str = ""
+    """Why the rejections may be wrong in a few seconds, so that the scheduler must try again if no node is left; empty:
+    they are final until an object changes. kube-scheduler does not try a rejected pod again by itself."""
 
 
 NOTHING = Rejections({}, {})
@@ -145,6 +153,10 @@ class Agent:
     def annotations(self, uid: str, node: str) -> Mapping[str, str]:
         """Return annotations that a pod gets when the extender binds it to a node (``--bind``)."""
         return {}
+
+    def bars_binding(self, uid: str, node: str) -> str:
+        """Return why the extender must not bind a pod to a node now (``--bind``); empty: it may."""
+        return ""
 
     def bound(self, uid: str, node: str) -> None:
         """Note that the extender, not the scheduler, bound a pod (``--bind``)."""

@@ -10,6 +10,8 @@ from controller_runtime.objects import Object
 
 BY_NODE = "node"
 """Name of the index from a node's name to its pods."""
+BY_UID = "uid"
+"""Name of the index from a UID to its pod."""
 BY_GROUP = "group"
 """Name of the index from a pod group's key to its pods."""
 PENDING = "Pending"
@@ -23,7 +25,11 @@ def bound_pods(client: Client) -> Informer:
         resources.PODS,
         field_selector=BOUND,
         transform=shrink,
-        indexers={BY_NODE: lambda pod: [(pod.spec or {}).get("nodeName", "")], BY_GROUP: group_key},
+        indexers={
+            BY_UID: lambda pod: [pod.uid],
+            BY_NODE: lambda pod: [(pod.spec or {}).get("nodeName", "")],
+            BY_GROUP: group_key,
+        },
         name="bound-pods",
     )
 

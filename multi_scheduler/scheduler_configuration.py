@@ -19,7 +19,7 @@ def scheduler_configuration(
     *,
     kubeconfig: str = "",
     weight: int = 5,
-    bind: bool = False,
+    bind: bool = True,
     leader_elect: bool = False,
     ca_file: str = "",
     cert_file: str = "",
@@ -33,7 +33,7 @@ def scheduler_configuration(
         url: URL of the extender, such as ``http://127.0.0.1:8888``.
         kubeconfig: path of the scheduler's kubeconfig; empty: in-cluster configuration.
         weight: weight of the extender's scores among the scheduler's own.
-        bind: whether the extender binds pods; the extender needs ``--bind``.
+        bind: whether the extender binds pods, so that no pod is bound without reserved room; the extender needs ``--bind``.
         leader_elect: whether schedulers elect a leader, for several replicas.
         ca_file: CA of an https extender.
         cert_file: the scheduler's client certificate, for an extender that requires one.

@@ -11,7 +11,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from multi_scheduler import upper_nodes
-from multi_scheduler.agent import Agent, AgentContext, load
+from multi_scheduler.agent import Agent, AgentContext, VirtualNode, load
 from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.fit.agent import FitAgent
@@ -43,7 +43,7 @@ class Shared:
         """Create the fit agent, usage stores and feeds; ``run`` fills them.
 
         Without ``bound_pods`` the fit agent runs its own informer, without ``recorder`` the agents write no events, and
-        without ``directory`` no agent finds virtual nodes by name (``AgentContext.cluster_of``).
+        without ``directory`` no agent finds virtual nodes by name (``AgentContext.find_node``).
 
         Raises:
             ConfigError: a setting of the fit agent is wrong.
@@ -53,7 +53,7 @@ class Shared:
         settings = {agent.name: agent.config for agent in config.agents}
         self._fits = FIT in settings
         self._context = AgentContext(
-            FIT, settings.get(FIT, {}), upper, lower, clusters, bound_pods, None, recorder, self._cluster_of
+            FIT, settings.get(FIT, {}), upper, lower, clusters, bound_pods, None, recorder, self._find_node
         )
         self._fit = FitAgent(self._context)
         self.indexes, self.feeds = self._fit.indexes, self._fit.feeds
@@ -100,9 +100,8 @@ class Shared:
         """Return the context of an agent."""
         return replace(self._context, name=config.name, settings=config.config, view=self.view)
 
-    def _cluster_of(self, node: str) -> str | None:
-        found = self._directory.find(node, None) if self._directory is not None else None
-        return found.cluster if found is not None else None
+    def _find_node(self, name: str) -> VirtualNode | None:
+        return self._directory.find(name, None) if self._directory is not None else None
 
     def unready(self) -> str | None:
         """Return why the view is not filled yet; None if it is filled or not used."""

@@ -70,13 +70,14 @@ class Extender:
         """Return the nodes that no agent rejects, and the first reason for each rejected node.
 
         Raises:
-            NotReadyError: the virtual nodes have not been listed yet.
+            NotReadyError: the virtual nodes have not been listed yet, or the scheduler must ask again soon.
         """
         virtual = await self._virtual(asked.names, asked.nodes)
         left = list(virtual.values())
         uid = asked.pod["metadata"].get("uid", "")
         self._decisions.begin(uid)
         failed: dict[str, str] = {}
+        transient = ""
         bar = self._bars_real_nodes(asked.pod)
         unresolvable = {name: bar for name in asked.names if bar and name not in virtual}
         for weighted in self.agents:
@@ -85,6 +86,7 @@ class Extender:
             rejected, unusable = await _ask(left, partial(weighted.agent.filter, asked.pod))
             reasons = {**rejected.resolvable, **rejected.unresolvable, **unusable}
             self._decisions.rejected(uid, weighted.name, weighted.weight, reasons)
+            transient = transient or rejected.transient
             failed.update(rejected.resolvable)
             unresolvable.update(rejected.unresolvable)
             unresolvable.update(unusable)
@@ -95,6 +97,8 @@ class Extender:
             except Exception as error:  # noqa: BLE001 - the answer is known, and a lower cluster may send anything
                 malformed.note(left[0].cluster if left else "none", error)
         passing = [name for name in asked.names if name not in failed and name not in unresolvable]
+        if transient and not passing:
+            raise NotReadyError(transient)
         return Filtered(passing, failed, unresolvable)
 
     async def prioritize(self, asked: Candidates) -> dict[str, float]:
@@ -145,12 +149,16 @@ class Extender:
             if node is None and bar:
                 continue
             uids = found.uids if node is None else await self._chosen(pod, node, found.uids)
-            if uids is not None:
+            if uids:  # kube-scheduler fails the whole call if a node has no victims
                 kept[name] = replace(found, uids=uids)
         return kept
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> str:
         """Bind a pod; return the error, or an empty string."""
+        for weighted in self.agents:
+            if bar := weighted.agent.bars_binding(uid, node):
+                self._log.info("not bound", pod=f"{namespace}/{name}", node=node, error=bar)
+                return bar
         found = {key: value for one in self.agents for key, value in one.agent.annotations(uid, node).items()}
         # The API server copies the Binding's annotations to the pod, so the virtual node sees them with the node name.
         body = {

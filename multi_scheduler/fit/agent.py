@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from controller_runtime import log
 from controller_runtime.api import names
 from controller_runtime.objects import Object
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
+from multi_scheduler.fit.accounting import Accounting
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_requirements import Demand
-from multi_scheduler.fit.cluster.scoring import Prediction, predict, score
-from multi_scheduler.fit.feeds.cluster_feed import Feed
-from multi_scheduler.fit.groups.group_filter import UNREADABLE, GroupFilter
+from multi_scheduler.fit.cluster.scoring import Prediction, score
+from multi_scheduler.fit.feeds.cluster_feed import Feed, LowerPod
+from multi_scheduler.fit.groups.group_filter import GroupFilter
 from multi_scheduler.fit.groups.planning import Planner
 from multi_scheduler.fit.growing import Growing, pools
 from multi_scheduler.fit.growth.future_nodes import FutureNodes
 from multi_scheduler.fit.judge import Judge
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations import preemption as choosing
-from multi_scheduler.fit.reservations.bound_pods import BoundPods
-from multi_scheduler.fit.reservations.reservations import Place, Reservations
+from multi_scheduler.fit.reservations.attempts import Attempts
+from multi_scheduler.fit.reservations.bound_pods import BoundPods, node_of
+from multi_scheduler.fit.reservations.reservations import RECENT_SECONDS, Place, Reservations, Stage
 from multi_scheduler.fit.settings import FitSettings
 
 _SETTLE_SECONDS = 2.0
 """Seconds that a filter call waits for the release of other pods' reservations before it rejects all nodes."""
 _SWEEP = 1.0
 _KEPT_JUDGEMENTS = 1000
-_ADOPTION_SECONDS = 0.02
-"""Seconds that a filter call may spend on pods that other schedulers bound; the next call continues."""
 
 
 class FitAgent(Agent):
@@ -51,36 +52,64 @@ class FitAgent(Agent):
             cluster: FutureNodes(pools(context.clusters.get(cluster)), index, _now, self._settings.devices)
             for cluster, index in self.indexes.items()
         }
-        self.reservations = Reservations(self.indexes, self.admissions, self.futures, clock=_now)
+        self.reservations = Reservations(
+            self.indexes,
+            self.admissions,
+            self.futures,
+            clock=_now,
+            lost=self._lost,
+            lower=self._settings.lower,
+        )
         self.feeds = {
             cluster: Feed(
                 client,
                 self.indexes[cluster],
                 self.admissions[cluster],
-                arrived=self.reservations.arrived,
-                seen=self._seen_below,
-                unseen=self.reservations.release,
+                changed=partial(self._lower_changed, cluster),
             )
             for cluster, client in context.lower.items()
         }
         self._judge = Judge(
-            self._settings, context.clusters, self.indexes, self.admissions, self.feeds, self.futures
+            self._settings,
+            context.clusters,
+            self.indexes,
+            self.admissions,
+            self.feeds,
+            self.futures,
+            self.reservations.entries,
         )
-        self._bound_pods = BoundPods(context, bound=self._bound_above, gone=self.reservations.release)
+        self._find_node = context.find_node
+        self._known_nodes: dict[str, VirtualNode] = {}
+        """Virtual nodes that the scheduler offered."""
+        self._bound_pods = BoundPods(context, changed=self._bound_changed, gone=self._gone)
         self._growing = Growing(
-            self.futures, self.feeds, self.reservations, self._bound_pods, context.recorder
+            self.futures, self.feeds, self.reservations, self._bound_pods, context.recorder, self._lower_node
+        )
+        self.accounting = Accounting(
+            self._node,
+            self._judge,
+            self.indexes,
+            self.feeds,
+            self.reservations,
+            self._bound_pods,
+            self._growing,
+            context.recorder,
+        )
+        self.attempts = Attempts(
+            context.upper, self.reservations, self.accounting.nominated, self._deleted_pending
         )
         grow = self._judge.grow if any(self.futures.values()) else None
         planner = Planner(self.judge, self.reservations, self.indexes, self._settings.score, grow)
-        self.groups = GroupFilter(context.upper, planner, self.feeds, self._bound_pods)
-        self._log = log.get_logger(component="fit")
+        self.groups = GroupFilter(
+            context.upper, planner, self.accounting.index_keys, self._bound_pods, self.attempts
+        )
         self.judged: dict[str, dict[str, Prediction]] = {}
         """Predictions of filter calls by pod UID and virtual node, until the pod is bound."""
 
     async def run(self) -> None:
         """Follow the upper pods and all lower clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for work in (self._bound_pods.run, self.groups.members.run, self._sweeping):
+            for work in (self._bound_pods.run, self.groups.members.run, self.attempts.run, self._sweeping):
                 group.create_task(work())
             for feed in self.feeds.values():
                 group.create_task(feed.run())
@@ -95,26 +124,32 @@ class FitAgent(Agent):
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Reject every virtual node without a lower node for the pod, or without room for the pod's group."""
+        uid = pod["metadata"].get("uid", "")
+        self._known_nodes |= {node.name: node for node in nodes}
+        if (bound := self._bound_pods.get(uid)) is not None or self.reservations.stage(uid) is Stage.BOUND:
+            # The scheduler asks again if it has lost the answer to its binding. The reservation stays as it is.
+            name = node_of(bound) if bound is not None else self.reservations.bound_to(uid)
+            text = f"the pod is bound to node {name} already"
+            return Rejections({}, {node.name: text for node in nodes if node.name != name})
         if (group := self.groups.group(pod)) is None:
             return await self._filter_alone(pod, nodes)
         verdict = await self.groups.filter(pod, nodes, group)
         if verdict.alone is not None:
             found = await self._filter_alone(pod, verdict.alone)
-            return Rejections(found.resolvable, {**found.unresolvable, **verdict.rejections.unresolvable})
-        self._remember(pod["metadata"].get("uid", ""), dict(verdict.judged))
+            return replace(found, unresolvable={**found.unresolvable, **verdict.rejections.unresolvable})
+        self._remember(uid, dict(verdict.judged))
         return verdict.rejections
 
     async def _filter_alone(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
-        uid = pod["metadata"].get("uid", "")
-        # Release the reservation of an earlier attempt first, so that it does not block the pod itself.
-        self.reservations.release(uid)
+        uid, priority = pod["metadata"].get("uid", ""), pod["spec"].get("priority") or 0
         deadline = _now() + _SETTLE_SECONDS
         while True:
-            found = self.judge(pod, nodes)
+            found = self._judge_alone(pod, nodes, uid, priority)
             if found.rejected < len(nodes):
                 break
             # Other pods hold reservations in several clusters and will use only one, so wait until the rest is released.
-            until = deadline if self._may_change(uid, found.retryable) else min(deadline, found.counted_by)
+            may_change = self._may_change(uid, found.retryable, at_most=_SETTLE_SECONDS)
+            until = deadline if may_change else min(deadline, found.counted_by)
             if until <= (now := _now()):
                 break
             await self.reservations.wait(until - now)
@@ -122,8 +157,30 @@ class FitAgent(Agent):
             self._judge.grow(nodes, found)
         self._remember(uid, found.judged)
         # Reserve before other agents answer, so that a concurrent call does not count on the same room.
-        self.reservations.reserve(uid, found.places)
-        return Rejections(found.resolvable, found.unresolvable)
+        if found.places:
+            seconds = self.attempts.begin(pod)
+            self.reservations.reserve(uid, found.places, priority=priority, seconds=seconds)
+        elif self.reservations.stage(uid) is not Stage.NOMINATED:  # preempted pods may not have ended yet
+            self.reservations.release(uid)
+        transient = self._transient(uid, priority, found) if found.rejected == len(nodes) else ""
+        return Rejections(found.resolvable, found.unresolvable, transient)
+
+    def _judge_alone(
+        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], uid: str, priority: int
+    ) -> Judgement:
+        """Predict the pod's lower nodes as if its own reservation of an earlier attempt did not exist."""
+        unfinished = self._prepare(nodes)
+        with self.reservations.without_own(uid, priority):
+            return self._judge_prepared(pod, nodes, unfinished)
+
+    def _transient(self, uid: str, priority: int, found: Judgement) -> str:
+        """Return why no node passes now but one may in a few seconds; empty: the rejections stay right."""
+        recent = self._may_change(uid, found.retryable, at_most=RECENT_SECONDS)
+        if recent or (priority <= 0 and self._may_change(uid, found.retryable)):
+            return "room is reserved for pods that are being bound and may not use it"
+        if found.unknown and not found.resolvable:
+            return next(text for name, text in found.unresolvable.items() if name in found.unknown)
+        return ""
 
     def _remember(self, uid: str, judged: dict[str, Prediction]) -> None:
         self.judged.pop(uid, None)  # so that the newest predictions are last
@@ -137,7 +194,8 @@ class FitAgent(Agent):
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
         """Keep the pod's reservations only on nodes that the scheduler may still choose."""
         uid = pod["metadata"].get("uid", "")
-        if self.groups.held.node(uid) is None:  # otherwise the group keeps its room
+        is_held = self.groups.held.node(uid) is not None  # the group keeps its room
+        if not is_held and self.reservations.stage(uid) is Stage.TENTATIVE:
             self.reservations.narrow(uid, {node.name for node in passing})
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
@@ -156,13 +214,15 @@ class FitAgent(Agent):
         feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
         if feed is None or index is None or feed.trouble():
             return victims if self._settings.unreachable == "Pass" else None
+        self._known_nodes[node.name] = node
+        self.accounting.prepare(node.cluster)
         priority, uid = pod["spec"].get("priority") or 0, pod["metadata"].get("uid", "")
         if self.groups.held.node(uid) is not None:
             return None  # its room is reserved, even if ``standing`` needs none while members are being bound
         bound = [
             (one, choosing.Mirrored(one.uid, key, (one.spec or {}).get("priority") or 0))
             for one in self._bound_pods.on(node.name)
-            for key in self._keys(feed, one.uid, node)
+            for key in self.accounting.index_keys(one.uid, node)
         ]
         candidates = [
             found
@@ -176,108 +236,124 @@ class FitAgent(Agent):
             if standing.needed:
                 ending = [at.key for one, at in bound if one.metadata.deletion_timestamp is not None]
                 return self.groups.eviction.preempt(standing, node, candidates, ending)
-        self.reservations.release(uid)  # an earlier attempt must not block the pod
         gated = self._judge.gates[node.cluster].judge(pod, node)
         if gated.refusal:
             return None
         wanted = self._judge.demand(gated, node)
-        keys = [key for one in victims for key in self._keys(feed, one, node)]
-        if choosing.suffices(index, wanted, keys):
-            return victims
-        return choosing.choose(index, wanted, candidates) or None
-
-    def _keys(self, feed: Feed, uid: str, node: VirtualNode) -> list[str]:
-        """Return the index keys of an upper pod: the UID of its lower pod, and the key of its reservation."""
-        return [key for key in (feed.lower_uid.get(uid, ""), f"{uid}@{node.name}") if key]
+        with self.reservations.without_own(uid, priority):
+            keys = [key for victim in victims for key in self.accounting.index_keys(victim, node)]
+            chosen = (
+                victims
+                if choosing.suffices(index, wanted, keys)
+                else choosing.choose(index, wanted, candidates)
+            )
+            if not chosen:
+                return None
+            leaving = {at.key for one, at in bound if one.uid in chosen or one.metadata.deletion_timestamp}
+            place = choosing.place_without(index, wanted, leaving)
+        if place:
+            self.reservations.hold_for_preemption(
+                uid,
+                node.name,
+                Place(node.cluster, wanted, place, gated.charge, awaits=frozenset(leaving)),
+                priority=priority,
+            )
+        return chosen
 
     def annotations(self, uid: str, node: str) -> Mapping[str, str]:
         """Return annotations for the domain of the pod's group and, with ``passNode``, for the reserved lower node."""
-        chosen = self.reservations.place(uid, node) if self._settings.pass_node else ""
+        chosen = self.reservations.prefer(uid, node) if self._settings.pass_node else ""
         domain = self.groups.members.annotations(uid)
         return {**domain, **({names.ANNOTATION_PREFERRED_NODE: chosen} if chosen else {})}
+
+    def bars_binding(self, uid: str, node: str) -> str:
+        """Return that a pod's room is no longer reserved, for example after a restart; empty: the pod may be bound."""
+        virtual, pod = self._node(node), self._bound_pods.get(uid)
+        if virtual is None or virtual.cluster not in self.feeds or self.reservations.has_room(uid, node):
+            return ""
+        if pod is not None and node_of(pod) == node:
+            return ""  # the scheduler has lost the answer to the binding
+        if self._settings.unreachable == "Pass" and self.feeds[virtual.cluster].trouble():
+            return ""
+        return f"no room is reserved for the pod on {node} any more; the scheduler tries again"
 
     def bound(self, uid: str, node: str) -> None:
         """Mark the reservation as bound, because the extender itself bound the pod."""
         self.reservations.bind(uid, node)
 
-    def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
+    def judge(
+        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], *, moves_others: bool = True
+    ) -> Judgement:
         """Predict the pod's lower node behind each virtual node, or the reason for rejection, without reserving room."""
-        self._adopt(nodes)
-        return self._judge.judge(pod, nodes)
+        unfinished = self._prepare(nodes) if moves_others else {}
+        return self._judge_prepared(pod, nodes, unfinished, moves_others=moves_others)
 
-    def _may_change(self, uid: str, retryable: Sequence[tuple[str, Demand | None]]) -> bool:
-        """Report whether the pod may fit when tentative reservations of other pods are released."""
+    def _judge_prepared(
+        self,
+        pod: Mapping[str, Any],
+        nodes: Sequence[VirtualNode],
+        unfinished: Mapping[str, str],
+        *,
+        moves_others: bool = True,
+    ) -> Judgement:
+        known = [node for node in nodes if node.cluster not in unfinished]
+        found = self._judge.judge(pod, known, moves_others=moves_others)
+        for node in nodes:
+            if node.cluster in unfinished:
+                found.unresolvable[node.name] = unfinished[node.cluster]
+                found.unknown.add(node.name)
+        return found
+
+    def _prepare(self, nodes: Sequence[VirtualNode]) -> dict[str, str]:
+        """Count all bound pods of these nodes' clusters; return reasons by cluster where this is unfinished."""
+        self._known_nodes |= {node.name: node for node in nodes}
+        found = {cluster: self.accounting.prepare(cluster) for cluster in {node.cluster for node in nodes}}
+        return {cluster: why for cluster, why in found.items() if why}
+
+    def _may_change(
+        self, uid: str, retryable: Sequence[tuple[str, Demand | None]], *, at_most: float = math.inf
+    ) -> bool:
+        """Report whether the pod may fit when tentative reservations of other pods up to this age are released."""
         for cluster, wanted in retryable:
-            keys = self.reservations.tentative(cluster, besides=uid)
+            keys = self.reservations.tentative(cluster, besides=uid, at_most=at_most)
             if keys and (wanted is None or choosing.suffices(self.indexes[cluster], wanted, keys)):
                 return True
         return False
 
-    def _bound_above(self, pod: Object) -> bool:
-        """Handle a newly bound upper pod; return whether its lower pod or a reservation counts its room."""
-        self.judged.pop(pod.uid, None)
-        self.groups.members.bound(pod.uid)
-        if any(pod.uid in feed.visible for feed in self.feeds.values()):
-            self.reservations.release(pod.uid)
-            return True
-        node = (pod.spec or {}).get("nodeName", "")
-        is_reserved = self.reservations.bind(pod.uid, node)
-        self._growing.bound(pod, node)
-        return is_reserved
+    # --- changes ------------------------------------------------------------------------------------
 
-    def _seen_below(self, uid: str) -> None:
-        self._growing.landed(uid)
-        # The feed skips ``arrived`` if the first event of a pod has a node.
-        self.reservations.arrived(uid, has_node=True)
-        self.reservations.release(uid)
-        self._bound_pods.accounted(uid)
+    def _bound_changed(self, pod: Object, *, is_new: bool) -> None:
+        if is_new:
+            self.judged.pop(pod.uid, None)
+            self.groups.members.bound(pod.uid)
+            self.attempts.bound(pod.uid)
+        self.accounting.pod_changed(pod, is_new=is_new)
 
-    def _adopt(self, nodes: Sequence[VirtualNode]) -> None:
-        """Reserve room for pods that other schedulers bound to these nodes, because they will need room in the lower cluster.
+    def _gone(self, uid: str) -> None:
+        self.accounting.pod_gone(uid)
 
-        Any tenant can create such pods with ``spec.nodeName``, so errors caused by their content are logged, and the time
-        spent on them is limited.
-        """
-        known = {node.name: node for node in nodes}
-        deadline = time.perf_counter() + _ADOPTION_SECONDS
-        for pod in self._bound_pods.unaccounted(known.keys()):
-            node = known[(pod.spec or {})["nodeName"]]
-            feed = self.feeds.get(node.cluster)
-            if feed is None or feed.trouble():
-                continue
-            self._bound_pods.accounted(pod.uid)
-            try:
-                self._adopt_one(pod, node, feed)
-            except UNREADABLE as error:
-                self._log.warning("no room reserved for a bound pod", pod=pod.key, error=repr(error))
-            if time.perf_counter() > deadline:
-                break
+    def _deleted_pending(self, uid: str) -> None:
+        self.groups.held.deleted(uid)
+        self.judged.pop(uid, None)
 
-    def _adopt_one(self, pod: Object, node: VirtualNode, feed: Feed) -> None:
-        gated = self._judge.gates[node.cluster].judge(pod.to_dict(), node)
-        has_arrived = pod.uid in feed.lower_uid
-        if gated.refusal and not has_arrived:
-            return  # the lower pod is never created, or only after another pod is gone
-        index, wanted = self.indexes[node.cluster], self._judge.demand(gated, node)
-        charge = None if has_arrived else gated.charge
-        found = Judgement(lacking={node.name: (wanted, charge)})
-        if slots := index.feasible(wanted):
-            place = predict(index, wanted, slots, self._settings.lower).place
-            found.places[node.name] = Place(node.cluster, place, charge)
-        else:
-            self._judge.grow([node], found)
-        if found.places:
-            self.reservations.reserve(pod.uid, found.places)
-            self.reservations.bind(pod.uid, node.name)
-            if has_arrived:
-                self.reservations.arrived(pod.uid)
-            self._growing.bound(pod, node.name)
+    def _lower_changed(self, cluster: str, uid: str, key: str, lower: LowerPod | None) -> None:
+        self.accounting.lower_changed(cluster, uid, key, lower)
+
+    def _lower_node(self, uid: str, cluster: str) -> str:
+        return self.accounting.lower_node(uid, cluster)
+
+    def _lost(self, uid: str, node: str) -> None:
+        self.accounting.report(uid, node)
+
+    def _node(self, name: str) -> VirtualNode | None:
+        return self._find_node(name) or self._known_nodes.get(name)
 
     def sweep(self) -> None:
-        """Release expired reservations, and drop the oldest predictions above the limit."""
+        """Release expired reservations, place the others again, and drop the oldest predictions above the limit."""
         self.reservations.expire()
         self._growing.expire()
         self.groups.sweep()
+        self.accounting.sweep(list(self.indexes))
         for uid in list(self.judged)[: max(0, len(self.judged) - _KEPT_JUDGEMENTS)]:
             del self.judged[uid]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -50,6 +50,8 @@ class Growing:
     bound_pods: BoundPods
     recorder: EventRecorder | None
     """Writes events about the pods; None: no events."""
+    lower_node: Callable[[str, str], str]
+    """Returns the lower node of an upper pod, given its UID and a lower cluster; empty: none."""
 
     def __post_init__(self) -> None:
         self._log = log.get_logger(component="fit")
@@ -68,10 +70,10 @@ class Growing:
     def landed(self, uid: str) -> None:
         """Note that a lower pod has a lower node, which may not be the one that was reserved."""
         if self._futures:
-            self.reservations.landed(uid, partial(self._lower_node, uid))
+            self.reservations.landed(uid, partial(self.lower_node, uid))
 
     def expire(self) -> None:
-        """Release the reservations on nodes that were not added in time, with an event for each pod.
+        """Take the reservations from nodes that were not added in time, with an event for each pod.
 
         Without a lower pod, the autoscaler had no reason to add the node, so nothing is reported.
         """
@@ -80,7 +82,7 @@ class Growing:
                 if failure.seconds:
                     self._report(cluster, failure)
                 for key in failure.keys:
-                    self.reservations.release(key.partition("@")[0])
+                    self.reservations.not_added(key)
             for shape, number in futures.expected().items():
                 _EXPECTED.labels(cluster, shape).set(number)
 
@@ -99,10 +101,6 @@ class Growing:
             for pod in self.bound_pods.on(node):
                 if pod.uid in uids:
                     self.recorder.event(pod, "Warning", _NOT_ADDED, text)
-
-    def _lower_node(self, uid: str, cluster: str) -> str:
-        placed = self._futures[cluster].real.placed(self.feeds[cluster].lower_uid.get(uid, ""))
-        return placed.node if placed is not None else ""
 
     def _node_changed(self, cluster: str, name: str, _annotations: Mapping[str, str]) -> None:
         self.reservations.moved(

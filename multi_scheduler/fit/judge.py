@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +17,19 @@ from multi_scheduler.fit.admission.gate import AdmissionGate, Allowed, GateResul
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.limits import TooManyRequirementsError
+from multi_scheduler.fit.cluster.pod_info import placed_on
 from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
-from multi_scheduler.fit.cluster.scoring import predict
+from multi_scheduler.fit.cluster.scoring import Prediction, predict
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.growth.future_nodes import FutureNodes
 from multi_scheduler.fit.judgement import Judgement
+from multi_scheduler.fit.reservations import placing
+from multi_scheduler.fit.reservations.placing import Entry, Work
 from multi_scheduler.fit.reservations.reservations import Place
 from multi_scheduler.fit.settings import FitSettings
+
+_NEW = ""
+"""Index key of the pod that is judged, during the search for room."""
 
 
 @dataclass(eq=False)
@@ -37,6 +43,8 @@ class Judge:
     feeds: Mapping[str, Feed]
     """By lower cluster; virtual nodes of clusters without a feed pass."""
     futures: Mapping[str, FutureNodes]
+    entries: Callable[[str], Collection[Entry]] = lambda _cluster: ()
+    """Returns the reservations in a lower cluster, which may make way for a pod."""
 
     def __post_init__(self) -> None:
         allowed = Allowed()
@@ -50,18 +58,22 @@ class Judge:
             for cluster, admission in self.admissions.items()
         }
 
-    def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
+    def judge(
+        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], *, moves_others: bool = True
+    ) -> Judgement:
         """Predict the pod's lower node behind each virtual node, or the reason for rejection.
 
-        Malformed data of a lower cluster rejects only the nodes of this cluster.
+        Malformed data of a lower cluster rejects only the nodes of this cluster. With ``moves_others``, other reservations
+        may make way for the pod.
         """
         found = Judgement()
         demands: dict[Any, Demand] = {}
         text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
         differs = bool(claim_names(pod)) or cluster_selector.UPPER_TERMS in text
+        work = Work() if moves_others else None
         for node in nodes:
             try:
-                self._judge_node(pod, node, found, demands, differs=differs)
+                self._judge_node(pod, node, found, demands, work, differs=differs)
             except TooManyRequirementsError as error:
                 found.unresolvable[node.name] = str(error)
             except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
@@ -74,6 +86,7 @@ class Judge:
         node: VirtualNode,
         found: Judgement,
         demands: dict[Any, Demand],
+        work: Work | None,
         *,
         differs: bool,
     ) -> None:
@@ -89,6 +102,7 @@ class Judge:
                 found.unresolvable[node.name] = (
                     f"lower cluster {node.cluster} cannot be looked into: {trouble}"
                 )
+                found.unknown.add(node.name)
             return
         gated = self.gates[node.cluster].judge(pod, node)
         if gated.refusal:
@@ -106,13 +120,25 @@ class Judge:
         index = self.indexes[node.cluster]
         if slots := index.feasible(wanted, rejections):
             predicted = found.judged[node.name] = predict(index, wanted, slots, self.settings.lower)
-            found.places[node.name] = Place(node.cluster, predicted.place, gated.charge)
+            found.places[node.name] = _place(node, wanted, predicted.place.node, gated)
+        elif (moves := self._make_room(node.cluster, wanted, work)) is not None:
+            lower = moves.pop(_NEW)
+            found.judged[node.name] = Prediction(placed_on(lower, wanted), 0.0, [lower], wanted)
+            found.places[node.name] = replace(_place(node, wanted, lower, gated), moves=moves)
         else:
             sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), rejections)}"
             rejected = found.resolvable if reasons.is_resolvable(rejections) else found.unresolvable
             rejected[node.name] = sentence
             found.retryable.append((node.cluster, wanted))
-            found.lacking[node.name] = wanted, gated.charge
+            found.lacking[node.name] = wanted, gated
+            if work is not None and work.is_spent:
+                found.unknown.add(node.name)
+
+    def _make_room(self, cluster: str, wanted: Demand, work: Work | None) -> dict[str, str] | None:
+        """Return lower nodes by key for a pod (``_NEW``) and for reservations that make way for it; None: no arrangement."""
+        if work is None or work.is_spent:
+            return None
+        return placing.make_room(self.indexes[cluster], Entry(_NEW, wanted), self.entries(cluster), work)
 
     def grow(self, nodes: Sequence[VirtualNode], found: Judgement) -> None:
         """Add to a result without places the best node that a lower cluster may add, and reasons where no new node helps."""
@@ -121,21 +147,21 @@ class Judge:
             futures = self.futures.get(node.cluster)
             if not futures or node.name not in found.lacking:
                 continue
-            wanted, charge = found.lacking[node.name]
+            wanted, gated = found.lacking[node.name]
             if (offer := futures.offer(wanted)) is not None:
-                offers.append((offer.rank, node.name, node.cluster, offer, wanted, charge))
+                offers.append((offer.rank, node.name, node, offer, wanted, gated))
             else:
                 for rejected in (found.resolvable, found.unresolvable):
                     if node.name in rejected:
                         rejected[node.name] += f"; {futures.why_not(wanted)}"
         if offers:
-            _, name, cluster, offer, wanted, charge = min(offers, key=lambda one: one[:2])
+            _, name, node, offer, wanted, gated = min(offers, key=lambda one: one[:2])
             predicted = replace(
-                predict(self.futures[cluster].index, wanted, [offer.slot], self.settings.lower),
+                predict(self.futures[node.cluster].index, wanted, [offer.slot], self.settings.lower),
                 price=offer.kind.shape.price,
             )
             found.judged[name] = predicted
-            found.places[name] = Place(cluster, predicted.place, charge, is_future=True)
+            found.places[name] = replace(_place(node, wanted, predicted.place.node, gated), is_future=True)
             found.resolvable.pop(name, None)
             found.unresolvable.pop(name, None)
 
@@ -157,3 +183,7 @@ class Judge:
             pool=node.pool,
             volumes=volumes,
         )
+
+
+def _place(node: VirtualNode, wanted: Demand, lower: str, gated: GateResult) -> Place:
+    return Place(node.cluster, wanted, lower, gated.charge, can_prefer=gated.can_prefer)

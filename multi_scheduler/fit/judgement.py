@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from multi_scheduler.fit.admission.quotas import Charge
+from multi_scheduler.fit.admission.gate import GateResult
 from multi_scheduler.fit.cluster.pod_requirements import Demand
 from multi_scheduler.fit.cluster.scoring import Prediction
 from multi_scheduler.fit.reservations.reservations import Place
@@ -22,9 +22,10 @@ class Judgement:
     """Lower clusters where a retry may succeed, with the pod's demand if room was lacking, or None if a quota refused."""
     counted_by: float = 0.0
     """Time by which the quota controller recounts the refusing quotas, by the event loop's clock; 0: none is due."""
-
-    lacking: dict[str, tuple[Demand, Charge | None]] = field(default_factory=dict)
-    """By virtual node where only room is lacking: what the pod needs, and what it adds to quotas."""
+    lacking: dict[str, tuple[Demand, GateResult]] = field(default_factory=dict)
+    """By virtual node where only room is lacking: what the pod needs, and its admission."""
+    unknown: set[str] = field(default_factory=set)
+    """Rejected virtual nodes that may have room: the lower cluster is not known well enough now."""
 
     @property
     def rejected(self) -> int:

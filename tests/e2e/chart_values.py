@@ -68,7 +68,7 @@ _OF_COMPONENT: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "swarm": {"enabled": (True,), "goneAfter": ("2m",)},
     "multiScheduler": {
         "enabled": (False,),
-        "bind": (True,),
+        "bind": (False,),
         "weight": (9,),
         "scheduler": ({"enabled": True, "name": "mine"},),
         "tls": ({"enabled": False}, {"clientNames": ["a"]}),

@@ -126,7 +126,7 @@ async def start_annotator(sandbox: Sandbox, *flags: str, name: str = "annotator"
 async def start_multi_scheduler(
     sandbox: Sandbox,
     *flags: str,
-    bind: bool = False,
+    bind: bool = True,
     tls: bool = False,
     clusters: Mapping[str, Mapping[str, Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -137,7 +137,7 @@ async def start_multi_scheduler(
     Args:
         sandbox: the clusters.
         flags: further flags of the multi-scheduler.
-        bind: whether the extender also binds pods.
+        bind: whether the extender also binds pods, which passes reserved lower nodes on.
         tls: whether scheduler and extender authenticate with certificates that the multi-scheduler creates.
         clusters: further configuration of lower clusters, by their names, such as their policies.
         settings: further configuration, such as agents.

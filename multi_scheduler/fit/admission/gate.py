@@ -11,7 +11,7 @@ from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.api.overrides.applying import CompiledOverride, OverrideSet, applied
 from controller_runtime.api.pod.eligibility import Eligibility
 from controller_runtime.api.pod.groups import group_of
-from controller_runtime.api.pod.lower_spec import lower_spec
+from controller_runtime.api.pod.lower_spec import lower_spec, preferred_node
 from controller_runtime.api.policy.rules import Effective, PolicySet
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig
@@ -40,6 +40,8 @@ class GateResult:
     """The lower cluster's policy for the pod's upper namespace; None: the virtual node refuses the pod."""
     overrides: tuple[CompiledOverride, ...] = ()
     """The overrides of the lower cluster that were applied to the pod."""
+    can_prefer: bool = False
+    """Whether the policy lets the lower pod prefer a lower node by name."""
 
 
 class Allowed:
@@ -117,7 +119,18 @@ class AdmissionGate:
             counted_by=admitted.counted_by,
             rules=rules,
             overrides=overrides,
+            can_prefer=bool(preferred_node({names.ANNOTATION_PREFERRED_NODE: "x"}, rules)),
         )
+
+    def preferred_node(self, pod: Mapping[str, Any]) -> str:
+        """Return the lower node that the lower pod of an upper pod prefers; empty: none."""
+        metadata = pod["metadata"]
+        rules = self._policy.of(metadata.get("namespace", ""))
+        return preferred_node(metadata.get("annotations") or {}, rules)
+
+    def lower_key(self, namespace: str, name: str) -> str:
+        """Return namespace/name of the lower pod of an upper pod. Other lower pods are never taken for it."""
+        return f"{self._map(namespace)}/{name}"
 
     def _namespace_refusal(self, namespace: str, above: str) -> str:
         """Return why the virtual node would not use an existing lower namespace for an upper one; empty: it would.

@@ -53,6 +53,8 @@ class ClusterIndex:
         """Increases when a node is added or removed, or its labels, taints or cordon change."""
         self.changes = 0
         """Increases with every change of nodes, pods and reservations."""
+        self.touched: set[str] = set()
+        """Names of the nodes whose own state or pods changed; who places reservations checks them and clears the set."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -69,6 +71,7 @@ class ClusterIndex:
             self._nodes_changed()
         elif old.allocatable == fresh.allocatable:
             return
+        self.touched.add(fresh.name)
         if slot is None:
             slot = self._take_slot(fresh.name)
         self._nodes[slot] = fresh
@@ -94,6 +97,7 @@ class ClusterIndex:
         for devices in self.devices.values():
             devices.reset(slot, 0, ())
         self._empty.append(slot)
+        self.touched.add(name)
         self._nodes_changed()
 
     def _withdraw(self, node: Node) -> None:
@@ -240,6 +244,11 @@ class ClusterIndex:
     def slot(self, name: str) -> int | None:
         """Return the slot of a node; None: unknown."""
         return self._slots.get(name)
+
+    @property
+    def has_anti_affinity(self) -> bool:
+        """Report whether a placed pod or reservation repels other pods."""
+        return bool(self._with_anti_affinity)
 
     def pods(self) -> Iterable[tuple[str, Placed]]:
         """Return all placements, by UID."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from multi_scheduler.fit.cluster.pod_requirements import Port, Term
+from multi_scheduler.fit.cluster.pod_requirements import Demand, Port, Term
 
 
 @dataclass(slots=True, eq=False)
@@ -27,3 +27,15 @@ class Placed:
     """Limits of cpu and memory that are above the requests."""
     since: float = math.inf
     """When the lower scheduler bound the pod, in seconds since the epoch. Infinite for reservations."""
+
+
+def placed_on(node: str, wanted: Demand) -> Placed:
+    """Return a reservation of room on a lower node for a pod with these requirements."""
+    return Placed(
+        node=node,
+        requests=wanted.requests,
+        ports=wanted.ports,
+        namespace=wanted.namespace,
+        labels=wanted.labels,
+        anti_affinity=wanted.anti_affinity,
+    )

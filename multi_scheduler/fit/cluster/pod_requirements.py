@@ -61,7 +61,9 @@ class Demand:
     """A pod's scheduling requirements."""
 
     uid: str
+    name: str
     namespace: str
+    """The lower namespace."""
     labels: Mapping[str, str]
     requests: Mapping[str, int]
     """By resource, including ``pods``; cpu in millicores, all else in base units. Without zeros."""
@@ -128,6 +130,7 @@ def demand(
     requests = {**pod_resources.pod_requests(above), "pods": 1}
     return Demand(
         uid=metadata.get("uid", ""),
+        name=metadata.get("name", ""),
         namespace=metadata.get("namespace", ""),
         labels=metadata.get("labels") or {},
         requests={name: count for name, count in requests.items() if count > 0},

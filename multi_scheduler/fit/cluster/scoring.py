@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_info import Placed, placed_on
 from multi_scheduler.fit.cluster.pod_requirements import Demand
 
 Strategy = Literal["BestFit", "Spread", "BinPack"]
@@ -57,15 +57,7 @@ def predict(
         rooms = [-sum(shares) for shares in zip(*left, *more, strict=True)]
     order = sorted(range(len(rooms)), key=rooms.__getitem__, reverse=True)
     likely = [index.name(looked_at[one]) for one in order[:_KEPT]]
-    place = Placed(
-        node=likely[0],
-        requests=wanted.requests,
-        ports=wanted.ports,
-        namespace=wanted.namespace,
-        labels=wanted.labels,
-        anti_affinity=wanted.anti_affinity,
-    )
-    return Prediction(place, min(map(max, *left)), likely, wanted)
+    return Prediction(placed_on(likely[0], wanted), min(map(max, *left)), likely, wanted)
 
 
 def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy) -> float:

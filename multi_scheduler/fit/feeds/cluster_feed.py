@@ -31,6 +31,20 @@ _LOOK = 10.0
 _PING = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class LowerPod:
+    """A lower pod that names an upper pod in its label. Only the pod with the expected name is the upper pod's."""
+
+    uid: str
+    node: str
+    """The lower node; empty: none yet."""
+    is_finished: bool = False
+
+
+Changed = Callable[[str, str, LowerPod | None], None]
+"""Called when a lower pod changes: UID of the upper pod in its label, its own namespace/name, and the pod; None: deleted."""
+
+
 @dataclass(eq=False)
 class Feed:
     """Informers of one lower cluster."""
@@ -38,16 +52,9 @@ class Feed:
     client: Client
     index: ClusterIndex
     admission: Admission
-    arrived: Callable[[str], None]
-    """Called with the UID of an upper pod when its lower pod exists."""
-    seen: Callable[[str], None]
-    """Called with the UID of an upper pod when its lower pod is on a lower node, or finished."""
-    unseen: Callable[[str], None]
-    """Called with the UID of an upper pod when its lower pod is deleted."""
-    visible: set[str] = field(default_factory=set)
-    """UIDs of upper pods with a lower pod on a lower node."""
-    lower_uid: dict[str, str] = field(default_factory=dict)
-    """UID of an upper pod → UID of its lower pod, if that has not finished."""
+    changed: Changed
+    _lower: dict[str, dict[str, LowerPod]] = field(default_factory=dict)
+    """By UID of the upper pod and namespace/name. A lower user may write any UID into the label of an own pod."""
     _unreachable: str = ""
     """Why the cluster's data is unreliable: the error of the last check; empty: it is reliable."""
     _volumes: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
@@ -140,6 +147,15 @@ class Feed:
         """Return ``nodeAffinity.required`` of the lower volume that is bound to a lower claim; None: no such volume."""
         return self._by_claim.get(f"{namespace}/{claim}")
 
+    def lower_pod(self, uid: str, key: str) -> LowerPod | None:
+        """Return the lower pod of an upper pod; None: there is none.
+
+        Args:
+            uid: UID of the upper pod.
+            key: namespace/name that its lower pod has.
+        """
+        return self._lower.get(uid, {}).get(key)
+
     def _pod_changed(self, old: Object, new: Object) -> None:
         is_same = old.has_spec_equal(new) and old.has_status_equal(new) and old.labels == new.labels
         if not is_same or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp:
@@ -147,47 +163,54 @@ class Feed:
 
     def _pod(self, pod: Object) -> None:
         spec, status = pod.spec or {}, pod.status or {}
-        upper = pod.labels.get(names.LABEL_UPPER_UID, "")
-        finished = is_finished(status)
-        if not spec.get("nodeName") or finished:
-            had_room = self.index.remove(pod.uid) is not None
+        node, finished = spec.get("nodeName", ""), is_finished(status)
+        if not node or finished:
+            had_room = self._remove(pod)
             if had_room and finished:
                 self._rules.left(pod.namespace)
-            if upper and finished:
-                self._forget(upper, pod.uid)
-                self.seen(upper)  # releases the reservation, because a finished pod needs no room
-            elif upper:
-                self.lower_uid[upper] = pod.uid
-                self.arrived(upper)
-            return
-        placed = Placed(
-            node=spec["nodeName"],
-            requests=spec["requests"],
-            ports=tuple((address, protocol, number) for address, protocol, number in spec.get("ports") or ()),
-            namespace=pod.namespace,
-            labels=pod.labels,
-            anti_affinity=host_terms(spec, "podAntiAffinity", pod.namespace),
-            is_ending=pod.metadata.deletion_timestamp is not None,
-            limits=spec.get("limits") or {},
-            since=status.get("since", 0.0),
-        )
-        self.index.place(pod.uid, placed)
-        if upper:
-            self.visible.add(upper)
-            self.lower_uid[upper] = pod.uid
-            self.seen(upper)
+        else:
+            placed = Placed(
+                node=node,
+                requests=spec["requests"],
+                ports=tuple(
+                    (address, protocol, number) for address, protocol, number in spec.get("ports") or ()
+                ),
+                namespace=pod.namespace,
+                labels=pod.labels,
+                anti_affinity=host_terms(spec, "podAntiAffinity", pod.namespace),
+                is_ending=pod.metadata.deletion_timestamp is not None,
+                limits=spec.get("limits") or {},
+                since=status.get("since", 0.0),
+            )
+            self._remove(pod)
+            self.index.place(pod.uid, placed)
+            self.index.touched.add(node)
+        self._note(pod, LowerPod(pod.uid, node, finished))
 
     def _pod_gone(self, pod: Object) -> None:
-        self.index.remove(pod.uid)
+        self._remove(pod)
         self._rules.left(pod.namespace)
-        if upper := pod.labels.get(names.LABEL_UPPER_UID, ""):
-            self._forget(upper, pod.uid)
-            self.unseen(upper)
+        self._note(pod, None)
 
-    def _forget(self, upper: str, uid: str) -> None:
-        if self.lower_uid.get(upper) == uid:
-            del self.lower_uid[upper]
-            self.visible.discard(upper)
+    def _remove(self, pod: Object) -> bool:
+        placed = self.index.remove(pod.uid)
+        if placed is not None:
+            self.index.touched.add(placed.node)
+        return placed is not None
+
+    def _note(self, pod: Object, lower: LowerPod | None) -> None:
+        upper = pod.labels.get(names.LABEL_UPPER_UID, "")
+        if not upper:
+            return
+        key = f"{pod.namespace}/{pod.name}"
+        known = self._lower.setdefault(upper, {})
+        if lower is not None:
+            known[key] = lower
+        elif key in known and known[key].uid == pod.uid:
+            del known[key]
+        if not known:
+            del self._lower[upper]
+        self.changed(upper, key, lower)
 
     def _volume(self, volume: Object) -> None:
         self._forget_volume(volume)

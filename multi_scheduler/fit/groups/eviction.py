@@ -15,6 +15,7 @@ from multi_scheduler.fit.groups.members import Members
 from multi_scheduler.fit.groups.planning import Planner, Shortfall
 from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.reservations.preemption import Mirrored, without
+from multi_scheduler.fit.reservations.reservations import Reservations
 
 _PREEMPTING_SECONDS = 180.0
 """Seconds for which room stays reserved for a group while victims leave it, including their grace periods."""
@@ -32,8 +33,7 @@ class GroupEviction:
     members: Members
     held: HeldGroups
     indexes: Mapping[str, ClusterIndex]
-    release: Callable[[str], None]
-    """Releases the reservation of a pod, by UID."""
+    reservations: Reservations
     _awaiting: set[str] = field(default_factory=set)
     """Keys of groups with reservations of room that is not free yet."""
 
@@ -66,7 +66,7 @@ class GroupEviction:
 
         def release() -> None:
             for uid in planned:
-                self.release(uid)
+                self.reservations.release(uid)
 
         lower = [one for one in candidates if one.priority < -ready.rank[0]]
         index = self.indexes[node.cluster]
@@ -76,6 +76,9 @@ class GroupEviction:
             victims = None
         if victims is None:
             return None
+        leaving = frozenset([*ending, *(one.key for one in lower if one.uid in victims)])
+        for uid in planned:
+            self.reservations.await_end(uid, leaving)
         self.held.hold(key, planned, seconds=_PREEMPTING_SECONDS)
         self._awaiting.add(key)
         return victims or None

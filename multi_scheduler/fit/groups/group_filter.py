@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prometheus_client import Gauge, Histogram
@@ -14,7 +14,6 @@ from controller_runtime.api.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
 from multi_scheduler.agent import NOTHING, Rejections, VirtualNode
 from multi_scheduler.fit.cluster.scoring import Prediction
-from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.eviction import GroupEviction
 from multi_scheduler.fit.groups.held import HeldGroups
 from multi_scheduler.fit.groups.members import Members
@@ -22,8 +21,10 @@ from multi_scheduler.fit.groups.options import within
 from multi_scheduler.fit.groups.pending_pods import scheduler_of
 from multi_scheduler.fit.groups.planning import Planner, Shortfall
 from multi_scheduler.fit.groups.standing import Standing
+from multi_scheduler.fit.reservations.attempts import Attempts
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
 from multi_scheduler.fit.reservations.preemption import without
+from multi_scheduler.fit.reservations.reservations import RECENT_SECONDS
 
 _CACHE_SECONDS = 0.5
 """Seconds that a filter call waits for the pod's own watch event. Before it, members that were created earlier may be
@@ -73,8 +74,9 @@ class GroupFilter:
 
     upper: Client
     planner: Planner
-    feeds: Mapping[str, Feed]
+    index_keys: Callable[[str, VirtualNode], Sequence[str]]
     bound_pods: BoundPods
+    attempts: Attempts
     _ready_since: dict[str, float] = field(default_factory=dict)
     """By group: time since which it lacks only room."""
     _lacking: dict[str, tuple[object, float, Shortfall]] = field(default_factory=dict)
@@ -84,8 +86,12 @@ class GroupFilter:
         self._reservations, self._indexes = self.planner.reservations, self.planner.indexes
         release = self._reservations.release
         self.held = HeldGroups(release, self._started, _now)
-        self.members = Members(self.upper, self._indexes, self.feeds, self.bound_pods, self.held)
-        self.eviction = GroupEviction(self.planner, self.members, self.held, self._indexes, release)
+        self.members = Members(
+            self.upper, self._indexes, self.index_keys, self.bound_pods, self.held, self.attempts
+        )
+        self.eviction = GroupEviction(
+            self.planner, self.members, self.held, self._indexes, self._reservations
+        )
 
     def group(self, pod: Mapping[str, Any]) -> Group | None:
         """Return the group of a pod; None: it starts alone."""
@@ -107,10 +113,17 @@ class GroupFilter:
             short = verdict.shortfall
             if short is None:
                 return verdict
-            until = deadline if self._may_change(group) else min(deadline, short.counted_by)
+            may_change = self._may_change(group)
+            until = deadline if may_change else min(deadline, short.counted_by)
             if until <= (now := _now()):
                 with self.planner.growing() as can_grow:
-                    return self._decide(uid, pod, nodes, group) if can_grow else verdict
+                    if can_grow:
+                        verdict = self._decide(uid, pod, nodes, group)
+                if may_change and verdict.shortfall is not None:
+                    text = f"room for pod group {group} is reserved for pods that may not use it"
+                    rejections = replace(verdict.rejections, transient=text)
+                    verdict = replace(verdict, rejections=rejections)
+                return verdict
             await self._reservations.wait(until - now)
 
     async def standing(self, pod: Mapping[str, Any], group: Group) -> Standing | None:
@@ -272,12 +285,14 @@ class GroupFilter:
         """Report whether the group would get room without the tentative reservations of pods outside of groups."""
         found = self.members.standing(group.key)
         if found is None or not any(
-            self._reservations.tentative(cluster, besides="") for cluster in self._indexes
+            self._reservations.tentative(cluster, besides="", at_most=RECENT_SECONDS)
+            for cluster in self._indexes
         ):
             return False
         with contextlib.ExitStack() as stack:
             for cluster, index in self._indexes.items():
-                stack.enter_context(without(index, self._reservations.tentative(cluster, besides="")))
+                recent = self._reservations.tentative(cluster, besides="", at_most=RECENT_SECONDS)
+                stack.enter_context(without(index, recent))
             planned = self._plan(found, is_trial=True)
             if isinstance(planned, Shortfall):
                 return False

@@ -12,8 +12,6 @@ from multi_scheduler.agent import VirtualNode
 
 HELD_SECONDS = 60.0
 """Seconds without progress after which a group loses its reservations. Progress: a member passes the filter or is bound."""
-DELETED_SECONDS = 3.0
-"""Seconds after which a member that is no longer pending loses its reservation, unless it is reported as bound."""
 _PENALTIES = (30.0, 120.0, 600.0)
 """Seconds during which a group may not reserve room after its reservations expired once, twice, more often."""
 _REMEMBERED = 1000
@@ -39,8 +37,6 @@ class HeldGroups:
     _held: dict[str, _Held] = field(default_factory=dict)
     _group_of: dict[str, str] = field(default_factory=dict)
     """Key of the group by UID of a member with a reservation."""
-    _deleted: dict[str, float] = field(default_factory=dict)
-    """By UID: when the reservation of a member that is no longer pending ends."""
     _expiries: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By group: how often its reservations expired, and until when it may not reserve."""
 
@@ -89,9 +85,8 @@ class HeldGroups:
                 self.started(key)
 
     def deleted(self, uid: str) -> None:
-        """Note that a pod is no longer pending: it was deleted, or it is bound, which is reported separately."""
-        if uid in self._group_of:
-            self._deleted[uid] = self.clock() + DELETED_SECONDS
+        """Note that a pod was deleted."""
+        self._forget(uid)
 
     def drop(self, key: str) -> None:
         """Release all reservations of a group."""
@@ -102,11 +97,8 @@ class HeldGroups:
         self._held.pop(key, None)
 
     def expire(self) -> None:
-        """Release reservations of deleted members, and of groups without progress."""
+        """Release reservations of groups without progress."""
         now = self.clock()
-        for uid in [uid for uid, until in self._deleted.items() if until <= now]:
-            self._forget(uid)
-            self.release(uid)
         for key in [key for key, held in self._held.items() if held.deadline <= now]:
             self.drop(key)
             times = self._expiries.pop(key, (0, 0.0))[0]
@@ -120,7 +112,6 @@ class HeldGroups:
 
     def _forget(self, uid: str) -> str:
         """Forget a member's reservation; return the key of its group, or an empty string."""
-        self._deleted.pop(uid, None)
         key = self._group_of.pop(uid, "")
         if key:
             held = self._held[key]

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller_runtime.api.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
+from controller_runtime.objects import Object
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.held import HeldGroups
 from multi_scheduler.fit.groups.options import Homes, domain_selector
 from multi_scheduler.fit.groups.pending_pods import PendingPods
 from multi_scheduler.fit.groups.pod_groups import PodGroups
 from multi_scheduler.fit.groups.standing import Standing, standing
+from multi_scheduler.fit.reservations.attempts import Attempts
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
 
 _MOST_SCHEDULERS = 100
@@ -28,9 +29,11 @@ class Members:
 
     upper: Client
     indexes: Mapping[str, ClusterIndex]
-    feeds: Mapping[str, Feed]
+    index_keys: Callable[[str, VirtualNode], Sequence[str]]
+    """Returns the index keys of a bound pod: of its lower pod, and of its reservation."""
     bound_pods: BoundPods
     held: HeldGroups
+    attempts: Attempts
     candidates: dict[str, frozenset[str]] = field(default_factory=dict)
     """By UID of a pending member: the virtual nodes that the scheduler offered last."""
     _nodes: dict[str, VirtualNode] = field(default_factory=dict)
@@ -39,7 +42,7 @@ class Members:
     """Names of the schedulers that ask this extender. Pods of other schedulers would not use their room."""
 
     def __post_init__(self) -> None:
-        self.pending = PendingPods(self.upper, gone=self._gone)
+        self.pending = PendingPods(self.upper, changed=self.attempts.changed, removed=self._removed)
         self.pod_groups = PodGroups(self.upper)
 
     def asked_by(self, scheduler: str) -> None:
@@ -107,11 +110,11 @@ class Members:
 
     def _domain(self, uid: str, node: VirtualNode, topology: str) -> str:
         """Return the domain of the lower node on which a bound pod is, or has reserved room; empty: unknown."""
-        index, feed = self.indexes[node.cluster], self.feeds[node.cluster]
-        placed = index.placed(feed.lower_uid.get(uid, "")) or index.placed(f"{uid}@{node.name}")
+        index = self.indexes[node.cluster]
+        placed = next(filter(None, map(index.placed, self.index_keys(uid, node))), None)
         lower = index.node(placed.node) if placed is not None else None
         return lower.labels.get(topology, "") if lower is not None else ""
 
-    def _gone(self, uid: str) -> None:
-        self.held.deleted(uid)
-        self.candidates.pop(uid, None)
+    def _removed(self, pod: Object) -> None:
+        self.candidates.pop(pod.uid, None)
+        self.attempts.removed(pod)

@@ -14,6 +14,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import group_key
 from multi_scheduler.fit.groups.standing import DEFAULT_SCHEDULER, Member
+from multi_scheduler.fit.reservations.attempts import FAILURE, NOMINATED, failure
 
 _PENDING = "spec.nodeName=,status.phase!=Succeeded,status.phase!=Failed"
 
@@ -23,8 +24,10 @@ class PendingPods:
     """The upper pods without a node."""
 
     client: Client
-    gone: Callable[[str], None]
-    """Called with the UID of a pod that is deleted, or has a node now."""
+    changed: Callable[[Object], None]
+    """Called with every new or changed pod."""
+    removed: Callable[[Object], None]
+    """Called with every pod that is deleted, or has a node now."""
     _members: dict[str, dict[str, Member]] = field(default_factory=dict)
     """By key of the group and UID."""
     _key_of: dict[str, str] = field(default_factory=dict)
@@ -68,10 +71,11 @@ class PendingPods:
             for key in group_key(pod):
                 self._members.setdefault(key, {})[pod.uid] = _member(pod)
                 self._key_of[pod.uid] = key
+        self.changed(pod)
 
     def _removed(self, pod: Object) -> None:
         self._forget(pod.uid)
-        self.gone(pod.uid)
+        self.removed(pod)
 
     def _forget(self, uid: str) -> None:
         key = self._key_of.pop(uid, None)
@@ -82,8 +86,12 @@ class PendingPods:
 
 
 def _shrink(pod: Object) -> Object:
-    """Drop the status, and the spec of pods without a group."""
-    return pod.with_fields(status={}) if group_key(pod) else pod.with_fields(spec={}, status={})
+    """Reduce the status to the outcome of the last attempt; drop the spec of pods that need no room before their filter."""
+    status = {key: value for key, value in (
+        (NOMINATED, (pod.status or {}).get(NOMINATED)), (FAILURE, failure(pod.status))
+    ) if value}  # fmt: skip
+    needs_spec = NOMINATED in status or group_key(pod)
+    return pod.with_fields(status=status) if needs_spec else pod.with_fields(spec={}, status=status)
 
 
 def scheduler_of(spec: Mapping[str, Any]) -> str:

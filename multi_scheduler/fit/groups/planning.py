@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.groups import MOST_MEMBERS
@@ -18,7 +18,16 @@ from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations.reservations import Reservations
 
-Judge = Callable[[Mapping[str, Any], Sequence[VirtualNode]], Judgement]
+
+class Judge(Protocol):
+    """Predicts the lower nodes of one pod."""
+
+    def __call__(
+        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], *, moves_others: bool = True
+    ) -> Judgement:
+        """Return the prediction; with ``moves_others``, other reservations may make way for the pod."""
+
+
 Grow = Callable[[Sequence[VirtualNode], Judgement], None]
 _LARGE = 50
 """Number of members from which clusters without enough room are excluded first, to save time."""
@@ -103,6 +112,7 @@ class Planner:
     _budget: PlanningBudget = field(default_factory=PlanningBudget)
     _until: float = 0.0
     """CPU time at which the calculation must end."""
+    _is_trial: bool = False
 
     @contextlib.contextmanager
     def growing(self) -> Iterator[bool]:
@@ -115,7 +125,7 @@ class Planner:
 
     def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
         """Predict the lower nodes of one pod, including nodes that must be added if ``grows`` is set."""
-        found = self.judge_existing(pod, nodes)
+        found = self.judge_existing(pod, nodes, moves_others=not self._is_trial)
         if self.grows and self.grow is not None and not found.places:
             self.grow(nodes, found)
         return found
@@ -138,18 +148,20 @@ class Planner:
             nodes: virtual nodes that members may use.
             candidates: by UID of a member, names of the virtual nodes that it may use; without an entry: all.
             homes: where the bound members run.
-            is_trial: whether the caller releases the reservations immediately.
+            is_trial: whether some pods of the index count as gone, so that no other reservation may be moved.
 
         Returns:
             the virtual node by UID of each member with room. Otherwise what is lacking, and nothing is reserved.
         """
         namespace, started = ready.group.namespace, self._budget.cpu()
-        self._until = started + self._budget.left(namespace)
+        self._until, self._is_trial = started + self._budget.left(namespace), is_trial
         try:
             found = self._plan(ready, nodes, candidates, homes)
         except _TimeIsUpError:
             text = f"planning the pod groups of namespace {namespace} takes too long; group {ready.group} is tried again later"
             found = Shortfall({node.name: text for node in nodes}, is_unfinished=True)
+        finally:
+            self._is_trial = False
         if is_trial or isinstance(found, Shortfall):
             self._budget.spend(namespace, self._budget.cpu() - started)
         return found

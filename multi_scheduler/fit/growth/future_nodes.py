@@ -259,6 +259,7 @@ class FutureNodes:
 
     def _refresh(self) -> None:
         """Keep one spare node of each kind that can be added."""
+        self.index.touched.clear()  # future nodes change only here
         for pool in self.pools:
             for kind, number in zip(pool.kinds, pool.left(), strict=True):
                 if number and not kind.spare:

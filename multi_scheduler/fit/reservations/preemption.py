@@ -34,6 +34,13 @@ def suffices(index: ClusterIndex, wanted: Demand, keys: Iterable[str]) -> bool:
         return bool(index.feasible(wanted))
 
 
+def place_without(index: ClusterIndex, wanted: Demand, keys: Iterable[str]) -> str:
+    """Return a node where the pod fits without the pods with these index keys; empty: there is none."""
+    with without(index, keys):
+        slots = index.feasible(wanted)
+        return index.name(slots[0]) if slots else ""
+
+
 def choose(index: ClusterIndex, wanted: Demand, candidates: Iterable[Mirrored]) -> list[str]:
     """Return UIDs of the upper pods to evict so that the pod fits on one node; empty: preemption does not help.
 

@@ -1,50 +1,104 @@
 """Reservations of room that is not used in a lower cluster yet, so that no two pods count on the same room.
 
-After the filter, a pod has a *tentative* reservation for every virtual node that passed, because the scheduler's choice
-is not known yet. When the upper pod is bound, only the reservation for its node remains and is now *bound*. It is released
-when the index counts the lower pod on a lower node, the pod finishes, or the time expires. The pod's charge to lower
-quotas is held only until the lower pod exists.
+All reservations of a lower cluster together fit on its present nodes, besides the pods that run there. When something
+changes, ``settle`` places them again (``placing``). A reservation that fits nowhere keeps its claim: it gets the next room.
+
+A reservation is in one of three stages:
+
+- *Tentative* after the filter, for every virtual node that passed, because the scheduler's choice is not known yet. It
+  ends when the pod is bound or deleted, the scheduler's attempt fails, or the attempt cannot be running any more.
+- *Nominated* after preemption, until the pod is bound or gives up. Pods of higher priority may take the room.
+- *Bound* from the binding until the index counts the lower pod on a lower node, or the pod is finished or deleted. It
+  never expires, because the lower pod may need the room at any later time.
+
+The pod's charge to lower quotas is held only until the lower pod exists.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import enum
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.admission.quotas import Charge
 from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_info import placed_on
+from multi_scheduler.fit.cluster.pod_requirements import Demand
+from multi_scheduler.fit.cluster.scoring import Lower
 from multi_scheduler.fit.growth.future_nodes import FutureNodes
 from multi_scheduler.fit.growth.kinds import Kind
+from multi_scheduler.fit.reservations import placing
+from multi_scheduler.fit.reservations.placing import Entry
+from multi_scheduler.fit.reservations.preemption import without
 
-TENTATIVE_SECONDS = 10.0
-"""Seconds after the filter in which the scheduler must bind the pod; later the tentative reservation is released."""
-BOUND_SECONDS = 120.0
-"""Seconds after binding in which the lower pod must get a node; later the bound reservation is released."""
+ATTEMPT_SECONDS = 900.0
+"""Longest time from filter to binding: a plug-in may hold a pod for 15 minutes (Permit), and volumes take up to 10."""
+SILENT_SECONDS = 10.0
+"""The same for an attempt whose failure would not change the pod, because the last attempt failed in the same way."""
+NOMINATION_SECONDS = 10.0
+"""Time from the preemption call until the pod must have a nominated node."""
+RECENT_SECONDS = 10.0
+"""Age up to which a tentative reservation will soon be bound or released in most cases."""
+
+
+class Stage(enum.IntEnum):
+    """How certain it is that the pod uses its room. Lower values keep their room first."""
+
+    BOUND = 0
+    NOMINATED = 1
+    TENTATIVE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A lower node that a pod may get."""
+    """Room for a pod behind a virtual node."""
 
     cluster: str
     """Name of the lower cluster."""
-    placed: Placed
+    wanted: Demand
+    node: str
+    """The lower node; empty: no node has room now."""
     charge: Charge | None = None
     """What the pod adds to quotas; None: nothing, or already counted."""
     is_future: bool = False
     """Whether the lower cluster must add the node."""
+    moves: Mapping[str, str] = field(default_factory=dict)
+    """New lower nodes of other reservations that make way, by index key."""
+    can_prefer: bool = False
+    """Whether the lower cluster's policy lets the lower pod prefer its node."""
+    awaits: frozenset[str] = frozenset()
+    """As ``Entry.awaits``."""
+    preferred: str = ""
+    """As ``Entry.preferred``."""
+
+
+@dataclass(slots=True)
+class _Option:
+    cluster: str
+    entry: Entry
+    is_future: bool
+    can_prefer: bool
 
 
 @dataclass(slots=True)
 class _Reservation:
-    on: dict[str, str]
-    """Virtual node → lower cluster."""
+    on: dict[str, _Option]
+    """By virtual node."""
+    stage: Stage
+    priority: int
+    number: int
+    """Increases from one reservation to the next."""
+    since: float
     deadline: float
-    is_bound: bool = False
+    is_of_group: bool
+
+    def rank(self) -> tuple[int, int, int]:
+        return self.stage, -self.priority, self.number
 
 
 @dataclass(eq=False)
@@ -55,15 +109,25 @@ class Reservations:
     admissions: Mapping[str, Admission]
     """Admission rules by lower cluster; they hold the charges."""
     futures: Mapping[str, FutureNodes]
-    """Nodes that may be added, by lower cluster. ``FutureNodes`` decides when bound reservations on them expire."""
+    """Nodes that may be added, by lower cluster."""
     clock: Callable[[], float]
     """Monotonic seconds."""
+    lost: Callable[[str, str], None] = lambda _uid, _node: None
+    """Called with UID and virtual node of a bound pod when no lower node has room for it any more."""
+    lower: Lower = "LeastAllocated"
+    """Strategy of the lower schedulers."""
     changes: int = 0
     """Number of changes so far."""
     _held: dict[str, _Reservation] = field(default_factory=dict)
+    _created: int = 0
 
     def __post_init__(self) -> None:
+        self._entries: dict[str, dict[str, Entry]] = {cluster: {} for cluster in self.indexes}
+        """Reservations on existing lower nodes, and those without room, by lower cluster and index key."""
         self._tentative: dict[str, set[str]] = {cluster: set() for cluster in self.indexes}
+        self._nominated: set[str] = set()
+        self._unsettled: set[str] = set()
+        """Lower clusters where a reservation was released or has no room, so that another one may get room."""
         self._changed = asyncio.Event()
         for admission in self.admissions.values():
             admission.recounted = self._note
@@ -71,30 +135,67 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._held)
 
-    def reserve(self, uid: str, places: Mapping[str, Place], *, is_of_group: bool = False) -> None:
+    # --- life of a reservation -----------------------------------------------------------------------
+
+    def reserve(
+        self,
+        uid: str,
+        places: Mapping[str, Place],
+        *,
+        stage: Stage = Stage.TENTATIVE,
+        priority: int = 0,
+        seconds: float = ATTEMPT_SECONDS,
+        is_of_group: bool = False,
+    ) -> None:
         """Reserve places for a pod; replaces its earlier reservation.
 
         Args:
             uid: UID of the upper pod.
             places: place by virtual node.
+            stage: the stage.
+            priority: priority of the pod.
+            seconds: time until a reservation that is not bound expires.
             is_of_group: keep the reservation until ``release`` or ``bind``. Filter calls do not wait for its release,
                 because the group's other pods are filtered only after such a call.
         """
         self.release(uid)
         if not places:
             return
-        self._held[uid] = _Reservation(
-            on={node: place.cluster for node, place in places.items()},
-            deadline=math.inf if is_of_group else self.clock() + TENTATIVE_SECONDS,
-        )
+        self._created += 1
+        now = self.clock()
+        deadline = math.inf if is_of_group or stage is Stage.BOUND else now + seconds
+        held = _Reservation({}, stage, priority, self._created, now, deadline, is_of_group)
+        self._held[uid] = held
         for node, place in places.items():
-            target = self.futures[place.cluster] if place.is_future else self.indexes[place.cluster]
-            target.place(_key(uid, node), place.placed)
-            if not is_of_group:
+            entry = Entry(
+                _key(uid, node), place.wanted, held.rank(), place.node, place.preferred, place.awaits
+            )
+            held.on[node] = _Option(place.cluster, entry, place.is_future, place.can_prefer)
+            self._put(held.on[node], place)
+            if stage is Stage.TENTATIVE and not is_of_group:
                 self._tentative[place.cluster].add(uid)
             if place.charge is not None:
                 # ``hold`` counts the charge once, even if several virtual nodes represent the cluster.
                 self.admissions[place.cluster].hold(uid, place.charge)
+        if stage is Stage.NOMINATED:
+            self._nominated.add(uid)
+        self.changes += 1
+
+    def _put(self, option: _Option, place: Place) -> None:
+        cluster, entry = option.cluster, option.entry
+        if option.is_future:
+            self.futures[cluster].place(entry.key, placed_on(entry.node, entry.wanted))
+            return
+        index, entries = self.indexes[cluster], self._entries[cluster]
+        if place.moves:
+            placing.apply(index, entries.values(), place.moves)
+        entries[entry.key] = entry
+        if entry.node:
+            index.place(entry.key, placed_on(entry.node, entry.wanted))
+            if self._nominated:
+                index.touched.add(entry.node)  # a nominated pod of lower priority may have lost its room
+        else:
+            self._unsettled.add(cluster)
 
     def narrow(self, uid: str, nodes: Collection[str]) -> None:
         """Release the pod's places except those on these nodes."""
@@ -103,7 +204,7 @@ class Reservations:
             return
         self._drop(uid, [node for node in held.on if node not in nodes])
         if not held.on:
-            del self._held[uid]
+            self._forget(uid)
         self._note()
 
     def bind(self, uid: str, node: str) -> bool:
@@ -112,35 +213,209 @@ class Reservations:
         if held is None or node not in held.on:
             self.release(uid)
             return False
-        if held.is_bound:
-            return True
-        self._drop(uid, [other for other in held.on if other != node])
-        held.is_bound = True
-        held.deadline = math.inf if self.waits_for(uid, node) else self.clock() + BOUND_SECONDS
-        self._tentative[held.on[node]].discard(uid)
-        self._note()
+        if held.stage is not Stage.BOUND:
+            self._drop(uid, [other for other in held.on if other != node])
+            self._set_stage(uid, held, Stage.BOUND)
+            option = held.on[node]
+            if not option.is_future and not option.entry.node:
+                self.lost(uid, node)
+            self._note()
         return True
 
-    def place(self, uid: str, node: str) -> str:
-        """Return the lower node that is reserved for a pod behind a virtual node; empty: none."""
+    def hold_for_preemption(self, uid: str, node: str, place: Place, *, priority: int) -> None:
+        """Reserve the room that preempted pods will leave behind a virtual node, until the pod has a nominated node."""
         held = self._held.get(uid)
-        cluster = held.on.get(node) if held is not None else None
-        placed = self.indexes[cluster].placed(_key(uid, node)) if cluster is not None else None
-        return placed.node if placed is not None else ""
+        places = {node: place}
+        if held is not None and held.stage is Stage.NOMINATED:
+            places |= {
+                other: Place(
+                    option.cluster, option.entry.wanted, option.entry.node, awaits=option.entry.awaits
+                )
+                for other, option in held.on.items()
+                if other != node
+            }
+        self.reserve(uid, places, stage=Stage.NOMINATED, priority=priority, seconds=NOMINATION_SECONDS)
+
+    def await_end(self, uid: str, keys: frozenset[str]) -> None:
+        """Note that the pods with these index keys are being evicted for a pod, so they count as gone for its reservation."""
+        held = self._held.get(uid)
+        for option in held.on.values() if held is not None else ():
+            option.entry.awaits = keys
+
+    def nominate(self, uid: str, node: str) -> bool:
+        """Note that the pod waits for preempted pods to leave a virtual node; return whether it has a reservation there."""
+        held = self._held.get(uid)
+        if held is None or node not in held.on:
+            return False
+        if held.stage is not Stage.BOUND:
+            self._drop(uid, [other for other in held.on if other != node])
+            self._set_stage(uid, held, Stage.NOMINATED)
+            self._note()
+        return True
+
+    def _set_stage(self, uid: str, held: _Reservation, stage: Stage) -> None:
+        held.stage, held.deadline = stage, math.inf
+        (self._nominated.add if stage is Stage.NOMINATED else self._nominated.discard)(uid)
+        for option in held.on.values():
+            option.entry.rank = held.rank()
+            self._tentative[option.cluster].discard(uid)
+
+    def release(self, uid: str) -> None:
+        """Release all of a pod's places, when its lower pod has a node, or it finished or will not be created."""
+        held = self._held.get(uid)
+        if held is None:
+            return
+        self._drop(uid, list(held.on))
+        self._forget(uid)
+        self._note()
+
+    def fail(self, uid: str) -> bool:
+        """Release a pod's reservation after a failed attempt; return whether it was released.
+
+        It is kept if the pod's group keeps it, or if the scheduler has not written the nominated node yet.
+        """
+        held = self._held.get(uid)
+        if held is None or held.is_of_group or held.stage is Stage.BOUND:
+            return False
+        if held.stage is Stage.NOMINATED and not math.isinf(held.deadline):
+            return False
+        self.release(uid)
+        return True
+
+    def expire(self) -> None:
+        """Release reservations that are not bound and whose time expired."""
+        now = self.clock()
+        for uid in [uid for uid, held in self._held.items() if held.deadline <= now]:
+            self.release(uid)
+
+    def arrived(self, uid: str, *, has_node: bool = False) -> None:
+        """Release the pod's charges, because its lower pod exists, and quotas count lower pods even without a node.
+
+        ``has_node`` tells whether the lower pod has a node. A lower pod without a node may wait for a new one, which
+        the autoscaler sees from now on.
+        """
+        if (held := self._held.get(uid)) is not None:
+            for node, option in held.on.items():
+                self.admissions[option.cluster].arrived(uid)
+                if not has_node:
+                    self.futures[option.cluster].arrived(_key(uid, node))
+            self._note()
+
+    # --- placing ------------------------------------------------------------------------------------
+
+    def settle(self, cluster: str) -> None:
+        """Place the reservations of a cluster on its present nodes after a change, and report those that lost their room."""
+        index, entries = self.indexes[cluster], self._entries[cluster]
+        if not index.touched and cluster not in self._unsettled:
+            return
+        self._unsettled.discard(cluster)
+        if not entries:
+            index.touched.clear()
+            return
+        for entry in placing.settle(index, entries, lower=self.lower):
+            uid, _, node = entry.key.partition("@")
+            if self._held[uid].stage is Stage.BOUND:
+                self.lost(uid, node)
+
+    def prefer(self, uid: str, node: str) -> str:
+        """Return the lower node that a pod's lower pod should prefer, and count on this choice; empty: none."""
+        option = self._option(uid, node)
+        if option is None or option.is_future or not option.can_prefer:
+            return ""
+        option.entry.preferred = option.entry.node
+        return option.entry.node
+
+    def place(self, uid: str, node: str) -> str:
+        """Return the lower node that is reserved for a pod behind a virtual node; empty: none, or not added yet."""
+        option = self._option(uid, node)
+        return option.entry.node if option is not None and not option.is_future else ""
+
+    def has_room(self, uid: str, node: str) -> bool:
+        """Report whether room is reserved for a pod behind a virtual node, on an existing or on a future node."""
+        option = self._option(uid, node)
+        return option is not None and bool(option.entry.node)
+
+    def waiting(self, uid: str, node: str) -> Demand | None:
+        """Return the requirements of a pod whose reservation behind a virtual node has no room; None: it has room."""
+        option = self._option(uid, node)
+        return option.entry.wanted if option is not None and not option.entry.node else None
+
+    def homeless(self, cluster: str) -> list[tuple[str, str]]:
+        """Return UID and virtual node of the bound pods in a cluster whose reservations have no room."""
+        pods = (entry.key.partition("@") for entry in self._entries[cluster].values() if not entry.node)
+        return [(uid, node) for uid, _, node in pods if self._held[uid].stage is Stage.BOUND]
+
+    def stage(self, uid: str) -> Stage | None:
+        """Return the stage of a pod's reservation; None: there is none."""
+        held = self._held.get(uid)
+        return held.stage if held is not None else None
+
+    def bound_to(self, uid: str) -> str:
+        """Return the virtual node to which a pod with a bound reservation is bound; empty: it has none."""
+        held = self._held.get(uid)
+        return next(iter(held.on)) if held is not None and held.stage is Stage.BOUND else ""
+
+    def entries(self, cluster: str) -> Collection[Entry]:
+        """Return the reservations in a cluster on existing lower nodes, and those without room."""
+        return self._entries[cluster].values()
+
+    def keys(self, uid: str, cluster: str) -> list[str]:
+        """Return the index keys of a pod's reservation in a cluster."""
+        held = self._held.get(uid)
+        on = held.on.values() if held is not None else ()
+        return [option.entry.key for option in on if option.cluster == cluster]
+
+    def lower_key(self, uid: str, cluster: str) -> str:
+        """Return namespace/name that the lower pod of a pod with a reservation in a cluster will have; empty: no reservation."""
+        held = self._held.get(uid)
+        wanted = (
+            option.entry.wanted for option in (held.on.values() if held else ()) if option.cluster == cluster
+        )
+        return next((f"{one.namespace}/{one.name}" for one in wanted), "")
+
+    @contextlib.contextmanager
+    def without_own(self, uid: str, priority: int) -> Iterator[None]:
+        """Count a pod's own reservation, and those of nominated pods of lower priority, as free inside the block."""
+        lifted = [uid, *(other for other in self._nominated if self._held[other].priority < priority)]
+        with contextlib.ExitStack() as stack:
+            for cluster, index in self.indexes.items():
+                if keys := [key for other in lifted for key in self.keys(other, cluster)]:
+                    stack.enter_context(without(index, keys))
+            yield
+
+    def tentative(self, cluster: str, *, besides: str, at_most: float = math.inf) -> list[str]:
+        """Return index keys of other pods' tentative reservations in a cluster; they may stay unused.
+
+        ``at_most``: age in seconds of the reservations to return.
+        """
+        oldest = self.clock() - at_most
+        return [
+            _key(uid, node)
+            for uid in self._tentative[cluster]
+            if uid != besides and self._held[uid].since >= oldest
+            for node, option in self._held[uid].on.items()
+            if option.cluster == cluster
+        ]
+
+    def counts(self, cluster: str) -> Counter[str]:
+        """Return the number of reservations in a cluster by state: bound, nominated, tentative, or waiting (without room)."""
+        found: Counter[str] = Counter()
+        for entry in self._entries[cluster].values():
+            found["waiting" if not entry.node else Stage(entry.rank[0]).name.lower()] += 1
+        return found
+
+    # --- nodes that a cluster adds -------------------------------------------------------------------
 
     def waits_for(self, uid: str, node: str) -> Kind | None:
         """Return the kind of the new lower node for which a pod has a reservation behind a virtual node; None: it has none."""
-        held = self._held.get(uid)
-        cluster = held.on.get(node) if held is not None else None
-        return self.futures[cluster].waits_for(_key(uid, node)) if cluster is not None else None
+        option = self._option(uid, node)
+        return self.futures[option.cluster].waits_for(_key(uid, node)) if option is not None else None
 
     def moved(self, keys: Iterable[str]) -> None:
         """Note that a new lower node exists, to which these reservations moved."""
         for key in keys:
-            held = self._held.get(key.partition("@")[0])
-            if held is not None and held.is_bound:
-                held.deadline = self.clock() + BOUND_SECONDS
-            self._note()
+            self._reread(key)
+        self._note()
 
     def landed(self, uid: str, name: Callable[[str], str]) -> None:
         """Note that a pod that waits for a new lower node got an existing one.
@@ -150,50 +425,45 @@ class Reservations:
             name: returns the lower node of this pod in a lower cluster; empty: it has none.
         """
         held = self._held.get(uid)
-        for node, cluster in held.on.items() if held is not None else ():
-            futures = self.futures[cluster]
-            if futures and futures.waits_for(_key(uid, node)) is not None and (real := name(cluster)):
-                other = self._held.get(futures.landed(_key(uid, node), real).partition("@")[0])
-                if other is not None:
-                    other.deadline = math.inf
+        for node, option in list(held.on.items()) if held is not None else ():
+            futures, key = self.futures[option.cluster], _key(uid, node)
+            if futures and futures.waits_for(key) is not None and (real := name(option.cluster)):
+                other = futures.landed(key, real)
+                for exchanged in (key, other):
+                    self._reread(exchanged)
 
-    def arrived(self, uid: str, *, has_node: bool = False) -> None:
-        """Release the pod's charges, because its lower pod exists, and quotas count lower pods even without a node.
-
-        ``has_node`` tells whether the lower pod has a node. A lower pod without a node may wait for a new one, which
-        the autoscaler sees from now on.
-        """
-        if (held := self._held.get(uid)) is not None:
-            for node, cluster in held.on.items():
-                self.admissions[cluster].arrived(uid)
-                if not has_node:
-                    self.futures[cluster].arrived(_key(uid, node))
-            self._note()
-
-    def release(self, uid: str) -> None:
-        """Release all of a pod's places, when its lower pod has a node, or it finished or will not be created."""
-        held = self._held.get(uid)
-        if held is None:
+    def not_added(self, key: str) -> None:
+        """Note that the new lower node of a reservation was not added in time: bound pods wait for any room."""
+        uid, _, node = key.partition("@")
+        held, option = self._held.get(uid), self._option(uid, node)
+        if held is None or option is None:
             return
-        self._drop(uid, list(held.on))
-        del self._held[uid]
+        if held.stage is not Stage.BOUND:
+            self.narrow(uid, held.on.keys() - {node})
+            return
+        self.futures[option.cluster].remove(key)
+        option.is_future, option.entry.node = False, ""
+        self._entries[option.cluster][key] = option.entry
+        self._unsettled.add(option.cluster)
         self._note()
 
-    def expire(self) -> None:
-        """Release reservations whose time expired."""
-        now = self.clock()
-        for uid in [uid for uid, held in self._held.items() if held.deadline <= now]:
-            self.release(uid)
+    def _reread(self, key: str) -> None:
+        """Update a reservation after ``FutureNodes`` moved it between future and existing nodes."""
+        uid, _, node = key.partition("@")
+        option = self._option(uid, node)
+        if option is None:
+            return
+        futures, index = self.futures[option.cluster], self.indexes[option.cluster]
+        option.is_future = futures.waits_for(key) is not None
+        placed = (futures.index if option.is_future else index).placed(key)
+        option.entry.node = placed.node if placed is not None else ""
+        if option.is_future:
+            self._entries[option.cluster].pop(key, None)
+        else:
+            self._entries[option.cluster][key] = option.entry
+            index.touched.add(option.entry.node)
 
-    def tentative(self, cluster: str, *, besides: str) -> list[str]:
-        """Return index keys of other pods' tentative reservations in a cluster; they may stay unused."""
-        return [
-            _key(uid, node)
-            for uid in self._tentative[cluster]
-            if uid != besides
-            for node, where in self._held[uid].on.items()
-            if where == cluster
-        ]
+    # --- waiting ------------------------------------------------------------------------------------
 
     async def wait(self, seconds: float) -> bool:
         """Wait until a reservation or a quota changes; return False after the timeout."""
@@ -205,15 +475,26 @@ class Reservations:
             return False
         return True
 
+    def _option(self, uid: str, node: str) -> _Option | None:
+        held = self._held.get(uid)
+        return held.on.get(node) if held is not None else None
+
     def _drop(self, uid: str, nodes: list[str]) -> None:
         held = self._held[uid]
         for node in nodes:
-            cluster = held.on.pop(node)
-            self.indexes[cluster].remove(_key(uid, node))
-            self.futures[cluster].remove(_key(uid, node))
-            if cluster not in held.on.values():
+            option, key = held.on.pop(node), _key(uid, node)
+            cluster = option.cluster
+            self.indexes[cluster].remove(key)
+            self.futures[cluster].remove(key)
+            if self._entries[cluster].pop(key, None) is not None:
+                self._unsettled.add(cluster)
+            if all(other.cluster != cluster for other in held.on.values()):
                 self._tentative[cluster].discard(uid)
                 self.admissions[cluster].drop(uid)
+
+    def _forget(self, uid: str) -> None:
+        del self._held[uid]
+        self._nominated.discard(uid)
 
     def _note(self) -> None:
         self.changes += 1

@@ -115,6 +115,7 @@ async def test_divides_by_room_and_by_price() -> None:
     assert await _places(Scene(cpus={"a": 60, "b": 20}), 16, "room") == {"vn-a": 12, "vn-b": 4}
     priced = Scene(prices={"a": {"cpu": 1}, "b": {"cpu": 3}})
     assert await _places(priced, 8, "price") == {"vn-a": 6, "vn-b": 2}
+    priced = Scene(prices={"a": {"cpu": 1}, "b": {"cpu": 3}})
     priced.virtual[1] = VirtualNode("vn-b", "b", {"virtual-node.io/price-cpu": "1"}, {})
     assert await _places(priced, 8, "price") == {"vn-a": 4, "vn-b": 4}
     one = Scene(prices={"a": {"cpu": 1}})

@@ -21,8 +21,10 @@ from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import host_terms
+from multi_scheduler.fit.reservations.reservations import ATTEMPT_SECONDS
 from multi_scheduler.fit.settings import FitSettings
 from multi_scheduler.scheduler_configuration import scheduler_configuration
+from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, report
 
 
 class _Directory:
@@ -80,8 +82,11 @@ async def test_real_nodes_always_pass():
 @pytest.mark.looptime
 async def test_pods_of_a_burst_do_not_share_room():
     """The second pod of two cores is rejected after a short wait, because the first took two of three cores."""
-    _, extender = _fit(a="3")
+    agent, extender = _fit(a="3")
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
+    with pytest.raises(NotReadyError, match="reserved for pods that are being bound"):
+        await extender.filter(_asked(_pod("two"), "vn-a"))
+    agent.reservations.bind("one", "vn-a")
     assert (await extender.filter(_asked(_pod("two"), "vn-a"))).passing == []
 
 
@@ -115,8 +120,10 @@ async def test_binding_names_reserved_lower_node(passes, expected):
     await extender.filter(_asked(_pod("one"), "vn-a", "vn-b"))
     assert await extender.bind("shop", "one", "one", "vn-a") == ""
     assert bindings[0]["metadata"]["annotations"] == expected
-    assert await extender.bind("shop", "unknown", "unknown", "vn-a") == ""
+    assert "no room is reserved" in await extender.bind("shop", "unknown", "unknown", "vn-a")
+    assert await extender.bind("shop", "unknown", "unknown", "real") == ""
     assert bindings[1]["metadata"]["annotations"] == {}
+    assert len(bindings) == 2
 
 
 @pytest.mark.asyncio
@@ -133,10 +140,10 @@ async def test_pod_that_fits_nowhere_is_rejected_without_waiting():
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_reservations_expire():
-    """For a pod that was bound elsewhere or never."""
+    """For a pod that was bound elsewhere or never, after the longest time that the scheduler may hold it."""
     agent, extender = _fit(a="2")
     await extender.filter(_asked(_pod("one"), "vn-a"))
-    await asyncio.sleep(11)
+    await asyncio.sleep(ATTEMPT_SECONDS)
     agent.reservations.expire()
     assert len(agent.reservations) == 0
     assert (await extender.filter(_asked(_pod("two"), "vn-a"))).passing == ["vn-a"]
@@ -173,8 +180,8 @@ async def test_rejects_unread_lower_cluster_with_its_error():
     """Nothing is reserved in a cluster with unknown state."""
     agent, extender = _fit(a="8")
     agent.feeds["a"]._nodes._synced.clear()
-    answer = await extender.filter(_asked(_pod("one"), "vn-a"))
-    assert "cannot be looked into" in answer.unresolvable["vn-a"]
+    with pytest.raises(NotReadyError, match="cannot be looked into"):  # the scheduler tries again
+        await extender.filter(_asked(_pod("one"), "vn-a"))
 
 
 async def test_several_agents_filter_in_turn_and_score_by_weight():
@@ -303,8 +310,9 @@ async def test_reserves_room_before_the_next_agent_filters():
     _, extender = _fit(a="3")
     extender = Extender([*extender.agents, Weighted("slow", _Slow(), 1.0)], extender.directory, upper=None)  # type: ignore[arg-type]
     asked = [extender.filter(_asked(_pod(uid), "vn-a")) for uid in ("one", "two")]
-    passing = [answer.passing for answer in await asyncio.gather(*asked)]
-    assert sorted(passing) == [[], ["vn-a"]]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(answers[1], NotReadyError)
+    assert answers[0].passing == ["vn-a"]  # type: ignore[union-attr]
 
 
 async def test_releases_nodes_that_a_later_agent_rejects():
@@ -385,9 +393,16 @@ async def test_refuses_calls_until_virtual_nodes_are_listed():
     assert len(agent.reservations) == 0
 
 
+def _add(agent: FitAgent, *pods: Any) -> None:
+    """Let the watch of bound pods report new pods."""
+    for pod in pods:
+        agent._bound_pods._pods.change("ADDED", pod)
+
+
 def _bound(uid: str, node: str, *, phase: str = "Pending", cpu: str = "2") -> Any:
     pod = _pod(uid, cpu)
     pod["spec"]["nodeName"] = node
+    pod["metadata"]["resourceVersion"] = phase
     return shrink(from_dict({**pod, "status": {"phase": phase}}))
 
 
@@ -395,12 +410,10 @@ def _bound(uid: str, node: str, *, phase: str = "Pending", cpu: str = "2") -> An
 async def test_reserves_room_for_pods_that_others_bound():
     """By another scheduler, by this one before a restart, or after the reservation expired."""
     agent, extender = _fit(a="3")
-    agent._bound_pods.added(_bound("other", "vn-a"))
-    agent._bound_pods.added(_bound("real", "real-1"))
-    agent._bound_pods.added(_bound("running", "vn-a", phase="Running"))
+    _add(agent, _bound("other", "vn-a"), _bound("real", "real-1"), _bound("running", "vn-a", phase="Running"))
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == []
     assert len(agent.reservations) == 1
-    agent._seen_below("other")  # its lower pod is on a lower node and counts itself
+    report(agent.feeds["a"], lower_pod("other", "elsewhere"))  # it is on a lower node and counts itself
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 
@@ -409,11 +422,10 @@ async def test_counts_pod_with_a_lower_pod_once():
     """The lower cluster may be listed after the upper one."""
     agent, extender = _fit(a="3")
     agent.feeds["a"]._nodes._synced.clear()
-    agent._bound_pods.added(_bound("other", "vn-a"))
-    assert (
-        "cannot be looked into" in (await extender.filter(_asked(_pod("one"), "vn-a"))).unresolvable["vn-a"]
-    )
-    agent._seen_below("other")
+    _add(agent, _bound("other", "vn-a"))
+    with pytest.raises(NotReadyError, match="cannot be looked into"):
+        await extender.filter(_asked(_pod("one"), "vn-a"))
+    report(agent.feeds["a"], lower_pod("other", "elsewhere"))
     agent.feeds["a"]._nodes._synced.set()
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
@@ -423,16 +435,16 @@ async def test_forgets_bound_pods_that_finish_or_run():
     """Whatever their node."""
     agent, extender = _fit(a="3")
     for uid in ("gone", "started"):
-        agent._bound_pods.added(_bound(uid, "vn-a"))
-    agent._bound_pods.ended("gone")
-    agent._bound_pods.changed(_bound("started", "vn-a", phase="Running"))
+        _add(agent, _bound(uid, "vn-a"))
+    agent._bound_pods._pods.change("DELETED", _bound("gone", "vn-a"))
+    agent._bound_pods._pods.change("MODIFIED", _bound("started", "vn-a", phase="Running"))
     assert (await extender.filter(_asked(_pod("one", "3"), "vn-a"))).passing == ["vn-a"]
 
 
 async def test_unreadable_bound_pod_does_not_fail_other_calls(monkeypatch):
     """Any tenant can bind pods with spec.nodeName and arbitrary content."""
     agent, extender = _fit(a="3")
-    agent._bound_pods.added(_bound("broken", "vn-a"))
+    _add(agent, _bound("broken", "vn-a"))
     judge = agent._judge.gates["a"].judge
 
     def fail(pod: Any, node: VirtualNode) -> Any:
@@ -445,14 +457,15 @@ async def test_unreadable_bound_pod_does_not_fail_other_calls(monkeypatch):
 
 
 async def test_many_bound_pods_do_not_delay_other_calls(monkeypatch):
-    """Room for them is reserved a few at a time."""
-    monkeypatch.setattr("multi_scheduler.fit.agent._ADOPTION_SECONDS", 0.0)
+    """They are counted a few at a time, and until then no pod gets room."""
+    monkeypatch.setattr("multi_scheduler.fit.accounting._SLICE", 0.0)
     agent, extender = _fit(a="9")
-    for number in range(3):
-        agent._bound_pods.added(_bound(f"other-{number}", "vn-a", cpu="1"))
-    for kept in (1, 2, 3, 3):
-        await extender.filter(_asked(_pod("one", "1"), "vn-a"))
-        assert len(agent.reservations) == kept + 1
+    _add(agent, *(_bound(f"other-{number}", "vn-a", cpu="1") for number in range(3)))
+    for left in (2, 1):
+        with pytest.raises(NotReadyError, match=f"{left} pods that are bound to lower cluster a"):
+            await extender.filter(_asked(_pod("one", "1"), "vn-a"))
+    assert (await extender.filter(_asked(_pod("one", "1"), "vn-a"))).passing == ["vn-a"]
+    assert len(agent.reservations) == 4
 
 
 def test_evaluates_a_limited_number_of_affinity_terms():

@@ -16,7 +16,7 @@ from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.extender import protocol
-from multi_scheduler.extender.extender import Extender, Weighted
+from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 
@@ -63,7 +63,11 @@ class Clusters:
         return await self.extender.filter(protocol.Candidates(pod, names or ("vn-a", "vn-b"), None))
 
     async def passing(self, pod: dict[str, Any], *names: str) -> list[str]:
-        found: list[str] = (await self.filter(pod, *names)).passing
+        """Return the virtual nodes that pass; none if the scheduler must try again."""
+        try:
+            found: list[str] = (await self.filter(pod, *names)).passing
+        except NotReadyError:
+            return []
         return found
 
     def below(self, uid: str, **spec: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.objects import from_dict
 from multi_scheduler.bound_pods import shrink
+from multi_scheduler.fit.reservations.reservations import ATTEMPT_SECONDS
 from tests.unit.multi_scheduler.fit.admission.test_admission import Clusters, waiting_pod
 
 pytestmark = pytest.mark.looptime
@@ -160,7 +161,7 @@ async def test_expired_reservations_release_their_charge():
     clusters = Clusters()
     clusters.quota()
     await clusters.filter(waiting_pod("one"), "vn-a")
-    await asyncio.sleep(11)
+    await asyncio.sleep(ATTEMPT_SECONDS)
     clusters.agent.sweep()
     assert await clusters.passing(waiting_pod("two"), "vn-a") == ["vn-a"]
     clusters.agent.reservations.release("two")
@@ -181,7 +182,9 @@ async def test_pod_bound_by_others_is_charged_until_its_lower_pod_exists():
     clusters = Clusters()
     clusters.quota()
     other = waiting_pod("other", nodeName="vn-a")
-    clusters.agent._bound_pods.added(shrink(from_dict({**other, "status": {"phase": "Pending"}})))
+    clusters.agent._bound_pods._pods.change(
+        "ADDED", shrink(from_dict({**other, "status": {"phase": "Pending"}}))
+    )
     assert await clusters.passing(waiting_pod("one"), "vn-a") == []
     clusters.below("other")
     assert await clusters.passing(waiting_pod("one"), "vn-a") == ["vn-a"]
@@ -193,7 +196,9 @@ async def test_bound_pod_with_a_lower_pod_is_charged_once():
     clusters.quota(used=1, hard=2)
     clusters.below("other")
     other = waiting_pod("other", nodeName="vn-a")
-    clusters.agent._bound_pods.added(shrink(from_dict({**other, "status": {"phase": "Pending"}})))
+    clusters.agent._bound_pods._pods.change(
+        "ADDED", shrink(from_dict({**other, "status": {"phase": "Pending"}}))
+    )
     assert await clusters.passing(waiting_pod("one"), "vn-a") == ["vn-a"]
 
 
@@ -203,7 +208,9 @@ async def test_reserves_room_for_a_lower_pod_that_exhausted_its_quota():
     clusters.quota(used=1)
     clusters.below("other")
     other = waiting_pod("other", "16", nodeName="vn-a")
-    clusters.agent._bound_pods.added(shrink(from_dict({**other, "status": {"phase": "Pending"}})))
+    clusters.agent._bound_pods._pods.change(
+        "ADDED", shrink(from_dict({**other, "status": {"phase": "Pending"}}))
+    )
     assert await clusters.passing(waiting_pod("one", namespace="free"), "vn-a") == []
 
 
@@ -259,5 +266,7 @@ async def test_bound_pod_that_is_not_mirrored_takes_no_room():
     """For example a DaemonSet pod of kube-system that tolerates everything."""
     clusters = Clusters()
     daemon = waiting_pod("daemon", "16", namespace="kube-system", nodeName="vn-a")
-    clusters.agent._bound_pods.added(shrink(from_dict({**daemon, "status": {"phase": "Pending"}})))
+    clusters.agent._bound_pods._pods.change(
+        "ADDED", shrink(from_dict({**daemon, "status": {"phase": "Pending"}}))
+    )
     assert await clusters.passing(waiting_pod("one", "16"), "vn-a") == ["vn-a"]

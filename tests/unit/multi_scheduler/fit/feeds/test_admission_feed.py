@@ -73,9 +73,7 @@ class _Following:
             client,
             ClusterIndex(),
             self.admission,
-            arrived=lambda _: None,
-            seen=lambda _: None,
-            unseen=lambda _: None,
+            changed=lambda _uid, _key, _lower: None,
         )
 
     def quota(self, used: str = "1") -> None:

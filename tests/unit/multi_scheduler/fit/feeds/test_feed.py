@@ -54,17 +54,14 @@ class _Feeding:
         self.cluster = Cluster()
         self.client = _Client(self.cluster)
         self.index = ClusterIndex()
-        self.released: list[str] = []
         client: Any = self.client
         self.admission = Admission()
-        self.arrived: list[str] = []
+        self.changes: list[Any] = []
         self.feed = Feed(
             client,
             self.index,
             self.admission,
-            arrived=self.arrived.append,
-            seen=self.released.append,
-            unseen=self.released.append,
+            changed=lambda *change: self.changes.append(change),
         )
 
     @contextlib.asynccontextmanager

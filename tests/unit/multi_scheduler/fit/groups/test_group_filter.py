@@ -89,7 +89,7 @@ async def test_group_gets_room_in_one_zone():
     world.start_lower()
     assert world.bound("a") == 8
     index = world.agent.indexes["a"]
-    assert {placed.node for uid, placed in index.pods() if uid.startswith("lower-a")} == {"a-2", "a-3"}
+    assert {placed.node for uid, placed in index.pods() if uid.startswith("lower-shop-a")} == {"a-2", "a-3"}
     world.create(*(pod(f"b{number}", "other", 6, **topology) for number in range(6)))
     await world.run()
     assert world.bound("b") == 0
@@ -199,11 +199,11 @@ def _count_judgements(world: World) -> list[str]:
     planner, calls = world.agent.groups.planner, list[str]()
     judge = planner.judge_existing
 
-    def counted(one: Any, nodes: Any) -> Any:
+    def counted(one: Any, nodes: Any, **options: Any) -> Any:
         calls.append(one["metadata"]["name"])
-        return judge(one, nodes)
+        return judge(one, nodes, **options)
 
-    planner.judge_existing = counted
+    planner.judge_existing = counted  # type: ignore[assignment]
     return calls
 
 
@@ -255,7 +255,7 @@ async def test_deleted_group_releases_its_room():
     world.queue.clear()
     world.finish(group[0])
     for one in group[1:]:
-        world.agent.groups.members.pending.informer.change("DELETED", from_dict(one))
+        world.delete(one)
     await world.later(4)
     assert world.agent.indexes["a"].used["cpu"] == 0
 

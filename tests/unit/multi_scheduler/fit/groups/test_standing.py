@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_runtime.api.pod.groups import Group
-from multi_scheduler.fit.groups.held import DELETED_SECONDS, HELD_SECONDS, HeldGroups
+from multi_scheduler.fit.groups.held import HELD_SECONDS, HeldGroups
 from multi_scheduler.fit.groups.standing import DERIVED_PATIENCE, Member, standing
 
 NOW = 1000.0
@@ -112,14 +112,11 @@ def test_group_without_progress_loses_its_room_and_must_wait():
     assert one.started == ["g"]
 
 
-def test_deleted_member_loses_its_room_unless_it_is_bound():
-    """The watch of pending pods reports both in the same way."""
+def test_deleted_member_is_forgotten():
     one = _Holding()
-    one.held.deleted("a")
     one.held.deleted("b")
-    one.held.bound("a")
-    assert one.after(DELETED_SECONDS) == ["b"]
     assert one.held.node("b") is None
+    assert one.held.count("g") == 1
 
 
 def test_member_that_moves_to_another_group_leaves_the_first_one():

@@ -10,14 +10,14 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 from controller_runtime.api.autoscaling import Autoscaling
-from controller_runtime.objects import from_dict
+from controller_runtime.objects import Object, from_dict
 from multi_scheduler import config
 from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
-from multi_scheduler.extender.extender import Extender, Weighted
+from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent
-from multi_scheduler.fit.cluster.pod_info import Placed
+from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, report
 
 GROUP = "virtual-node.io/pod-group"
 MINIMUM = "virtual-node.io/min-members"
@@ -52,6 +52,9 @@ def pod(
     }
 
 
+_MOST_RETRIES = 5
+
+
 class World:
     """Lower clusters, each with nodes of given cores, and an upper cluster with the fit agent.
 
@@ -69,7 +72,10 @@ class World:
         **clusters: list[Any],
     ) -> None:
         self.random = random or Random(0)
-        fake: Any = SimpleNamespace(cluster="test")
+        listed = AsyncMock(
+            return_value=SimpleNamespace(items=[])
+        )  # no pod that left the queue exists any more
+        fake: Any = SimpleNamespace(cluster="test", list=listed)
         configured = {
             name: config.SchedulerClusterConfig(
                 name=name, kubeconfig="", autoscaling=(growth or {}).get(name)
@@ -92,6 +98,7 @@ class World:
                 cores, zone = found if isinstance(found, tuple) else (found, "z")
                 self.add_node(name, f"{name}-{number}", cores, zone=zone)
         virtual = {f"vn-{name}": VirtualNode(f"vn-{name}", name, {}, {}) for name in clusters}
+        self.agent._known_nodes |= virtual
         directory: Any = SimpleNamespace(
             wait=AsyncMock(return_value=True), find=lambda name, _node: virtual.get(name)
         )
@@ -101,8 +108,12 @@ class World:
         """Pods that wait for an event, as in the scheduler's pool of unschedulable pods."""
         self.node_of: dict[str, str] = {}
         """Virtual node by UID of a bound pod."""
+        self._retried: list[dict[str, Any]] = []
+        """Pods for which the extender asked the scheduler to try again."""
         self.reasons: dict[str, str] = {}
         """By UID: why the last filter call rejected the pod."""
+        self._landed: dict[str, Object] = {}
+        """Lower pods on lower nodes, by UID of the upper pod."""
 
     def add_node(
         self, cluster: str, name: str, cores: int, taints: Sequence[Any] = (), **labels: str
@@ -126,8 +137,13 @@ class World:
 
     async def ask(self, one: dict[str, Any]) -> str:
         """Filter a pod and bind it to a virtual node that passes; return the node, empty: none passes."""
-        answer = await self.extender.filter(protocol.Candidates(one, self.names, None))
         uid = one["metadata"]["uid"]
+        try:
+            answer = await self.extender.filter(protocol.Candidates(one, self.names, None))
+        except NotReadyError as error:
+            self.reasons[uid] = str(error)
+            self._retried.append(one)
+            return ""
         self.reasons[uid] = next(iter({**answer.failed, **answer.unresolvable}.values()), "")
         if not answer.passing:
             return ""
@@ -144,48 +160,57 @@ class World:
         self.event()
         return node
 
+    def delete(self, one: dict[str, Any]) -> None:
+        """Delete a pending pod."""
+        self.agent.groups.members.pending.informer.change("DELETED", from_dict(one))
+
     async def run(self) -> None:
         """Schedule until no pod is in the queue; rejected pods return to it only after an event."""
-        while self.queue:
-            one = self.queue.pop(self.random.randrange(len(self.queue)))
-            if not await self.ask(one):
-                self.rejected.append(one)
-            if self.random.random() < 0.3:
-                self.start_lower()
+        for _ in range(_MOST_RETRIES):
+            while self.queue:
+                one = self.queue.pop(self.random.randrange(len(self.queue)))
+                if not await self.ask(one) and one not in self._retried:
+                    self.rejected.append(one)
+                if self.random.random() < 0.3:
+                    self.start_lower()
+            if not self._retried:
+                break
+            await self.later(1)  # the back-off
+            self.queue, self._retried = self._retried, []
+        self.rejected += self._retried
+        self._retried = []
 
     def start_lower(self) -> None:
         """Let the lower schedulers place the lower pods of some bound pods where the agent expects them."""
         for uid, node in self.node_of.items():
             cluster = node.removeprefix("vn-")
             reserved = self.agent.indexes[cluster].placed(f"{uid}@{node}")
-            if uid not in self.agent.feeds[cluster].visible and reserved is not None:
+            if reserved is not None:
                 self.land(uid, cluster, reserved.node, reserved.requests)
 
     def land(self, uid: str, cluster: str, node: str, requests: Mapping[str, int]) -> None:
         """Let a lower scheduler bind a lower pod."""
-        feed = self.agent.feeds[cluster]
-        self.agent.indexes[cluster].place(f"lower-{uid}", Placed(node, requests))
-        feed.lower_uid[uid] = f"lower-{uid}"
-        feed.visible.add(uid)
-        self.agent._seen_below(uid)
+        self._landed[uid] = lower_pod(uid, node, requests)
+        report(self.agent.feeds[cluster], self._landed[uid])
 
     def finish(self, one: dict[str, Any]) -> None:
         """End a bound pod, which requeues rejected pods."""
         uid = one["metadata"]["uid"]
         self.start_lower()
-        feed = self.agent.feeds[(node := self.node_of.pop(uid)).removeprefix("vn-")]
-        self.agent.indexes[node.removeprefix("vn-")].remove(f"lower-{uid}")
-        feed.lower_uid.pop(uid, None)
-        feed.visible.discard(uid)
+        node = self.node_of.pop(uid)
         bound = {**one, "spec": {**one["spec"], "nodeName": node}}
         self.agent._bound_pods._pods.change("DELETED", shrink(from_dict(bound)))
+        if uid in self._landed:
+            report(self.agent.feeds[node.removeprefix("vn-")], self._landed.pop(uid), "DELETED")
         self.event()
 
     async def later(self, seconds: float) -> None:
         """Let time pass."""
+        following = asyncio.create_task(self.agent.attempts.run())
         for _ in range(int(seconds)):
             await asyncio.sleep(1)
             self.agent.sweep()
+        following.cancel()
 
     def bound(self, prefix: str) -> int:
         """Return the number of bound pods whose names have a prefix."""

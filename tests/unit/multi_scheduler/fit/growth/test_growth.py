@@ -160,7 +160,7 @@ async def test_gives_up_and_remembers():
     assert world.events[1][2] == (
         "Lower cluster a added no usable node of shape small within 60 s; no pod waits for this shape in the next 300 s"
     )
-    assert (_expected(world)["a"], len(world.agent.reservations)) == (0, 0)
+    assert (_expected(world)["a"], world.agent.reservations.homeless("a")) == (0, [("first", "vn-a")])
     world.create(pod("second"))
     await world.run()
     assert world.node_of["second"] == "vn-b"
@@ -185,7 +185,7 @@ async def test_pods_without_lower_pods_do_not_make_a_shape_fail():
     world.create(pod("lacks-a-config-map"))
     await world.run()
     await world.later(62)
-    assert (_expected(world)["a"], len(world.agent.reservations)) == (0, 0)
+    assert (_expected(world)["a"], len(world.agent.reservations)) == (0, 1)
     world.create(pod("lacks-it-too"))
     await world.run()
     await world.later(50)
@@ -209,12 +209,13 @@ async def test_lower_pods_that_left_do_not_make_a_shape_fail(end):
         world.agent.reservations.arrived("leaves")
     await world.later(50)
     if end == "deleted":
-        world.agent.reservations.release("leaves")
+        world.finish(pod("leaves"))
     else:
         world.add_node("a", "other", 1)
         world.land("leaves", "a", "other", {"cpu": 1000, "pods": 1})
     await world.later(70)
-    assert (_expected(world)["a"], len(world.agent.reservations)) == (0, 0)
+    waiting = [("lacks-a-config-map", "vn-a")]
+    assert (_expected(world)["a"], world.agent.reservations.homeless("a")) == (0, waiting)
     assert {reason for _, reason, _ in world.events} == {"WaitingForNode"}
     world.create(pod("good"))
     await world.run()
@@ -237,8 +238,7 @@ async def test_pods_that_other_schedulers_bound_wait_for_a_node():
     world.create(pod("p", cpu="3"))
     await world.run()
     world.agent.reservations.release("p")
-    bound = world.agent._bound_pods
-    bound._unaccounted["p"] = bound._pods.store.list()[0]
+    world.agent._bound_changed(world.agent._bound_pods._pods.store.list()[0], is_new=True)
     world.create(pod("q", cpu="2"))
     await world.run()
     assert (_expected(world), len(world.rejected)) == ({"a": 1}, 1)

@@ -12,7 +12,13 @@ from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.reservations.reservations import Place
+from multi_scheduler.fit.cluster.pod_requirements import demand
+from multi_scheduler.fit.reservations.reservations import Place, Stage
+from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, report
+
+
+def _two_cores() -> dict[str, Any]:
+    return {"containers": [{"resources": {"requests": {"cpu": "2"}}}]}
 
 
 class _Directory:
@@ -45,8 +51,7 @@ class _Cluster:
         whole = {"name": uid, "namespace": "shop", "uid": uid, **metadata}
         above = {"metadata": whole, "spec": {"nodeName": on, "priority": priority, "containers": []}}
         self.agent._bound_pods._pods.store.put(f"shop/{uid}", shrink(from_dict(above)))
-        self.index.place(f"lower-{uid}", Placed(node, {"cpu": cores * 1000, "pods": 1}, namespace="shop"))
-        self.feed.lower_uid[uid] = f"lower-{uid}"
+        report(self.feed, lower_pod(uid, node, {"cpu": cores * 1000}))
 
     async def victims(self, cores: int, *given: str, priority: int = 100) -> set[str] | None:
         container = {"name": "c", "resources": {"requests": {"cpu": str(cores)}}}
@@ -56,6 +61,8 @@ class _Cluster:
         }
         before = dict(self.index.used)
         found = await self.extender.preempt(pod, {"vn": protocol.Victims(given, 1)})
+        assert self.agent.reservations.stage("p") is Stage.NOMINATED or not found
+        self.agent.reservations.release("p")
         assert dict(self.index.used) == before
         assert all(one.pdb_violations == 1 for one in found.values())
         return set(found["vn"].uids) if found else None
@@ -105,11 +112,11 @@ async def test_own_reservation_needs_no_additional_victim():
     cluster = _Cluster("a")
     for uid in ("a1", "a2"):
         cluster.pod(uid, "a", cores=2, priority=0)
-    promised = Place("a", Placed("a", {"cpu": 2000, "pods": 1}))
-    cluster.agent.reservations.reserve("p", {"vn": promised})
+    wanted = demand({"metadata": {}, "spec": _two_cores()}, node_name="vn", node_labels={})
+    cluster.agent.reservations.reserve("p", {"vn": Place("a", wanted, "a")})
     pod = {
         "metadata": {"name": "p", "namespace": "shop", "uid": "p"},
-        "spec": {"containers": [{"resources": {"requests": {"cpu": "2"}}}], "priority": 100},
+        "spec": {**_two_cores(), "priority": 100},
     }
     found = await cluster.extender.preempt(pod, {"vn": protocol.Victims(["a1"], 0)})
     assert found["vn"].uids == ["a1"]
