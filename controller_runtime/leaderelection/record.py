@@ -5,10 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller_runtime import resources
 from controller_runtime.api.timestamps import micro_time
+
+
+class Term(NamedTuple):
+    """The time in which one candidate holds a Lease."""
+
+    lease: str
+    """UID of the Lease, which changes if the Lease is deleted and created again."""
+    transitions: int
+    """Number of earlier changes of the holder."""
+
+    @property
+    def next(self) -> Term:
+        """Return the term of the next holder."""
+        return self._replace(transitions=self.transitions + 1)
 
 
 def spec_of(lease: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -19,6 +33,12 @@ def spec_of(lease: Mapping[str, Any] | None) -> dict[str, Any]:
 def holder_of(lease: Mapping[str, Any] | None) -> str:
     """Return the holder's identity; empty if there is none."""
     return str(spec_of(lease).get("holderIdentity") or "")
+
+
+def term_of(lease: Mapping[str, Any] | None) -> Term:
+    """Return the current term of a Lease."""
+    metadata = (lease or {}).get("metadata") or {}
+    return Term(str(metadata.get("uid") or ""), int(spec_of(lease).get("leaseTransitions") or 0))
 
 
 def new(namespace: str, name: str) -> dict[str, Any]:

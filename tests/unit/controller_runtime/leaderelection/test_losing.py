@@ -125,8 +125,8 @@ class TestLosing:
         elector = candidate(client, work, "a")
         async with standing(elector):
             await work.begun.wait()
-            assert elector._renewed_at is not None
-            elector._renewed_at -= 10.1
+            assert elector._candidate._renewed_at is not None
+            elector._candidate._renewed_at -= 10.1
             assert not elector.is_leader
 
     async def test_work_that_ignores_cancellation_is_awaited(self) -> None:

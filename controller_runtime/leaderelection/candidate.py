@@ -1,0 +1,170 @@
+"""One candidate for a Lease: single attempts, and how long they give it authority.
+
+The protocol is client-go's (``tools/leaderelection``). A candidate judges a lease by *its own* monotonic
+clock: the holder has ``leaseDurationSeconds`` from the moment this candidate last *saw* the record change.
+The holder's timestamps are only informative; clocks may differ by any amount, but must run at similar rates.
+Writes carry the resourceVersion, so of two candidates that see a lease expire, one gets a conflict.
+
+The authority of a holder ends ``renew_deadline`` after the *start* of its last successful write. Other
+candidates wait ``lease_duration`` from a later moment. What the holder began must end within the difference.
+Three risks remain, as in client-go: work that takes longer than this, a manual deletion of the Lease, and a
+suspended machine, whose monotonic clock stops. Timers of a stalled event loop fire late, so check
+``is_holder`` before any action that must not be done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime import log, resources
+from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.leaderelection import record
+
+
+def new_identity() -> str:
+    """Return a unique name for a candidate: host name, process id and a random part."""
+    return f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
+
+
+@dataclass(eq=False, repr=False)
+class Candidate:
+    """Acquires, renews and releases one Lease; its owner decides when."""
+
+    client: resources.ObjectClient
+    """Client of the cluster with the Lease."""
+    namespace: str
+    name: str
+    _: KW_ONLY
+    identity: str = field(default_factory=new_identity)
+    lease_duration: float = 15.0
+    """Seconds without a renewal after which another candidate may hold the Lease."""
+    renew_deadline: float = 10.0
+    """Seconds after the start of its last successful write in which this candidate has authority."""
+    metadata: Callable[[], Mapping[str, Any]] = dict
+    """Returns labels and annotations to write to the Lease with each renewal; absent ones are kept."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    """Wall clock, for tests."""
+    trouble: str = field(default="", init=False)
+    """Why the last attempt failed; empty if it did not, or another candidate wrote first."""
+    _lease: dict[str, Any] | None = field(default=None, init=False)
+    _observed_at: float = field(default=0.0, init=False)
+    _renewed_at: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.log = log.get_logger(
+            component="leader-election", lease=f"{self.namespace}/{self.name}", identity=self.identity
+        )
+
+    @property
+    def is_holder(self) -> bool:
+        """Report whether this candidate has authority at this moment; correct even after the loop was stalled."""
+        return self._renewed_at is not None and _time() < self.authority_ends
+
+    @property
+    def authority_ends(self) -> float:
+        """Return the time of the loop's clock at which the authority ends; in the past if there is none."""
+        return float("-inf") if self._renewed_at is None else self._renewed_at + self.renew_deadline
+
+    @property
+    def holder(self) -> str:
+        """Return the identity of the Lease's holder as last read; empty if none or unknown."""
+        return record.holder_of(self._lease)
+
+    @property
+    def term(self) -> record.Term:
+        """Return the term of the Lease as last read or written."""
+        return record.term_of(self._lease)
+
+    def give_up(self) -> None:
+        """End the authority at once; the Lease stays as it is, and expires."""
+        self._renewed_at = None
+
+    async def attempt(self) -> bool:
+        """Try once to acquire or renew, within half the renew deadline; return success and never raise."""
+        started = _time()
+        try:
+            async with asyncio.timeout(self.renew_deadline / 2):
+                held = await self._acquire_or_renew()
+        except (AlreadyExists, Conflict):
+            self.log.debug("another process wrote the lease first")
+            return False
+        except Exception as error:  # noqa: BLE001 - any error is retried after the retry period
+            trouble = str(error) or type(error).__name__
+            report = self.log.debug if trouble == self.trouble else self.log.warning
+            report("lease not acquired or renewed", error=trouble)
+            self.trouble = trouble
+            return False
+        self.trouble = ""
+        if held:
+            self._renewed_at = started
+        return held
+
+    async def release(self) -> None:
+        """End the authority, then release the Lease. If that fails, it expires."""
+        self._renewed_at = None
+        try:
+            async with asyncio.timeout(self.renew_deadline / 2):
+                try:
+                    await self._write(record.released(self._lease or {}, now=self.now()))
+                except Conflict:  # caused by a renewal whose answer was not awaited
+                    lease = await self.client.get(resources.LEASES, self.name, namespace=self.namespace)
+                    if record.holder_of(lease) != self.identity:
+                        return
+                    await self._write(record.released(lease, now=self.now()))
+        except Exception as error:  # noqa: BLE001 - the lease expires
+            self.log.warning("lease not released", error=str(error) or type(error).__name__)
+        else:
+            self.log.info("lease released")
+
+    async def _acquire_or_renew(self) -> bool:
+        if self._renewed_at is not None and self._lease is not None:
+            try:
+                await self._write(self._held(self._lease))
+            except (Conflict, NotFound):
+                self.log.debug("lease changed; reading it")
+            else:
+                return True
+        try:
+            lease = await self.client.get(resources.LEASES, self.name, namespace=self.namespace)
+        except NotFound:
+            if self._is_taken():  # deleted, but its holder may not have noticed yet
+                return False
+            body = self._held(record.new(self.namespace, self.name))
+            self._observe(await self.client.create(resources.LEASES, body, namespace=self.namespace))
+            return True
+        self._observe(lease)
+        if self._is_taken():
+            return False
+        await self._write(self._held(lease))
+        return True
+
+    def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
+        lease = {**lease, "metadata": lease["metadata"] | self.metadata()}
+        return record.held(lease, identity=self.identity, duration=self.lease_duration, now=self.now())
+
+    async def _write(self, lease: dict[str, Any]) -> None:
+        self._observe(await self.client.update(resources.LEASES, lease))
+
+    def _observe(self, lease: dict[str, Any]) -> None:
+        """Store the Lease; restart the time until its expiry only if its spec has changed."""
+        if self._lease is None or record.spec_of(lease) != record.spec_of(self._lease):
+            self._observed_at = _time()
+        self._lease = lease
+
+    def _is_taken(self) -> bool:
+        """Report whether another candidate holds the lease, as last read, and the lease has not expired."""
+        if self.holder in {"", self.identity}:
+            return False
+        duration = float(record.spec_of(self._lease).get("leaseDurationSeconds") or self.lease_duration)
+        return _time() < self._observed_at + duration
+
+
+def _time() -> float:
+    return asyncio.get_running_loop().time()
