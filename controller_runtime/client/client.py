@@ -94,11 +94,14 @@ class Client(ObjectVerbs):
     ) -> tuple[Items[T], str]:
         path = resource.path(namespace=options.get("namespace"))
         params = _params(options)
+        headers = list_pages.METADATA_ONLY if options.get("metadata_only") else None
         pages = ListPages(params, size=options.get("page_size", list_pages.SIZE))
 
         async def page() -> tuple[Items[T], ListMeta]:
             async with (
-                self.receive("GET", path, params=pages.params, verb="LIST", flow=resource.plural) as body,
+                self.receive(
+                    "GET", path, params=pages.params, headers=headers, verb="LIST", flow=resource.plural
+                ) as body,
                 self.turn,
             ):
                 found, meta = self._decode(body, decode_page, f"GET {path}")

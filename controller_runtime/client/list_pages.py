@@ -13,6 +13,10 @@ from controller_runtime.objects import Object
 
 T = TypeVar("T")
 SIZE = 500
+METADATA_ONLY = {
+    "Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+}
+"""Header of a list that returns only the metadata of the objects, or complete objects from a server that cannot do this."""
 _MOST = 10_000
 """Maximum pages of a list, because a server could return continue tokens without end."""
 _QUICK, _PAUSE = 200, 0.05
@@ -46,6 +50,8 @@ class ListOptions(ObjectSelection, total=False):
     """Objects per request (500); 0: all in one."""
     resource_version: str | None
     """The API parameter; None: the newest."""
+    metadata_only: bool
+    """Whether the objects have no spec and status (false)."""
 
 
 class ListPages:

@@ -19,6 +19,7 @@ from controller_runtime.api import names
 from controller_runtime.api.decoding import decode
 from controller_runtime.auth import kubeconfig, kubeconfig_file
 from controller_runtime.client.client import Client
+from controller_runtime.client.list_pages import METADATA_ONLY
 from controller_runtime.resources import Resource
 from virtual_node.commands.common.reader import VIRTUAL_NODES
 from virtual_node.commands.completion.engine import Candidate, Names, Question
@@ -29,7 +30,6 @@ LIMIT = 3.0
 _SLACK = 0.5
 """Seconds for cancelled requests to end; a request that takes longer is not waited for."""
 _MOST = 500
-_METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
 
 
 def ask(question: Question) -> tuple[list[Candidate], bool]:
@@ -152,7 +152,9 @@ async def _list(
 ) -> list[Mapping[str, Any]]:
     """Return metadata of objects; of a large collection, only the first 500."""
     params = {"limit": str(_MOST)} | ({"labelSelector": selector} if selector else {})
-    answer = await client.request("GET", resource.path(namespace=namespace), params=params, headers=_METADATA)
+    answer = await client.request(
+        "GET", resource.path(namespace=namespace), params=params, headers=METADATA_ONLY
+    )
     return [one["metadata"] for one in decode(answer)["items"]]
 
 

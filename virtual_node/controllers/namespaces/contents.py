@@ -12,14 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.client.client import Client
-from controller_runtime.client.list_pages import SIZE, ListPages
+from controller_runtime.client.list_pages import METADATA_ONLY, SIZE, ListPages
 from controller_runtime.errors import ApiError, NotFound, ResponseTooLarge
 from controller_runtime.resources import Resource
 from virtual_node.translate.objects import namespaces
 
-_METADATA_ONLY = {
-    "Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-}
 _HOLDS_DATA = ("", "persistentvolumeclaims")
 _NAMED = 5
 """The search ends after this many objects of other owners; logs name them."""
@@ -123,7 +120,7 @@ class Leftovers:
             await asyncio.sleep(pages.pause)
 
     async def _get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        headers = None if params is None else _METADATA_ONLY
+        headers = None if params is None else METADATA_ONLY
         return await self.lower.read(path, params=params, headers=headers, flow="namespaces")
 
 

@@ -75,6 +75,16 @@ async def test_a_collection_with_objects_exists() -> None:
     assert [asked.query for asked in server.asked] == [{"limit": "1", "labelSelector": "a=b"}, {"limit": "1"}]
 
 
+async def test_list_of_metadata() -> None:
+    """Every page is requested without spec and status."""
+    script = answers(page("a", token="t1"), page("b"))
+    async with serve(script) as server, client_of(server) as client:
+        names, _ = await client.list_as(resources.PODS, lambda pod: pod.name, metadata_only=True)
+        assert names == ["a", "b"]
+        accepted = [asked.headers["Accept"].partition(";")[2] for asked in server.asked]
+        assert accepted == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"] * 2
+
+
 async def test_list_without_pages() -> None:
     """A page size of 0 requests everything at once."""
     async with serve(answers(page("abc"))) as server, client_of(server) as client:
