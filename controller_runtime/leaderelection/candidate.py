@@ -88,15 +88,18 @@ class Candidate:
 
     async def attempt(self) -> bool:
         """Try once to acquire or renew, within half the renew deadline; return success and never raise."""
-        started = _time()
+        started, limit = _time(), self.renew_deadline / 2
         try:
-            async with asyncio.timeout(self.renew_deadline / 2):
+            async with asyncio.timeout(limit):
                 held = await self._acquire_or_renew()
         except (AlreadyExists, Conflict):
             self.log.debug("another process wrote the lease first")
             return False
         except Exception as error:  # noqa: BLE001 - any error is retried after the retry period
-            trouble = str(error) or type(error).__name__
+            silent = (
+                f"no answer within {limit:g} s" if isinstance(error, TimeoutError) else type(error).__name__
+            )
+            trouble = str(error) or silent
             report = self.log.debug if trouble == self.trouble else self.log.warning
             report("lease not acquired or renewed", error=trouble)
             self.trouble = trouble
