@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from controller_runtime import log
+from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
@@ -17,11 +18,12 @@ from controller_runtime.process.listening import is_loopback
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
-from multi_scheduler.bound_pods import bound_pods
+from multi_scheduler.bound_pods import bound_pods, caught_up
 from multi_scheduler.certificates.keeper import CertificateKeeper
 from multi_scheduler.config import Config
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import decisions
+from multi_scheduler.extender.active import ActiveReplica, lease_candidate
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.flags import PROGRAM, Options
@@ -52,7 +54,8 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
         keeper = _keeper(options, upper)
         extender = Extender(agents, directory, upper=upper, scores_real_nodes=config.upper_usage is not None)
         bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))
-        server = _server(options, extender, keeper)
+        active = _active(options, upper, bound)
+        server = _server(options, extender, keeper, active)
         if options.safe_scheduler_routes:
             routes.add_routes(
                 server,
@@ -78,6 +81,8 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
         async with asyncio.TaskGroup() as group:
             if keeper is not None:
                 group.create_task(keeper.run(), name="certificates")
+            if active is not None:
+                group.create_task(active.run(), name="active replica")
             group.create_task(directory.nodes.run())
             group.create_task(bound.run())
             group.create_task(recorder.run(), name="events")
@@ -98,7 +103,19 @@ def _keeper(options: Options, upper: Client) -> CertificateKeeper | None:
     )
 
 
-def _server(options: Options, extender: Extender, keeper: CertificateKeeper | None) -> ExtenderServer:
+def _active(options: Options, upper: Client, bound: Informer) -> ActiveReplica | None:
+    if not options.active_lease:
+        return None
+    return ActiveReplica(
+        lease_candidate(upper, options.namespace, options.active_lease),
+        catch_up=partial(caught_up, upper, bound),
+        binds=options.bind,
+    )
+
+
+def _server(
+    options: Options, extender: Extender, keeper: CertificateKeeper | None, active: ActiveReplica | None
+) -> ExtenderServer:
     tls = keeper.tls if keeper is not None else None
     if options.tlscert:
         tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca)
@@ -113,6 +130,7 @@ def _server(options: Options, extender: Extender, keeper: CertificateKeeper | No
         options.port,
         tls=tls,
         extender=extender,
+        active=active,
         serve_bind=options.bind,
         metrics=not options.health_addr,
         max_body_bytes=options.max_body_bytes,

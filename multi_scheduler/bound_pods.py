@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from controller_runtime import resources
 from controller_runtime.api.pod.groups import group_of
 from controller_runtime.cache.informer import Informer
@@ -32,6 +34,31 @@ def bound_pods(client: Client) -> Informer:
         },
         name="bound-pods",
     )
+
+
+async def caught_up(client: Client, informer: Informer) -> None:
+    """Return when the informer of bound pods knows all pods that are bound now.
+
+    The list is read without a resourceVersion, so it contains every binding that the API server has confirmed, even if the
+    informer's watch is late.
+
+    Raises:
+        ApiError: the pods cannot be listed.
+    """
+    known: set[str] = set()
+    news = asyncio.Event()
+
+    def note(pod: Object, _initial: bool) -> None:  # noqa: FBT001 - the informer's signature
+        known.add(pod.uid)
+        news.set()
+
+    with informer.add_handler(on_add=note):
+        uids, _ = await client.list_as(
+            resources.PODS, lambda pod: pod.uid, field_selector=BOUND, metadata_only=True
+        )
+        while not known.issuperset(uids):
+            news.clear()
+            await news.wait()
 
 
 def group_key(pod: Object) -> list[str]:

@@ -27,7 +27,9 @@ class Options(ProcessOptions):
     client_names: tuple[str, ...]
     """Common names of client certificates that are accepted; empty: any name."""
     namespace: str
-    """Namespace of the Secrets."""
+    """Namespace of the Secrets and of the Lease."""
+    active_lease: str
+    """Lease that the process must hold to answer; empty: no other process may run."""
     secret_name: str
     """Secret for certificates that the process creates itself; empty: it creates none."""
     client_secret_name: str
@@ -111,12 +113,6 @@ def parser(environment: Mapping[str, str]) -> Parser:
         "--client-secret-name NAME",
         "Secret for kube-scheduler: tls.crt, tls.key, ca.crt (--secret-name with -client)",
     )
-    flags.add_flag(
-        own,
-        "--namespace NS",
-        "namespace of the Secrets and the Service ($POD_NAMESPACE, kube-system)",
-        default=environment.get("POD_NAMESPACE", "") or "kube-system",
-    )
     flags.add_flag(own, "--service-name NAME", "Service by which the scheduler calls the extender")
     flags.add_flag(
         own,
@@ -130,6 +126,18 @@ def parser(environment: Mapping[str, str]) -> Parser:
         "--bind",
         default=False,
         help_text="serve /bind, for a scheduler with bindVerb; needs the right create on pods/binding (false)",
+    )
+    flags.add_flag(
+        whole,
+        "--namespace NS",
+        "namespace of the Secrets, the Service and the Lease ($POD_NAMESPACE, kube-system)",
+        default=environment.get("POD_NAMESPACE", "") or "kube-system",
+    )
+    flags.add_flag(
+        whole,
+        "--active-lease NAME",
+        "Lease in --namespace: a process answers only while it holds it, so that two processes never promise the same room "
+        "(none: only one process may run)",
     )
     flags.add_boolean(
         whole,

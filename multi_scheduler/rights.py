@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from controller_runtime.inventory import settings as inventory
-from controller_runtime.rights import EXTENDER_SECRET, OWN_NAMESPACE, Right
+from controller_runtime.rights import (
+    EXTENDER_LEASE,
+    EXTENDER_SECRET,
+    OWN_NAMESPACE,
+    Right,
+    leader_election,
+)
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "map virtual nodes to lower clusters"),
@@ -25,6 +31,7 @@ UPPER: tuple[Right, ...] = (
         OWN_NAMESPACE,
         (EXTENDER_SECRET,),
     ),
+    *leader_election(EXTENDER_LEASE, "only one of several replicas answers (--active-lease)"),
 )
 
 BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)", "binding"),)

@@ -15,11 +15,26 @@ _WEBHOOK = [
 ]
 _EXTENDER = [
     Panel("Extender: calls", rate("virtual_node_extender_calls_total", "verb, outcome"), unit="reqps"),
+    Panel(
+        "Extender: active replica",
+        current("virtual_node_extender_active", "pod"),
+        meaning="1 in the replica that answers. All are 0 while the scheduler sends no calls.",
+    ),
     Panel("Extender: time of a call", *quantiles("virtual_node_extender_call_seconds", "verb"), unit="s"),
     Panel(
         "Extender: unknown rules of lower clusters",
         current("virtual_node_extender_unknown_rules", "cluster, resource"),
         meaning="Rules that the lower cluster does not let us read; pods that they refuse are bound there nevertheless.",
+    ),
+    Panel(
+        "Extender: reserved room",
+        current("virtual_node_reservations", "cluster, state"),
+        rate(
+            "virtual_node_reservations_without_room_total",
+            "cluster",
+            legend="lost {{cluster}}",
+        ),
+        meaning="Waiting: bound pods for which no lower node has room. Lost: pods per second that lose their reserved room.",
     ),
     Panel(
         "Extender: new lower nodes that pods wait for",

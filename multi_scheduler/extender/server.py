@@ -16,6 +16,7 @@ from controller_runtime.serving.bodies import RETRY_AFTER
 from controller_runtime.serving.server import HttpsServer
 from controller_runtime.tls.reloader import CertificateReloader
 from multi_scheduler.extender import protocol
+from multi_scheduler.extender.active import ActiveReplica, NotActiveError
 from multi_scheduler.extender.extender import Extender, NotReadyError
 
 MAX_BODY_BYTES = 4 * 1024**2
@@ -52,6 +53,7 @@ class ExtenderServer(HttpsServer):
         tls: certificates to serve. With a client CA, calls without a certificate from it get 401. None: plain HTTP, for a
             scheduler in the same pod.
         extender: answers the calls.
+        active: refuses calls while another process answers; None: no other process answers.
         serve_bind: serve ``/bind``; otherwise the path returns 404. Optional, because every client that can reach the
             port can then bind pods with the extender's rights.
         metrics: serve ``/metrics`` as well.
@@ -66,6 +68,7 @@ class ExtenderServer(HttpsServer):
         *,
         tls: CertificateReloader | None,
         extender: Extender,
+        active: ActiveReplica | None = None,
         serve_bind: bool = False,
         metrics: bool = True,
         max_body_bytes: int = MAX_BODY_BYTES,
@@ -82,6 +85,7 @@ class ExtenderServer(HttpsServer):
             setting="--address, --port",
         )
         self._extender = extender
+        self._active = active
         self._turns = asyncio.Semaphore(MAX_CALLS)
         self._decides: dict[str, Decide] = {
             "filter": partial(self.filter_by, extender),
@@ -96,12 +100,17 @@ class ExtenderServer(HttpsServer):
                     _CALLS.labels(verb, outcome)
                 self.add_route("POST", f"/{verb}", self.handler(verb, None))
 
-    @staticmethod
-    async def filter_by(extender: Extender, body: bytes) -> bytes:
+    async def filter_by(self, extender: Extender, body: bytes) -> bytes:
         """Return an extender's response to a filter call."""
         asked = protocol.candidates(body)
         answer = await extender.filter(asked)
+        self.filtered(asked)
         return protocol.filter_result(asked, answer.passing, answer.failed, answer.unresolvable)
+
+    def filtered(self, asked: protocol.Candidates) -> None:
+        """Note that the pod of a filter call may be bound."""
+        if self._active is not None:
+            self._active.filtered(asked.pod["metadata"].get("uid", ""))
 
     @staticmethod
     async def prioritize_by(extender: Extender, body: bytes) -> bytes:
@@ -114,7 +123,10 @@ class ExtenderServer(HttpsServer):
 
     async def bind(self, body: bytes) -> bytes:
         """Bind a pod; return the response."""
-        return protocol.binding_result(await self._extender.bind(*protocol.binding(body)))
+        namespace, name, uid, node = protocol.binding(body)
+        if self._active is not None:
+            self._active.check_filtered(uid)
+        return protocol.binding_result(await self._extender.bind(namespace, name, uid, node))
 
     def handler(self, verb: str, decide: Decide | None) -> Callable[[web.Request], Awaitable[web.Response]]:
         """Return the handler of a verb.
@@ -158,16 +170,18 @@ class ExtenderServer(HttpsServer):
         finally:
             self._turns.release()
 
-    @staticmethod
     async def _answer(
-        verb: str, decide: Decide, failed: Callable[[str], bytes] | None, body: bytes
+        self, verb: str, decide: Decide, failed: Callable[[str], bytes] | None, body: bytes
     ) -> web.Response:
         started = time.perf_counter()
         try:
-            answer = await decide(body)
+            async with self._active.call(verb) if self._active is not None else contextlib.nullcontext():
+                answer = await decide(body)
         except (NotReadyError, KeyError, TypeError, AttributeError, ValueError) as error:
             _CALLS.labels(verb, "refused").inc()
-            _log.warning("call refused", verb=verb, error=str(error))
+            # ``ActiveReplica`` logs the changes, and a scheduler may send hundreds of calls a second to the wrong replica.
+            log_refusal = _log.debug if isinstance(error, NotActiveError) else _log.warning
+            log_refusal("call refused", verb=verb, error=str(error))
             message = f"{verb}: {error}"
             if failed is not None:
                 return web.Response(body=failed(message), content_type="application/json")

@@ -43,7 +43,7 @@ def add_routes(
     predicates: dict[str, Decide] = {name: partial(server.filter_by, one) for name, one in agents.items()}
     priorities: dict[str, Decide] = {name: partial(server.prioritize_by, one) for name, one in agents.items()}
     for name, predicate in scheduler.predicates().items():
-        predicates[name] = partial(_filter, predicate, resolve)
+        predicates[name] = partial(_filter, server, predicate, resolve)
     for name, priority in scheduler.priorities().items():
         priorities[name] = partial(_prioritize, priority, resolve)
     for verb, kind, decides in (
@@ -73,9 +73,10 @@ async def _no_bind(_body: bytes) -> bytes:
     return protocol.binding_result(NO_BIND)
 
 
-async def _filter(predicate: Predicate, resolve: Resolve, body: bytes) -> bytes:
+async def _filter(server: ExtenderServer, predicate: Predicate, resolve: Resolve, body: bytes) -> bytes:
     asked = protocol.candidates(body)
     failed = predicate(asked.pod, _nodes(asked, resolve))
+    server.filtered(asked)
     return protocol.filter_result(asked, [name for name in asked.names if name not in failed], failed, {})
 
 

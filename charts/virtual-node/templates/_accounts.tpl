@@ -22,6 +22,7 @@
 {{- if include "virtual-node.extenderOwnTls" $root }}{{ $extender = list (include "virtual-node.extenderSecret" $root) (include "virtual-node.schedulerSecret" $root) }}{{ end }}
 {{- $names := dict "<extender-secret>" $extender "<virtual-node>" $nodes "<webhook-configuration>" (list $webhook) "<webhook-secret>" $secrets }}
 {{- $_ := set $names "<lease>" (list (include "virtual-node.fullname" $root)) }}
+{{- $_ := set $names "<extender-lease>" (list (include "virtual-node.component" (list $root "multi-scheduler"))) }}
 {{- $_ := set $names "<component-lease>" (include "virtual-node.leases" $root | splitList ",") }}
 {{- $_ := set $names "<inspection-history>" (list (include "virtual-node.component" (list $root "inspection"))) }}
 {{- $tokens := list }}
@@ -30,9 +31,9 @@
 {{- toYaml $names }}
 {{- end }}
 
-{{/* Names of the leader election Leases of all components, separated by commas. */}}
+{{/* Names of the Leases of all components, separated by commas. */}}
 {{- define "virtual-node.leases" -}}
-{{ include "virtual-node.fullname" . }},virtual-node-webhook,virtual-node-descheduler,virtual-node-annotator,{{ include "virtual-node.component" (list . "scheduler") }}
+{{ include "virtual-node.fullname" . }},virtual-node-webhook,virtual-node-descheduler,virtual-node-annotator,{{ include "virtual-node.component" (list . "multi-scheduler") }},{{ include "virtual-node.component" (list . "scheduler") }}
 {{- end }}
 
 {{/* Rules with the placeholders replaced by names: (list $ "webhook" $rules). A rule is omitted if its placeholders have no

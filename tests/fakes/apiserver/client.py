@@ -21,7 +21,7 @@ from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body, Commit, object_key
 
 T = TypeVar("T")
-Objects = list[Object]
+Items = list[T]
 Batch = list[WatchEvent]
 """Aliases, because ``MemoryClient.list`` hides the built-in name inside the class."""
 Fault = Callable[[str, str, str], ApiError | None]
@@ -110,13 +110,23 @@ class MemoryClient:
         self, resource: Resource, *, namespace: str | None = None, label_selector: str | None = None,
         field_selector: str | None = None, transform: Callable[[Object], Object] | None = None, **_: Any,
     ) -> ObjectList:  # fmt: skip
-        matches = selection(namespace, label_selector, field_selector)
+        selected = {
+            "namespace": namespace,
+            "label_selector": label_selector,
+            "field_selector": field_selector,
+        }
+        return ObjectList(*await self.list_as(resource, transform or (lambda item: item), **selected))
 
+    async def list_as(
+        self, resource: Resource, convert: Callable[[Object], T], *, namespace: str | None = None,
+        label_selector: str | None = None, field_selector: str | None = None, **_: Any,
+    ) -> tuple[Items[T], str]:  # fmt: skip
+        matches = selection(namespace, label_selector, field_selector)
         selected = _described(namespace, label_selector, field_selector)
         items, version = await self.send(
             "list", resource.plural, selected, lambda: self.server.list(resource.plural, matches)
         )
-        return ObjectList(items if transform is None else [transform(item) for item in items], version)
+        return [convert(item) for item in items], version
 
     async def exists(self, resource: Resource, **selection: Any) -> bool:
         return bool((await self.list(resource, **selection)).items)

@@ -28,6 +28,7 @@ import webhook.flags
 import webhook.rights
 from controller_runtime.api import names
 from controller_runtime.rights import (
+    EXTENDER_LEASE,
     EXTENDER_SECRET,
     INSPECTION_HISTORY,
     LEASE,
@@ -73,6 +74,7 @@ def _asked(case: str, rights: Iterable[Right], *more_nodes: str) -> set[Grant]:
         WEBHOOK_CONFIGURATION: [f"{NAMESPACE}.{whole}-webhook"],
         WEBHOOK_SECRET: [f"{whole}-webhook-tls"] if has_secret else [],
         EXTENDER_SECRET: _secrets(case),
+        EXTENDER_LEASE: [f"{whole}-multi-scheduler"],
         LEASE: [whole],
         INSPECTION_HISTORY: [f"{whole}-inspection"],
         TOKEN_SECRET: [secret.name for one in _configuration(case).clusters for secret in one.token_secrets],
@@ -81,6 +83,7 @@ def _asked(case: str, rights: Iterable[Right], *more_nodes: str) -> set[Grant]:
             "virtual-node-webhook",
             "virtual-node-descheduler",
             "virtual-node-annotator",
+            f"{whole}-multi-scheduler",
             f"{whole}-scheduler",
         ],
     }
@@ -174,7 +177,7 @@ def test_rights_are_those_of_the_tables(case):
     if given.get("virtualNode", {}).get("web", {}).get("enabled", True):
         virtual += virtual_node.rights.daemon.UPPER_PAGE
     multi = list(multi_scheduler.rights.UPPER)
-    if given.get("multiScheduler", {}).get("bind"):
+    if given.get("multiScheduler", {}).get("bind", True):
         multi += multi_scheduler.rights.BIND
     if given.get("multiScheduler", {}).get("upperUsage"):
         multi += multi_scheduler.rights.UPPER_KUBELETS
@@ -292,7 +295,7 @@ def test_the_schedulers_configuration_is_that_of_the_code(case):
     expected = scheduler_configuration(
         f"{'https' if has_tls else 'http'}://{host}",
         weight=given.get("weight", 5),
-        bind=given.get("bind", False),
+        bind=given.get("bind", True),
         leader_elect=True,
         **(tls if has_tls else {}),
     )
@@ -420,8 +423,8 @@ def test_arguments_are_valid_flags(case, tmp_path):
 
 def test_the_extender_binds_if_the_scheduler_delegates_it():
     """`multiScheduler.bind` applies to the scheduler, the extender and its rights."""
-    assert "--bind" in _arguments("everything", "multi-scheduler")
-    assert "--bind" not in _arguments("one-cluster", "multi-scheduler")
+    assert "--bind" not in _arguments("everything", "multi-scheduler")
+    assert "--bind" in _arguments("one-cluster", "multi-scheduler")
 
 
 def test_the_chart_and_the_program_make_the_same_csi_driver():

@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client import REGISTRY
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.reloader import CertificateReloader, make_ca, self_signed, sign
@@ -23,6 +24,8 @@ from multi_scheduler.extender.extender import Filtered, NotReadyError
 from multi_scheduler.extender.protocol import Candidates, candidates
 from multi_scheduler.extender.server import MAX_BODY_BYTES, ExtenderServer
 from tests.serving import client_context
+from tests.unit.controller_runtime.leaderelection.election import Store, lease
+from tests.unit.multi_scheduler.extender.replicas import Replica
 
 BINDING = {"PodName": "web", "PodNamespace": "shop", "PodUID": "u-1", "Node": "vn-a"}
 
@@ -122,6 +125,65 @@ def _call(uid: str = "u", **more: Any) -> dict[str, Any]:
     return {"Pod": {"metadata": {"uid": uid}, "spec": {}}, "NodeNames": ["a"], **more}
 
 
+def _refused(verb: str) -> float:
+    labels = {"verb": verb, "outcome": "refused"}
+    return REGISTRY.get_sample_value("virtual_node_extender_calls_total", labels) or 0.0
+
+
+async def test_refuses_while_another_replica_is_active():
+    """In the form that kube-scheduler reads, with the name of that replica; no agent is called."""
+    store = Store()
+    store.create("leases", lease(holderIdentity="pod-b_1_ff", leaseDurationSeconds=15))
+    replica, extender = Replica(store, "a"), Filter()
+    async with (
+        replica.running(),
+        serving(extender, bind=True, active=replica.active) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        for verb, status, body in (
+            ("filter", 200, _call()),
+            ("prioritize", 503, _call()),
+            ("preempt", 503, _call()),
+            ("bind", 200, BINDING),
+        ):
+            before = _refused(verb)
+            async with session.post(f"{url}/{verb}", json=body) as answer:
+                assert answer.status == status
+                assert "pod-b_1_ff is the active replica" in (await answer.json(content_type=None))["Error"]
+            assert _refused(verb) == before + 1
+        async with session.get(f"{url}/readyz") as answer:
+            assert answer.status == 200
+    assert extender.asked == []
+
+
+async def test_binds_only_pods_that_it_filtered(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise kube-scheduler gets an error and filters the pod again."""
+    monkeypatch.setattr("multi_scheduler.extender.active.SETTLE_SECONDS", 0)
+
+    class Both(Filter, Binder):
+        def __init__(self) -> None:
+            Filter.__init__(self)
+            Binder.__init__(self)
+
+    replica, extender = Replica(Store(), "a"), Both()
+    async with (
+        replica.running(),
+        serving(extender, bind=True, active=replica.active) as url,
+        aiohttp.ClientSession() as session,
+    ):
+
+        async def call(verb: str, body: dict[str, Any]) -> str:
+            async with session.post(f"{url}/{verb}", json=body) as answer:
+                return str((await answer.json(content_type=None))["Error"])
+
+        assert "filter the pod again" in await call("bind", BINDING)
+        assert extender.bound == []
+        assert await call("filter", _call("u-1")) == ""
+        assert await call("bind", BINDING) == ""
+        assert extender.bound == [("shop", "web", "u-1", "vn-a")]
+    assert replica.client.store.holder == ""
+
+
 async def test_refuses_too_large_calls():
     """413 above 4 MiB, or above the flag's value; no agent is called."""
     extender = Filter()
@@ -210,6 +272,13 @@ def test_refuses_incomplete_tls_flags(config, arguments, message):
 def test_binding_is_off_by_default(config, arguments, expected):
     """The flag accepts Go's boolean values."""
     assert flags.parse([config, *arguments]).bind is expected
+
+
+def test_lease_is_off_by_default(config):
+    """Then only one process may run. The chart always sets it."""
+    assert flags.parse([config]).active_lease == ""
+    options = flags.parse([config, "--active-lease=x", "--namespace=shop"])
+    assert (options.active_lease, options.namespace) == ("x", "shop")
 
 
 def test_chart_sets_flag_right_and_verb_together():

@@ -10,10 +10,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from multi_scheduler.extender.active import ActiveReplica, NotActiveError
 from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.safe_scheduler.routes import NO_BIND, add_routes
 from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
 from multi_scheduler.scheduler_configuration import scheduler_configuration
+from tests.unit.controller_runtime.leaderelection.election import Store, lease
+from tests.unit.multi_scheduler.extender.replicas import Replica
 
 MIB = 2**20
 
@@ -104,10 +107,10 @@ def test_pigeon_counts_a_retried_pod_once() -> None:
 
 
 @contextlib.asynccontextmanager
-async def _serving(*, bind: Any = None) -> AsyncIterator[Any]:
+async def _serving(*, bind: Any = None, active: ActiveReplica | None = None) -> AsyncIterator[Any]:
     """Run a server; yield a function that sends a call and returns status and response."""
     fake: Any = None
-    server = ExtenderServer("127.0.0.1", 0, tls=None, extender=fake)
+    server = ExtenderServer("127.0.0.1", 0, tls=None, extender=fake, active=active)
     known = {"vn-a": _node("vn-a", congestion_factor="50")}
     add_routes(server, SafeScheduler(read_settings({})), {}, known.get, bind=bind)
     await server.start()
@@ -163,6 +166,36 @@ async def test_answers_invalid_calls(body: bytes) -> None:
         status, answer = await call(PRIORITIZE, body)
         assert status == 400
         assert answer["Error"]
+
+
+async def test_refuses_while_another_replica_is_active() -> None:
+    """On every path that decides about pods, in the form of its verb."""
+    store = Store()
+    store.create("leases", lease(holderIdentity="other", leaseDurationSeconds=15))
+    replica = Replica(store, "a")
+    names = {"Pod": _pod(), "NodeNames": ["vn-a"]}
+    async with replica.running(), _serving(active=replica.active) as call:
+        for path, expected in (
+            (FILTER, 200),
+            (PRIORITIZE, 503),
+            ("/scheduler/preemption", 503),
+            ("/scheduler/bind", 200),
+        ):
+            status, answer = await call(path, names)
+            assert status == expected
+            assert "other is the active replica" in answer["Error"]
+        assert (await call("/version", method="GET"))[0] == 200
+
+
+async def test_filter_path_allows_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the extender's own filter path does."""
+    monkeypatch.setattr("multi_scheduler.extender.active.SETTLE_SECONDS", 0)
+    replica = Replica(Store(), "a")
+    async with replica.running(), _serving(active=replica.active) as call:
+        assert (await call(FILTER, {"Pod": _pod(), "NodeNames": ["vn-a"]}))[1]["NodeNames"] == ["vn-a"]
+        replica.active.check_filtered("u")
+        with pytest.raises(NotActiveError):
+            replica.active.check_filtered("u")
 
 
 async def test_serves_other_paths() -> None:

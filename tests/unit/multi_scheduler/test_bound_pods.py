@@ -1,0 +1,98 @@
+"""The informer of bound pods catches up with the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import Forbidden
+from multi_scheduler.bound_pods import BOUND, bound_pods, caught_up
+from tests.background import working
+from tests.fakes.apiserver.client import MemoryClient, refusing
+from tests.fakes.apiserver.server import Server
+
+pytestmark = pytest.mark.looptime
+
+
+def _pod(name: str, **spec: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"containers": [{"name": "app", "image": "x"}], **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+@asynccontextmanager
+async def _late(server: Server) -> AsyncIterator[tuple[Any, Informer]]:
+    """Run an informer with watches that bring nothing until they are released."""
+    client: Any = MemoryClient(server)
+    informer = bound_pods(client)
+    async with working(informer.run()):
+        assert await informer.wait_synced(1)
+        client.held.add("pods")
+        yield client, informer
+
+
+@pytest.fixture
+def server() -> Server:
+    """Return a server with a bound pod and a pod that waits for a node."""
+    server = Server(namespaces=("shop",))
+    server.put("pods", _pod("old", nodeName="vn"))
+    server.put("pods", _pod("waiting"))
+    return server
+
+
+async def test_returns_at_once_without_news(server):
+    """Pods without a node do not count. The list is read without a resourceVersion, with the informer's selector."""
+    async with _late(server) as (client, informer):
+        await caught_up(client, informer)
+        assert client.asked("list", "pods") == [BOUND] * 2
+
+
+async def test_waits_for_pods_that_the_watch_has_not_brought_yet(server):
+    """Even if the informer seems current: the API server knows more."""
+    async with _late(server) as (client, informer):
+        server.bind("shop/waiting", "vn")
+        server.put("pods", _pod("new", nodeName="vn"))
+        waiting = asyncio.create_task(caught_up(client, informer))
+        await asyncio.sleep(20)
+        assert not waiting.done()
+        client.release("pods")
+        await waiting
+        assert {pod.name for pod in informer.store.list()} == {"old", "waiting", "new"}
+
+
+async def test_does_not_wait_for_a_pod_that_is_gone_again(server):
+    """The watch brings it and its end at the same time."""
+    async with _late(server) as (client, informer):
+        server.bind("shop/waiting", "vn")
+        waiting = asyncio.create_task(caught_up(client, informer))
+        await asyncio.sleep(1)
+        server.remove("pods", "shop/waiting")
+        client.release("pods")
+        await waiting
+        assert [pod.name for pod in informer.store.list()] == ["old"]
+
+
+async def test_pod_of_the_same_name_is_another_pod(server):
+    """The informer knows the deleted one, and not its successor."""
+    async with _late(server) as (client, informer):
+        server.remove("pods", "shop/old")
+        server.put("pods", _pod("old", nodeName="vn"))
+        waiting = asyncio.create_task(caught_up(client, informer))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        client.release("pods")
+        await waiting
+
+
+async def test_raises_the_error_of_the_list(server):
+    async with _late(server) as (client, informer):
+        client.fault = refusing(Forbidden("pods is forbidden", code=403), "pods")
+        with pytest.raises(Forbidden):
+            await caught_up(client, informer)
