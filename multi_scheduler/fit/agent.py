@@ -34,6 +34,7 @@ _SETTLE_SECONDS = 2.0
 """Seconds that a filter call waits for the release of other pods' reservations before it rejects all nodes."""
 _SWEEP = 1.0
 _KEPT_JUDGEMENTS = 1000
+_UNREAD = "the upper cluster's pods have not been read yet"
 
 
 class FitAgent(Agent):
@@ -116,16 +117,21 @@ class FitAgent(Agent):
 
     def unready(self) -> str | None:
         """Return why the agent is not ready; None: ready. One synced lower cluster is enough, as others may be unreachable."""
-        if not self._bound_pods.has_synced or not self.groups.members.pending.informer.has_synced:
-            return "the upper cluster's pods have not been read yet"
+        if not self._has_read_pods():
+            return _UNREAD
         if self.feeds and not any(feed.has_synced for feed in self.feeds.values()):
             return "no lower cluster has been read yet"
         return None
+
+    def _has_read_pods(self) -> bool:
+        return self._bound_pods.has_synced and self.groups.members.pending.informer.has_synced
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Reject every virtual node without a lower node for the pod, or without room for the pod's group."""
         uid = pod["metadata"].get("uid", "")
         self._known_nodes |= {node.name: node for node in nodes}
+        for informer in (self._bound_pods, self.groups.members.pending.informer):
+            await informer.wait_synced(_SETTLE_SECONDS)
         if (bound := self._bound_pods.get(uid)) is not None or self.reservations.stage(uid) is Stage.BOUND:
             # The scheduler asks again if it has lost the answer to its binding. The reservation stays as it is.
             name = node_of(bound) if bound is not None else self.reservations.bound_to(uid)
@@ -307,7 +313,10 @@ class FitAgent(Agent):
     def _prepare(self, nodes: Sequence[VirtualNode]) -> dict[str, str]:
         """Count all bound pods of these nodes' clusters; return reasons by cluster where this is unfinished."""
         self._known_nodes |= {node.name: node for node in nodes}
-        found = {cluster: self.accounting.prepare(cluster) for cluster in {node.cluster for node in nodes}}
+        clusters = {node.cluster for node in nodes}
+        if not self._has_read_pods():
+            return dict.fromkeys(clusters, _UNREAD)
+        found = {cluster: self.accounting.prepare(cluster) for cluster in clusters}
         return {cluster: why for cluster, why in found.items() if why}
 
     def _may_change(

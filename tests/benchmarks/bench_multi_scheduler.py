@@ -33,6 +33,7 @@ from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.shared import FIT, Shared
 from multi_scheduler.usage.store import Sample
+from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
 
 CLUSTERS, NODES, PODS, CALLS = 20, 500, 50_000, 2000
 DEVICE = "example.com/gpu-share"
@@ -136,9 +137,7 @@ def _fill(fit: FitAgent, clusters: Sequence[str]) -> list[Any]:
         pod = shrink_pod(from_dict(_pod(number, cpu="2500m", node=node, template=random.randrange(20))))
         kept.append(pod)
         fit.feeds[cluster]._pod(pod)
-    for feed in fit.feeds.values():
-        for informer in feed.informers:
-            informer._synced.set()
+    mark_synced(fit)
     return kept
 
 

@@ -17,6 +17,7 @@ from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from tests.fuzz.target import MALFORMED, Target
+from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
 from tests.unit.webhook.pods import VIRTUAL
 from virtual_node.kubelet.auth.authentication import review_token
 from webhook import admission
@@ -59,8 +60,7 @@ async def _fit(raw: bytes) -> None:
     agent = FitAgent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
     node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "9"}}}
     agent.indexes["a"].upsert_node(node)
-    for informer in agent.feeds["a"].informers:
-        informer._synced.set()
+    mark_synced(agent)
     directory: Any = SimpleNamespace(
         wait=AsyncMock(return_value=True),
         find=lambda name, _node: VirtualNode(name, "a", {}, {}) if name.startswith("vn-") else None,

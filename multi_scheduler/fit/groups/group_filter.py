@@ -85,7 +85,7 @@ class GroupFilter:
     def __post_init__(self) -> None:
         self._reservations, self._indexes = self.planner.reservations, self.planner.indexes
         release = self._reservations.release
-        self.held = HeldGroups(release, self._started, _now)
+        self.held = HeldGroups(release, self._reservations.leave_group, self._started, _now)
         self.members = Members(
             self.upper, self._indexes, self.index_keys, self.bound_pods, self.held, self.attempts
         )
@@ -206,7 +206,8 @@ class GroupFilter:
         if found is None or not found.places:
             self.held.drop(group.key)
             return None
-        self._reservations.reserve(uid, found.places, is_of_group=True)
+        seconds = self.attempts.begin(pod)
+        self._reservations.reserve(uid, found.places, seconds=seconds, is_of_group=True)
         self.held.passed(uid)
         text = f"room for pod group {group} is reserved on {node.name}"
         others = {one.name: text for one in nodes if one.name != node.name}

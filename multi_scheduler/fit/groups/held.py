@@ -30,6 +30,8 @@ class HeldGroups:
 
     release: Callable[[str], None]
     """Releases the reservation of a pod, by UID."""
+    leave: Callable[[str], None]
+    """Called instead of ``release`` if the reservations of the pod's group expire, because the pod may be being bound."""
     started: Callable[[str], None]
     """Called with the key of a group when all its reservations are used."""
     clock: Callable[[], float]
@@ -90,21 +92,24 @@ class HeldGroups:
 
     def drop(self, key: str) -> None:
         """Release all reservations of a group."""
-        held = self._held.get(key)
-        for uid in list(held.nodes) if held is not None else ():
-            self._forget(uid)
-            self.release(uid)
-        self._held.pop(key, None)
+        self._end(key, self.release)
 
     def expire(self) -> None:
         """Release reservations of groups without progress."""
         now = self.clock()
         for key in [key for key, held in self._held.items() if held.deadline <= now]:
-            self.drop(key)
+            self._end(key, self.leave)
             times = self._expiries.pop(key, (0, 0.0))[0]
             self._expiries[key] = times + 1, now + _PENALTIES[min(times, len(_PENALTIES) - 1)]
         for key in list(self._expiries)[: max(0, len(self._expiries) - _REMEMBERED)]:
             del self._expiries[key]
+
+    def _end(self, key: str, end: Callable[[str], None]) -> None:
+        held = self._held.get(key)
+        for uid in list(held.nodes) if held is not None else ():
+            self._forget(uid)
+            end(uid)
+        self._held.pop(key, None)
 
     def barred_for(self, key: str) -> float:
         """Return the seconds during which a group may not reserve room, because its reservations expired unused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -226,7 +227,8 @@ class Planner:
                     continue
                 fitting = [node for node in nodes if node.name in found.places]
                 node = max(fitting, key=lambda one: self._value(one, found))
-                self.reservations.reserve(uid, {node.name: found.places[node.name]}, is_of_group=True)
+                place = {node.name: found.places[node.name]}
+                self.reservations.reserve(uid, place, seconds=math.inf, is_of_group=True)
                 placed[uid] = node
         finally:
             # Release even after an error that a pod's content causes.

@@ -70,12 +70,12 @@ class Attempts:
         uid, status = pod.uid, pod.status or {}
         self._left.pop(uid, None)
         node, last = status.get(NOMINATED) or "", status.get(FAILURE) or ""
+        has_failed = bool(last) and uid in self._asked and last != self._asked[uid]
         if node:
-            if not self.reservations.nominate(uid, node):
+            if not self.reservations.nominate(uid, node, has_failed=has_failed):
                 self.nominated(pod, node)
             return
         self.nominated(pod, "")
-        has_failed = bool(last) and uid in self._asked and last != self._asked[uid]
         if self.reservations.stage(uid) is Stage.NOMINATED or has_failed:
             is_released = self.reservations.fail(uid)
             if is_released and has_failed:

@@ -46,6 +46,10 @@ class BoundPods:
         """Report whether the informer has synced."""
         return self._pods.has_synced
 
+    async def wait_synced(self, seconds: float) -> bool:
+        """Wait until the informer has synced; return False after the timeout."""
+        return await self._pods.wait_synced(seconds)
+
     def get(self, uid: str) -> Object | None:
         """Return a bound pod by its UID; None: unknown."""
         return next(iter(self._pods.store.by_index(BY_UID, uid)), None)

@@ -96,6 +96,8 @@ class _Reservation:
     since: float
     deadline: float
     is_of_group: bool
+    has_failed: bool = False
+    """Whether the attempt failed while the group keeps the reservation."""
 
     def rank(self) -> tuple[int, int, int]:
         return self.stage, -self.priority, self.number
@@ -155,15 +157,15 @@ class Reservations:
             stage: the stage.
             priority: priority of the pod.
             seconds: time until a reservation that is not bound expires.
-            is_of_group: keep the reservation until ``release`` or ``bind``. Filter calls do not wait for its release,
-                because the group's other pods are filtered only after such a call.
+            is_of_group: the pod's group keeps the reservation, even if an attempt fails. Filter calls do not wait for its
+                release, because the group's other pods are filtered only after such a call.
         """
         self.release(uid)
         if not places:
             return
         self._created += 1
         now = self.clock()
-        deadline = math.inf if is_of_group or stage is Stage.BOUND else now + seconds
+        deadline = math.inf if stage is Stage.BOUND else now + seconds
         held = _Reservation({}, stage, priority, self._created, now, deadline, is_of_group)
         self._held[uid] = held
         for node, place in places.items():
@@ -242,14 +244,19 @@ class Reservations:
         for option in held.on.values() if held is not None else ():
             option.entry.awaits = keys
 
-    def nominate(self, uid: str, node: str) -> bool:
-        """Note that the pod waits for preempted pods to leave a virtual node; return whether it has a reservation there."""
+    def nominate(self, uid: str, node: str, *, has_failed: bool) -> bool:
+        """Note the nominated node of a pending pod; return whether the pod has a reservation there.
+
+        kube-scheduler nominates a node after preemption, and from 1.35 on also while a plug-in holds an attempt that
+        has not failed.
+        """
         held = self._held.get(uid)
         if held is None or node not in held.on:
             return False
         if held.stage is not Stage.BOUND:
             self._drop(uid, [other for other in held.on if other != node])
-            self._set_stage(uid, held, Stage.NOMINATED)
+            if held.stage is Stage.NOMINATED or has_failed:
+                self._set_stage(uid, held, Stage.NOMINATED)
             self._note()
         return True
 
@@ -275,12 +282,27 @@ class Reservations:
         It is kept if the pod's group keeps it, or if the scheduler has not written the nominated node yet.
         """
         held = self._held.get(uid)
-        if held is None or held.is_of_group or held.stage is Stage.BOUND:
+        if held is None or held.stage is Stage.BOUND:
+            return False
+        if held.is_of_group:
+            held.has_failed = True
             return False
         if held.stage is Stage.NOMINATED and not math.isinf(held.deadline):
             return False
         self.release(uid)
         return True
+
+    def leave_group(self, uid: str) -> None:
+        """Note that a pod's group no longer keeps its room: only an attempt that goes on still needs it."""
+        held = self._held.get(uid)
+        if held is None or held.stage is Stage.BOUND:
+            return
+        if held.has_failed or math.isinf(held.deadline):
+            self.release(uid)
+            return
+        held.is_of_group = False
+        for option in held.on.values():
+            self._tentative[option.cluster].add(uid)
 
     def expire(self) -> None:
         """Release reservations that are not bound and whose time expired."""

@@ -18,6 +18,7 @@ from multi_scheduler.divided_pods import DividedPods
 from multi_scheduler.shared import Shared
 from tests.unit.controller_runtime.api.test_division import HOSTILE
 from tests.unit.multi_scheduler.agents.test_scoring_agents import agent
+from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
 
 WEIGHTS = "a=3,b=1"
 
@@ -52,8 +53,7 @@ class Scene:
             self.fit.indexes[name].upsert_node(
                 {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": allocatable}}
             )
-            for informer in self.fit.feeds[name].informers:
-                informer._synced.set()
+        mark_synced(self.fit)
         self.reasons: dict[str, str] = {}
 
     async def place(self, asked: dict[str, Any], *, is_bound: bool = True) -> str:

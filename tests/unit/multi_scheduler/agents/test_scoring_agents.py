@@ -28,6 +28,7 @@ from multi_scheduler.shared import Shared, _annotated
 from multi_scheduler.usage.config import UsageConfig
 from multi_scheduler.usage.store import Sample
 from tests.background import working
+from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
 
 AGENTS: dict[str, Callable[[AgentContext], Agent]] = {
     "congestion": CongestionAgent,
@@ -70,8 +71,7 @@ class Scene:
         for name in clusters:
             for number in range(nodes):
                 self.node(f"{name}-{number}")
-            for informer in self.fit.feeds[name].informers:
-                informer._synced.set()
+        mark_synced(self.fit)
 
     def node(self, name: str, **labels: str) -> None:
         """Add a node to the cluster that its name begins with."""

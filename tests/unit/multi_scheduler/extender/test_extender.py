@@ -24,7 +24,7 @@ from multi_scheduler.fit.cluster.pod_requirements import host_terms
 from multi_scheduler.fit.reservations.reservations import ATTEMPT_SECONDS
 from multi_scheduler.fit.settings import FitSettings
 from multi_scheduler.scheduler_configuration import scheduler_configuration
-from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, report
+from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, mark_synced, report
 
 
 class _Directory:
@@ -64,8 +64,7 @@ def _fit(
     for name, cpu in clusters.items():
         node = {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": {"cpu": cpu, "pods": "9"}}}
         agent.indexes[name].upsert_node(node)
-        for informer in agent.feeds[name].informers:
-            informer._synced.set()
+    mark_synced(agent)
     directory: Any = _Directory()
     return agent, Extender([Weighted("fit", agent, 1.0)], directory, upper=fake)
 

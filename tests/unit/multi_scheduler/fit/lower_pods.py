@@ -1,4 +1,4 @@
-"""Lower pods as a feed stores them, and the events by which it hears of them."""
+"""Lower pods as a feed stores them, the events that report them, and an agent that has read everything."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.objects import Object, from_dict
+from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 
 
@@ -38,6 +39,13 @@ def lower_pod(
             "status": {"phase": phase},
         }
     )
+
+
+def mark_synced(agent: FitAgent) -> None:
+    """Let the agent count as having read all clusters."""
+    informers = [informer for feed in agent.feeds.values() for informer in feed.informers]
+    for informer in (*informers, agent._bound_pods._pods, agent.groups.members.pending.informer):
+        informer._synced.set()
 
 
 def report(feed: Feed, pod: Object, kind: str = "ADDED") -> None:

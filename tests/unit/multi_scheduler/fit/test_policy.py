@@ -26,6 +26,7 @@ from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_requirements import demand
 from tests.generated_pods import generate
 from tests.unit.controller_runtime.api.policy.pods import INJECTED
+from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import lower_pod
@@ -53,10 +54,9 @@ class _Clusters:
             name="b", kubeconfig="", policy=Policy(preset="privileged", control_plane=True)
         )
         self.agent = FitAgent(AgentContext("fit", {}, fake, {"a": fake, "b": fake}, {"a": a, "b": b}))
-        for cluster, feed in self.agent.feeds.items():
+        for cluster in self.agent.feeds:
             self.add_node(cluster, cluster)
-            for informer in feed.informers:
-                informer._synced.set()
+        mark_synced(self.agent)
         directory: Any = _Directory()
         self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
 

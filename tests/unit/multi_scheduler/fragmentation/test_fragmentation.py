@@ -19,6 +19,7 @@ from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
 from multi_scheduler.fragmentation.gradient import Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Typical, Workload
 from multi_scheduler.shared import Shared
+from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
 
 GPU = "alibabacloud.com/gpu-milli"
 WORKLOAD = [(4000, 500, 0.4), (8000, 1000, 0.3), (32000, 4000, 0.1), (2000, 0, 0.2)]
@@ -165,8 +166,7 @@ class _Scene:
                     "status": {"allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110", GPU: "2000"}},
                 }
             )
-            for informer in self.fit.feeds[name].informers:
-                informer._synced.set()
+        mark_synced(self.fit)
 
     async def scores(self, uid: str, units: int) -> dict[str, float]:
         """Filter and score like the extender."""

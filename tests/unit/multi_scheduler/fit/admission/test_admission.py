@@ -19,6 +19,7 @@ from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
+from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
 
 pytestmark = pytest.mark.looptime
 
@@ -42,8 +43,7 @@ class Clusters:
         for name in lower:
             node = {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "16", "pods": "99"}}}
             self.agent.indexes[name].upsert_node(node)
-            for informer in self.agent.feeds[name].informers:
-                informer._synced.set()
+        mark_synced(self.agent)
         directory: Any = _Directory()
         self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
         self.admission = self.agent.admissions["a"]

@@ -17,7 +17,7 @@ from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent
-from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, report
+from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, mark_synced, report
 
 GROUP = "virtual-node.io/pod-group"
 MINIMUM = "virtual-node.io/min-members"
@@ -90,10 +90,9 @@ class World:
         self.agent = FitAgent(
             AgentContext("fit", {}, fake, dict.fromkeys(clusters, fake), configured, recorder=recorder)
         )
+        mark_synced(self.agent)
         self.names = [f"vn-{name}" for name in clusters]
         for name, nodes in clusters.items():
-            for informer in self.agent.feeds[name].informers:
-                informer._synced.set()
             for number, found in enumerate(nodes):
                 cores, zone = found if isinstance(found, tuple) else (found, "z")
                 self.add_node(name, f"{name}-{number}", cores, zone=zone)

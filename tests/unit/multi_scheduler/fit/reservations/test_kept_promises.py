@@ -23,7 +23,7 @@ from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.groups import pending_pods
 from multi_scheduler.fit.reservations.reservations import Stage
-from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, report
+from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, mark_synced, report
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 FOUR = {"cpu": 4000}
@@ -79,8 +79,7 @@ class Scene:
         )
         self.agent = FitAgent(context)
         self.feed, self.index = self.agent.feeds["a"], self.agent.indexes["a"]
-        for informer in self.feed.informers:
-            informer._synced.set()
+        mark_synced(self.agent)
         for name in nodes or ("x", "y"):
             self.node(name)
         directory: Any = SimpleNamespace(
@@ -433,3 +432,48 @@ async def test_preempt_returns_no_node_without_victims():
     scene = Scene("x")
     scene.agent.__class__ = Spares
     assert await scene.extender.preempt(pod("P", priority=9), {"vn-1": protocol.Victims(["V"], 0)}) == {}
+
+
+async def test_no_room_is_promised_before_the_upper_pods_are_read():
+    """After a restart, a bound pod may be in the list that has not arrived."""
+    scene = Scene("x")
+    informer = scene.agent._bound_pods._pods
+    informer._synced.clear()
+    with pytest.raises(NotReadyError, match="have not been read yet"):
+        await scene.extender.filter(protocol.Candidates(pod("R"), ["vn-1"], None))
+    informer.change("ADDED", shrink(from_dict(pod("P", node="vn-1"))))
+    informer._synced.set()
+    assert not await scene.passes(pod("R"))
+
+
+async def test_nominated_node_of_a_held_attempt_is_no_preemption():
+    """kube-scheduler 1.35 nominates the node of a pod that waits in Permit or PreBind; no other pod may take its room."""
+    scene = Scene("x")
+    scene.pending(pod("P"))
+    assert await scene.passes(pod("P"))
+    scene.pending(pod("P", nominatedNodeName="vn-1"), "MODIFIED")
+    assert not await scene.passes(pod("H", priority=1000))
+    scene.pending(pod("P", nominatedNodeName="vn-1", **failed("a plug-in failed")), "MODIFIED")
+    assert await scene.passes(pod("H", priority=1000))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_group_expires_while_a_member_is_held(fails):
+    """The member that is being bound keeps its room; the others lose theirs."""
+    scene = Scene("x", "y")
+    members = [pod("A"), pod("B")]
+    for member in members:
+        member["metadata"]["annotations"] = {
+            "virtual-node.io/pod-group": "g",
+            "virtual-node.io/min-members": "2",
+        }
+        scene.pending(member)
+    assert await scene.passes(members[0])
+    if fails:
+        again = {**members[0], "status": failed("a plug-in failed")}
+        again["metadata"] = {**again["metadata"], "resourceVersion": "later"}
+        scene.pending(again, "MODIFIED")
+    await asyncio.sleep(61)
+    scene.agent.sweep()
+    free = [await scene.passes(pod(uid)) for uid in ("R", "S")]
+    assert free == [True, fails]

@@ -14,7 +14,7 @@ from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import demand
 from multi_scheduler.fit.reservations.reservations import Place, Stage
-from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, report
+from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, mark_synced, report
 
 
 def _two_cores() -> dict[str, Any]:
@@ -37,8 +37,7 @@ class _Cluster:
         self.agent = FitAgent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
         self.feed = self.agent.feeds["a"]
         self.index = self.agent.indexes["a"]
-        for informer in self.feed.informers:
-            informer._synced.set()
+        mark_synced(self.agent)
         for name in nodes:
             self.index.upsert_node(
                 {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}}
