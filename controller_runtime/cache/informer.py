@@ -181,6 +181,11 @@ class Informer:
         return self._reflector.age
 
     @property
+    def followed_since(self) -> float:
+        """Return when the server answered first, or first after a failure, on the event loop's clock; infinite before."""
+        return self._reflector.followed_since
+
+    @property
     def last_error(self) -> Exception | None:
         """Return why the server cannot be followed at the moment; None if it can."""
         return self._reflector.last_error

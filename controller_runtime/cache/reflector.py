@@ -67,6 +67,8 @@ class Reflector:
     Attributes:
         resource_version: the last version seen; empty: the collection must be listed.
         last_error: why the server cannot be followed at the moment; None if it can.
+        followed_since: when the server answered first, or first after a failure, on the event loop's clock;
+            infinite before the first answer.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Reflector:
         """
         self.resource_version = ""
         self.last_error: Exception | None = None
+        self.followed_since = float("inf")
         self._client = client
         self._resource = resource
         self._sink = sink
@@ -217,7 +220,10 @@ class Reflector:
         self.resource_version = event.object.resource_version
 
     def _note_contact(self) -> None:
-        self._contact = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        if self._contact is None or self.last_error is not None:
+            self.followed_since = now
+        self._contact = now
 
 
 def _after_short(shorts: int) -> float:

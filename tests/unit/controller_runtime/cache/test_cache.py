@@ -90,7 +90,7 @@ async def test_synced_only_after_the_whole_list(server, started):
     informer.add_handler(on_add=lambda _new, _initial: marks.append(informer.has_synced))
     started(informer)
     assert not await informer.wait_synced(0.5)
-    assert informer.age == float("inf")
+    assert informer.age == informer.followed_since == float("inf")
     assert isinstance(informer.last_error, ConnectionFailed)
     assert await informer.wait_synced(10)
     assert (marks, informer.has_synced) == ([False, False], True)

@@ -41,12 +41,14 @@ async def test_failed_lists_back_off_and_keep_the_cache(server, started):
     feed = await server.watches.get()
     loop = asyncio.get_running_loop()
     begun = loop.time()
+    assert informer.followed_since == begun
     feed.put_nowait(Expired("too old", code=410))
     await asyncio.sleep(0.01)
     assert informer.store.get("ns/a") is not None
     await server.watches.get()
     assert 0.8 + 1.6 <= loop.time() - begun <= 2 * (0.8 + 1.6) + 0.3
     assert informer.last_error is None
+    assert informer.followed_since == loop.time()
 
 
 async def test_watches_that_end_at_once_are_backed_off(started):
@@ -65,6 +67,7 @@ async def test_watches_that_end_in_time_are_resumed_at_once(started):
     await asyncio.sleep(3001)
     assert (len(server.watched_from), server.listed) == (11, 1)
     assert informer.last_error is None
+    assert informer.followed_since < 1
 
 
 async def test_pauses_double_up_to_half_a_minute_and_reset_after_quiet(server, started, monkeypatch):
