@@ -29,11 +29,20 @@ class Pod:
     deleting: bool = False
     finished: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    registered: bool = True
+    """Whether a session of its worker can be granted jobs."""
+    silent: bool = False
+    """Whether its worker lost its slot because it does not report, and has not registered again; see ``Holder``."""
 
     @property
     def usable(self) -> bool:
         """Report whether the pod is neither being deleted nor finished."""
         return not self.deleting and not self.finished
+
+    @property
+    def works(self) -> bool:
+        """Report whether the pod's worker can start jobs. A ready pod alone does not prove this."""
+        return self.ready and self.usable and self.registered and not self.silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class Workers:
     first: int = 0
     """First ordinal of a StatefulSet."""
     grace: float = 30.0
-    """Seconds for which an unready worker keeps its jobs."""
+    """Seconds for which a worker that does not work keeps its jobs."""
 
 
 def arrange(
@@ -53,38 +62,40 @@ def arrange(
 ) -> dict[str, Slot]:
     """Return the slots ordered by index; a slot that stays keeps its jobs.
 
-    A slot is created for a ready pod. It stays while its pod is ready and for the grace period after that. It
-    is removed immediately if the workers are scaled down below its index, or if its pod was selected by labels
-    and is deleted or finished. While no slot has a ready pod, slots also stay after the grace period, because
-    there is no worker to move jobs to.
+    A slot is created for a pod with a working worker. It stays while the worker works and for the grace period
+    after that. It is removed immediately if its worker is silent, because then its jobs run nowhere. It is also
+    removed immediately if the workers are scaled down below its index, or if its pod was selected by labels and is
+    deleted or finished. While no worker works, no slot is removed for another reason than the last two, because
+    there is no worker to move jobs to. Then ready pods also get slots, so that the first registered worker does not
+    get all jobs.
     """
     numbered = workers.kind == DEPLOYMENT
     chosen = _numbered(slots, pods, workers) if numbered else _named(pods, workers)
+    any_works = any(pod.works for pod in chosen.values())
     result: dict[str, Slot] = {}
     for name, slot in slots.items():
         pod = chosen.get(name)
         if not _in_range(slot.index, workers) or (workers.kind == PODS and (pod is None or not pod.usable)):
             continue
-        result[name] = _renewed(slot, pod, now)
+        renewed = _renewed(slot, pod, now)
+        if not (any_works and _has_expired(renewed, pod, workers, now)):
+            result[name] = renewed
     for name, pod in chosen.items():
-        if name not in slots and pod.ready and pod.usable:
+        starts = pod.ready and pod.usable and not pod.silent and not any_works
+        if name not in slots and (pod.works or starts):
             index = int(name.rpartition("-")[2]) if numbered else ordinal(name)
-            result[name] = Slot(name=name, index=index, pod=pod.name, uid=pod.uid)
-    if any(not slot.unready_since for slot in result.values()):
-        result = {
-            name: slot
-            for name, slot in result.items()
-            if not slot.unready_since or now - slot.unready_since < workers.grace
-        }
+            since = 0.0 if pod.works else now
+            result[name] = Slot(name=name, index=index, pod=pod.name, uid=pod.uid, unready_since=since)
     return dict(sorted(result.items(), key=lambda item: (item[1].index, item[0])))
 
 
 def next_expiry(slots: Mapping[str, Slot], workers: Workers, *, now: float) -> float | None:
-    """Return the seconds until the next slot is removed because its pod is not ready.
+    """Return the seconds until the next slot is removed because its worker does not work.
 
-    Slots that stay after their grace period need no timer: a pod's readiness causes a reconcile.
+    Slots that stay after their grace period need no timer: a worker that works again causes a reconcile.
     """
-    waits = [slot.unready_since + workers.grace - now for slot in slots.values() if slot.unready_since]
+    # The same expression as in ``_has_expired``, so that rounding cannot leave a slot without a timer.
+    waits = [workers.grace - (now - slot.unready_since) for slot in slots.values() if slot.unready_since]
     return min((wait for wait in waits if wait > 0), default=None)
 
 
@@ -99,13 +110,19 @@ def _in_range(index: int, workers: Workers) -> bool:
 
 
 def _renewed(slot: Slot, pod: Pod | None, now: float) -> Slot:
-    ready = pod is not None and pod.ready and pod.usable
+    works = pod is not None and pod.works
     return msgspec.structs.replace(
         slot,
         pod=pod.name if pod else slot.pod,
         uid=pod.uid if pod else "",
-        unready_since=0.0 if ready else slot.unready_since or now,
+        unready_since=0.0 if works else slot.unready_since or now,
     )
+
+
+def _has_expired(slot: Slot, pod: Pod | None, workers: Workers, now: float) -> bool:
+    if not slot.unready_since:
+        return False
+    return (pod is not None and pod.silent) or now - slot.unready_since >= workers.grace
 
 
 def _named(pods: Sequence[Pod], workers: Workers) -> dict[str, Pod]:
@@ -120,7 +137,11 @@ def _numbered(slots: Mapping[str, Slot], pods: Sequence[Pod], workers: Workers) 
         for name, slot in slots.items()
         if slot.uid in by_uid and _in_range(slot.index, workers)
     }
-    free = sorted(by_uid.values(), key=lambda pod: (not pod.ready, pod.name))
+    # A silent worker gets no slot, because the slot's jobs would lose their grace period.
+    free = sorted(
+        (pod for pod in by_uid.values() if not pod.silent),
+        key=lambda pod: (not pod.works, not pod.ready, pod.name),
+    )
     vacant = [name for name in slots if name not in chosen]
     new = [f"slot-{index}" for index in range(workers.replicas) if f"slot-{index}" not in slots]
     for name in sorted(vacant, key=lambda name: slots[name].index) + new:

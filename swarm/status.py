@@ -156,6 +156,12 @@ def _degraded(ledger: Ledger, findings: Findings) -> tuple[bool, str, str]:
             + ",".join(sorted(findings.unknown))
         )
         return True, "OwnerUnknown", message
+    silent = sorted(holder.pod for holder in ledger.holders.values() if holder.silent)
+    if silent:
+        message = (
+            f"pods {', '.join(silent[:5])}: the workers do not report; their jobs move to workers that do"
+        )
+        return True, "WorkersSilent", message
     failing = {job: text for report in findings.acknowledged.values() for job, text in report.failing.items()}
     if failing:
         job, text = min(failing.items())

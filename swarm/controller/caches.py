@@ -13,6 +13,7 @@ from controller_runtime.objects import Object
 from controller_runtime.workqueue.queue import WorkQueue
 from swarm.controller.liveness import Liveness
 from swarm.controller.owned_objects import INDEX_SWARM, LABEL_SWARM, by_swarm, shrink_config_map
+from swarm.controller.reports import Renewals
 from swarm.controller.worker_pods import INDEX_NAMESPACE, ready_only, shrink_pod, shrink_workload, view
 
 _BURST = 0.05
@@ -35,10 +36,11 @@ class Caches:
         self.leases = follow(resources.LEASES, **own, name="acknowledgements")
         self.nodes = Informer(client, resources.NODES, transform=_shrink_node, name="nodes")
         self.heartbeats = Informer(client, resources.LEASES, namespace="kube-node-lease", name="heartbeats")
+        self.renewals = Renewals(self.leases)
 
     def all(self) -> list[Informer]:
         """Return all informers."""
-        return list(vars(self).values())
+        return [cache for cache in vars(self).values() if isinstance(cache, Informer)]
 
     def node_addresses(self, name: str) -> list[str]:
         """Return the addresses of a node."""

@@ -34,7 +34,7 @@ from swarm.spec import FINALIZER, SwarmSpec
 _STATUS_EVERY = 1.0
 """Seconds between writes of a status if only informational fields changed."""
 _LOOK_AGAIN = 5.0
-"""Seconds until proofs of absence, restarts and fence times are checked again."""
+"""Seconds until proofs of absence and restarts are checked again."""
 
 _PROBLEM = 30.0
 """Seconds until a Swarm with a problem is reconciled again."""
@@ -58,7 +58,7 @@ class Reconciler:
         self.liveness = Liveness(client, caches.nodes, caches.heartbeats, self.gone_after)
         self._pods = WorkerPods(caches.pods, caches.stateful_sets, caches.deployments)
         self._delivery = Delivery(client, caches.config_maps, caches.leases)
-        self._reports = Reports(self._delivery, self.polls)
+        self._reports = Reports(self._delivery, self.polls, caches.renewals)
         self._restarts = Restarts(client, self.recorder)
         self._written: dict[str, float] = {}
 
@@ -107,11 +107,11 @@ class Reconciler:
         gone, unknown = await self.liveness.gone(
             ledger.holders.values(), pods, namespace=swarm.namespace, confirmed=confirmed
         )
-        gone |= await self._reports.fenced(swarm, parsed, ledger)
+        fenced = await self._reports.fenced(swarm, ledger)
         if not ledger.version:
             ledger.version = await self._delivery.known_version(swarm, parsed.config_map)
         now = time.time()
-        observed = planning.Observed(pods, acknowledged, gone)
+        observed = planning.Observed(pods, acknowledged, gone, fenced.uids)
         settings = _settings(swarm, parsed, wanted.jobs)
         # In a thread, because for a large Swarm this would delay the renewal of the leader Lease.
         after, assignment = await asyncio.to_thread(planning.advance, ledger, wanted, observed, now=now)
@@ -133,7 +133,14 @@ class Reconciler:
         await self._restarts.advance(
             swarm, parsed, after, acknowledged, pods, plain=self._reports.plain(swarm)
         )
-        return self._next(parsed, wanted, after, now, put_off=not stored, has_problems=bool(problems))
+        waits = [_STATUS_EVERY] if not stored else []
+        if problems:
+            # The change that solves the problem may not queue this Swarm, such as a shorter list of another Swarm.
+            waits.append(_PROBLEM)
+        if fenced.next_in is not None:
+            waits.append(fenced.next_in)
+        waits += _waits(parsed, wanted, after, now)
+        return Result(requeue_after=min(waits)) if waits else None
 
     async def _wanted(
         self, swarm: Object, parsed: SwarmSpec, ledger: Ledger, *, deleting: bool
@@ -168,6 +175,8 @@ class Reconciler:
             strategy=parsed.strategy,
             handover=parsed.handover,
             restarts=parsed.refresh == "Restart",
+            is_polled=bool(parsed.workers.http_port),
+            fence=parsed.fence_seconds,
             settings=_settings(swarm, parsed, jobs).digest(),
         )
         return wanted, problems
@@ -247,32 +256,22 @@ class Reconciler:
             patch_type=PatchType.MERGE,
         )
 
-    def _next(
-        self,
-        parsed: SwarmSpec,
-        wanted: planning.Wanted,
-        after: Ledger,
-        now: float,
-        *,
-        put_off: bool,
-        has_problems: bool,
-    ) -> Result | None:
-        waits = [_STATUS_EVERY] if put_off else []
-        if has_problems:
-            # The change that solves the problem may not queue this Swarm, such as a shorter list of another Swarm.
-            waits.append(_PROBLEM)
-        expiry = slots.next_expiry(after.slots, wanted.workers, now=now)
-        if expiry is not None:
-            waits.append(max(0.1, min(expiry, _LOOK_AGAIN)))
-        slots_of = {slot.uid for slot in after.slots.values()}
-        busy = any(
-            holder.stop or uid not in slots_of or not holder.session for uid, holder in after.holders.items()
-        )
-        if busy or parsed.workers.http_port:
-            waits.append(1.0 if parsed.workers.http_port else _LOOK_AGAIN)
-        if parsed.refresh == "Restart" or parsed.fence_seconds:
-            waits.append(_LOOK_AGAIN)
-        return Result(requeue_after=min(waits)) if waits else None
+
+def _waits(parsed: SwarmSpec, wanted: planning.Wanted, after: Ledger, now: float) -> list[float]:
+    """Return after how many seconds the record may change without an event."""
+    waits = []
+    expiry = slots.next_expiry(after.slots, wanted.workers, now=now)
+    if expiry is not None:
+        waits.append(max(0.1, min(expiry, _LOOK_AGAIN)))
+    slots_of = {slot.uid for slot in after.slots.values()}
+    busy = any(
+        holder.stop or uid not in slots_of or not holder.session for uid, holder in after.holders.items()
+    )
+    if busy or parsed.workers.http_port:
+        waits.append(1.0 if parsed.workers.http_port else _LOOK_AGAIN)
+    if parsed.refresh == "Restart":
+        waits.append(_LOOK_AGAIN)
+    return waits
 
 
 def _verdicts(rendered: Mapping[str, Any]) -> dict[str, str]:

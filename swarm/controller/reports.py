@@ -2,42 +2,67 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from swarm.controller.delivery import Delivery
 from swarm.controller.owned_objects import ANNOTATION_ENDED
 from swarm.controller.polls import Polls
 from swarm.handover import ledger as ledgers
-from swarm.handover.ledger import Acknowledgement, Ledger
+from swarm.handover.ledger import Acknowledgement, Holder, Ledger
 from swarm.slots import Pod
 from swarm.spec import SwarmSpec
 
 _FENCE_MARGIN = 1.25
 """Largest ratio of our clock rate to the worker's that fencing tolerates."""
+_RETRY = 1.0
+"""Seconds until the end of a session is tried again, if its Lease changed or was deleted meanwhile."""
 
 
-def _is_over(report: Acknowledgement, parsed: SwarmSpec, silent: float) -> bool:
-    """Report whether a worker must have stopped all jobs after ``silent`` seconds without a renewal."""
-    # The worker may already use a changed fence time that it has not acknowledged, so the longer one counts.
-    longest = max(report.fence_seconds, parsed.fence_seconds)
-    return report.fence_seconds > 0 and silent > longest * _FENCE_MARGIN
+class Renewals:
+    """Notes when each Lease was last written. A standby replica does this, too, so that its term begins with them."""
+
+    def __init__(self, leases: Informer) -> None:
+        self._leases = leases
+        self._seen: dict[str, float] = {}
+        """UID of the Lease → when its last change arrived, on the event loop's clock."""
+        leases.on_change(self._changed, self._deleted)
+
+    def silence(self, lease: Object) -> float:
+        """Return for how many seconds a Lease was not written, although the API server could be reached."""
+        if self._leases.last_error is not None:
+            return 0.0
+        now = asyncio.get_running_loop().time()
+        # After an outage of the API server, workers need time to renew their Leases.
+        return now - max(self._seen.get(lease.uid, now), self._leases.followed_since)
+
+    def _changed(self, lease: Object) -> None:
+        self._seen[lease.uid] = asyncio.get_running_loop().time()
+
+    def _deleted(self, lease: Object) -> None:
+        self._seen.pop(lease.uid, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Workers that provably stopped their jobs, because their Lease was not renewed."""
+
+    uids: frozenset[str] = frozenset()
+    """UIDs of pods with an ended session."""
+    next_in: float | None = None
+    """Seconds until the next session may be over; None: no session has a fence."""
 
 
 class Reports:
     """Reads acknowledgements. A worker's report affects only its own Swarm."""
 
-    def __init__(
-        self, delivery: Delivery, polls: Polls, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, delivery: Delivery, polls: Polls, renewals: Renewals) -> None:
         self._delivery = delivery
         self._polls = polls
-        self._clock = clock
-        self._renewals: dict[str, tuple[str, float]] = {}
-        """UID of the Lease → its resourceVersion, and when this was first seen."""
-        self._ended: dict[str, str] = {}
-        """Pod UID → last session that the controller ended; a cached acknowledgement of this session is ignored."""
+        self._renewals = renewals
         self._plain: dict[str, dict[str, list[str]]] = {}
 
     def forget(self, swarm: str) -> None:
@@ -57,7 +82,7 @@ class Reports:
             if not text or names.get(uid) != name:
                 continue
             report = ledgers.acknowledgement(text)
-            if report is not None and report.pod_uid == uid and self._ended.get(uid) != report.session:
+            if report is not None and report.pod_uid == uid:
                 found[uid] = report
         if parsed.workers.http_port:
             silent = [pod for pod in pods if pod.uid not in found and pod.ip and not pod.finished]
@@ -73,33 +98,34 @@ class Reports:
         """Return by pod UID the jobs of workers that do not acknowledge, such as k8s-swarm's."""
         return self._plain.get(swarm.key, {})
 
-    async def fenced(self, swarm: Object, parsed: SwarmSpec, ledger: Ledger) -> set[str]:
-        """End sessions that have not renewed their Lease for longer than the fence time; return the UIDs of their pods.
+    async def fenced(self, swarm: Object, ledger: Ledger) -> Fenced:
+        """End sessions that have not renewed their Lease for 1.25 × their fence time.
 
-        Only workers that acknowledged a fence time are affected, because others do not stop by themselves.
+        Only workers with a known fence time are affected, because others do not stop by themselves.
         """
-        if not parsed.fence_seconds:
-            return set()
-        fenced = set()
+        uids = set()
+        waits = []
         for name, (uid, text, lease) in self._delivery.acknowledgements(swarm).items():
-            version, seen = self._renewals.get(lease.uid, ("", 0.0))
-            if version != lease.resource_version:
-                seen = self._clock()
-                self._renewals[lease.uid] = lease.resource_version, seen
             holder = ledger.holders.get(uid)
             if holder is None or holder.pod != name or not holder.session:
                 continue
-            report = ledgers.acknowledgement(text) if text else None
-            silent = self._clock() - seen
             if lease.annotations.get(ANNOTATION_ENDED) == holder.session:
                 # An earlier reconcile ended this session, but failed to store the record.
-                fenced.add(uid)
-            elif (
-                report is not None
-                and report.session == holder.session
-                and _is_over(report, parsed, silent)
-                and await self._delivery.end_session(lease, report.session)
-            ):
-                self._ended[uid] = report.session
-                fenced.add(uid)
-        return fenced
+                uids.add(uid)
+                continue
+            if not holder.fence:
+                continue
+            left = holder.fence * _FENCE_MARGIN - self._renewals.silence(lease)
+            if left > 0:
+                waits.append(left)
+            elif _is_reported_by(holder, text) and await self._delivery.end_session(lease, holder.session):
+                uids.add(uid)
+            else:
+                waits.append(_RETRY)
+        return Fenced(frozenset(uids), min(waits, default=None))
+
+
+def _is_reported_by(holder: Holder, text: str) -> bool:
+    """Report whether a Lease's text is not the report of another session, which would have to stop its own jobs."""
+    report = ledgers.acknowledgement(text) if text else None
+    return report is None or report.session == holder.session

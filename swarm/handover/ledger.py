@@ -43,6 +43,11 @@ class Holder(msgspec.Struct, kw_only=True, omit_defaults=True):
     stop: list[str] = []
     """Revoked jobs that the worker has not acknowledged as stopped."""
     draining: bool = False
+    silent: bool = False
+    """Whether its worker lost its slot because it does not report, although its pod may be ready: its session was ended
+    after the fence time, or it had none for the grace period. The next session clears this."""
+    fence: float = 0.0
+    """Longest fence time, in seconds, that the session may apply; 0: it may run jobs without a fence."""
 
 
 class Ledger(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -89,10 +94,19 @@ class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_default
     """Jobs with state ``stop`` in the share, except jobs that still run."""
     failing: dict[str, str] = {}
     draining: bool = False
-    fence_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """Fence time in seconds that the worker applies; 0: none, or not read yet."""
+    fence_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """Fence time in seconds that the worker applies; 0: none, or not read yet; None: the worker has no fence."""
+    seen: _Number = 0
+    """Version of the newest share whose fence time the worker applies. It is above ``version`` with ``refresh:
+    Restart``, where later shares change no other settings; 0: the same as ``version``."""
     jobs: _Jobs | None = None
     """Jobs that a worker of k8s-swarm read when it started; it reports only these and the version, over HTTP."""
+
+    def begins_after(self, holder: Holder | None) -> bool:
+        """Report whether this is a later session of the pod than the last one in the record."""
+        if holder is None:
+            return bool(self.session) and self.life > 0
+        return self.session not in {"", holder.session} and self.life > holder.life
 
     def unreleased(self, jobs: Iterable[str]) -> list[str]:
         """Return those of the jobs that run, or can start without a newer share."""

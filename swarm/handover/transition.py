@@ -6,7 +6,8 @@ Why a job never runs in two pods under ``Exclusive``:
 * Records form a sequence, because each is written over the one before (resourceVersion).
 * A grant leaves the record only when the pod is gone, when its process has ended (a later session of the same pod), or
   when the session has acknowledged, without the job, a share at least as new as the revocation. A session never uses a
-  share that is older than one it has acknowledged, so it cannot start the job again.
+  share that is older than one it has acknowledged, so it cannot start the job again. It also leaves the record when the
+  session was ended after its fence time: the worker has then stopped its jobs, and cannot renew its Lease.
 * A job is granted only while no other pod has it in the record.
 """
 
@@ -32,10 +33,12 @@ def advance(
     slots: dict[str, Slot],
     acknowledged: Mapping[str, Acknowledgement],
     gone: Collection[str],
+    fenced: Collection[str] = (),
     present: Mapping[str, str],
     leaving: Collection[str] = (),
     handover: str = EXCLUSIVE,
     restarts: bool = False,
+    fence: float = 0.0,
     settings: str = "",
 ) -> Ledger:
     """Return the next record; equal to the given one if nothing changes.
@@ -45,22 +48,30 @@ def advance(
         slots: the wanted slots with their pods and jobs.
         acknowledged: acknowledgements by pod UID.
         gone: UIDs of pods that provably run no job any more.
+        fenced: UIDs of pods with an ended session, which provably runs no job any more.
         present: UID → name of pods that may become workers. They have a Lease and a share (the jobs to run) even
             without a job, to start jobs at once.
         leaving: UIDs of pods that are being deleted; they get no new jobs.
         handover: one of the constants of this module.
         restarts: workers read only one share in their life, so a pod gets its share only when it has a slot and its
             predecessor holds no job.
-        settings: digest of other settings in shares.
+        fence: fence time in shares, in seconds; 0: none. Workers apply it only under ``Exclusive``.
+        settings: digest of all settings in shares.
     """
     after = copy.deepcopy(ledger)
     after.slots = slots
+    fence = fence if handover == EXCLUSIVE else 0.0
     current = dict(present) | {slot.uid: slot.pod for slot in slots.values() if slot.uid}
     for uid, pod in current.items():
         if uid not in gone and uid not in after.holders:
-            after.holders[uid] = Holder(pod=pod, uid=uid)
+            after.holders[uid] = Holder(pod=pod, uid=uid, fence=fence)
     for uid in gone:
         after.holders.pop(uid, None)
+    for uid in after.holders.keys() & set(fenced):
+        # ``life`` stays, so that a late report of the ended session has no effect.
+        holder = after.holders[uid]
+        holder.session, holder.draining, holder.silent = "", False, True
+        holder.start, holder.stop = [], []
     waiting = _waiting(after, current) if restarts else set()
     assigned = {job for slot in slots.values() for job in slot.jobs}
     names = _Names(assigned.union(*(holder.start for holder in after.holders.values())))
@@ -72,6 +83,8 @@ def advance(
         if holder.uid in waiting and not holder.session and (report is None or report.running == []):
             continue
         _absorb(holder, report, names, any_session=handover == OVERLAP)
+    for holder in after.holders.values():
+        _know_fence(holder, acknowledged.get(holder.uid), fence)
     wanted = {slot.uid: set(slot.jobs) for slot in after.slots.values() if slot.uid in after.holders}
     if handover == EXCLUSIVE:
         _revoke(after, wanted)
@@ -129,10 +142,11 @@ def _absorb(holder: Holder, report: Acknowledgement | None, names: _Names, *, an
     if report is None or report.pod_uid != holder.uid or report.life < holder.life:
         return
     if report.session != holder.session:
-        if report.life == holder.life or not report.session:
+        if not report.begins_after(holder):
             return
         # A later session of the same pod: the earlier process has exited, and its jobs with it.
-        holder.session, holder.life, holder.draining = report.session, report.life, False
+        holder.session, holder.life = report.session, report.life
+        holder.draining = holder.silent = False
         if not any_session:
             # Not under Overlap, because there the new process may use a share that was written for the earlier process.
             holder.stop = []
@@ -144,6 +158,17 @@ def _absorb(holder: Holder, report: Acknowledgement | None, names: _Names, *, an
     # Jobs that run without a grant, such as after a loss of the record: no other pod may start them before they stop.
     known = {*holder.start, *holder.stop}
     holder.stop += names.record(job for job in dict.fromkeys(report.running or ()) if job not in known)
+
+
+def _know_fence(holder: Holder, report: Acknowledgement | None, fence: float) -> None:
+    """Set the longest fence time that the session may apply, before its next share is written with ``fence``."""
+    if report is not None and report.session == holder.session:
+        if report.fence_seconds is None:
+            holder.fence = 0.0
+        elif max(report.version, report.seen) >= holder.version:
+            # It has read every share that was written for it.
+            holder.fence = report.fence_seconds
+    holder.fence = max(holder.fence, fence) if holder.fence and fence else 0.0
 
 
 def _revoke(ledger: Ledger, wanted: Mapping[str, Collection[str]]) -> None:

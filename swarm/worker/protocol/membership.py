@@ -129,6 +129,7 @@ class Membership:
             "failing": dict(list(failing.items())[:_MOST_ERRORS]),
             "draining": self.draining,
             "fenceSeconds": self.applied.fence_seconds,
+            "seen": max(self.applied.seen, 0),
             "stopped": _that_fit(sorted(self.stopped - held.keys()), room),
         }
 

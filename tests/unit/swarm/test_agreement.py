@@ -19,7 +19,7 @@ def test_controller_reads_every_field_of_an_acknowledgement():
     """A field with another name would get its default."""
     worker = Membership(Settings(pod_uid="u"))
     worker.session, worker.life, worker.draining = "s", 4, True
-    worker.applied, worker.stopped = Applied(7, wanted={}, fence_seconds=30), frozenset("b")
+    worker.applied, worker.stopped = Applied(7, seen=9, wanted={}, fence_seconds=30), frozenset("b")
     written = worker.acknowledgement({"a": Held(Job("a"), Phase.WAITING, error="exit code 1")})
     assert ledgers.acknowledgement(compact(written)) == Acknowledgement(
         pod_uid="u",
@@ -31,6 +31,7 @@ def test_controller_reads_every_field_of_an_acknowledgement():
         failing={"a": "exit code 1"},
         draining=True,
         fence_seconds=30,
+        seen=9,
     )
 
 

@@ -98,6 +98,70 @@ def test_invented_jobs_of_many_reports_and_workers_share_one_limit():
     assert 65_000 < sum(len(job) for holder in ledger.holders.values() for job in holder.stop) <= 65_536
 
 
+def _advanced(ledger: Ledger, fence: float, report: Acknowledgement | None, **more: Any) -> Ledger:
+    """Return the next record of a Swarm with one pod; its settings are the fence time."""
+    return transition.advance(
+        ledger,
+        slots={"w": Slot(name="w", index=0, uid="u", pod="w", jobs=["a"])},
+        acknowledged={"u": report} if report else {},
+        gone=(),
+        present={"u": "w"},
+        fence=fence,
+        settings=str(fence),
+        **more,
+    )
+
+
+def _report(**fields: Any) -> Acknowledgement:
+    return Acknowledgement(**{"pod_uid": "u", "session": "s", "life": 1, "fence_seconds": 0, **fields})
+
+
+def test_fence_time_of_a_session_is_the_longest_that_it_may_apply():
+    """A worker acknowledges a changed time after it applied it, and perhaps never."""
+    ledger = _advanced(_advanced(Ledger(), 8, None), 8, _report())
+    assert ledger.holders["u"].fence == 8, "all shares of the session have this time"
+    acknowledged = _report(version=ledger.holders["u"].version, fence_seconds=8, running=["a"])
+    found = []
+    for fence in (8, 60, 8, 0, 8):
+        ledger = _advanced(ledger, fence, acknowledged)
+        found.append(ledger.holders["u"].fence)
+    assert found == [8, 60, 60, 0, 0]
+    ledger = _advanced(
+        ledger, 8, _report(version=ledger.holders["u"].version, fence_seconds=8, running=["a"])
+    )
+    assert ledger.holders["u"].fence == 8
+
+
+def test_fence_time_is_known_only_of_workers_that_report_one():
+    """A worker that was started before the time was set, one without fences, and one with ``Overlap``."""
+    before = _advanced(_advanced(Ledger(), 0, None), 0, _report())
+    assert _advanced(before, 8, _report()).holders["u"].fence == 0
+    new = _advanced(Ledger(), 8, None)
+    assert _advanced(new, 8, _report(fence_seconds=None)).holders["u"].fence == 0
+    assert _advanced(new, 8, _report(), handover=transition.OVERLAP).holders["u"].fence == 0
+
+
+def test_fence_time_set_later_is_known_of_workers_that_read_one_share():
+    """With ``refresh: Restart``, ``version`` does not increase after the first share."""
+    ledger = _advanced(_advanced(Ledger(), 0, _report()), 0, _report(version=1, running=["a"]))
+    ledger = _advanced(ledger, 8, _report(version=1, running=["a"]))
+    newest = ledger.holders["u"].version
+    assert _advanced(ledger, 8, _report(version=1, seen=newest, fence_seconds=8)).holders["u"].fence == 8
+
+
+def test_late_report_of_an_ended_session_has_no_effect():
+    """Also after a restart of the controller; the next session starts the jobs."""
+    late = _report(version=1, running=["a"], fence_seconds=8)
+    ledger = _advanced(_advanced(Ledger(), 8, _report()), 8, late)
+    assert ledger.holders["u"].start == ["a"]
+    for _ in range(2):
+        ledger = _advanced(ledger, 8, late, fenced={"u"})
+        holder = ledger.holders["u"]
+        assert (holder.session, holder.start, holder.stop, holder.silent) == ("", [], [], True)
+    holder = _advanced(ledger, 8, _report(session="t", life=2)).holders["u"]
+    assert (holder.session, holder.start, holder.silent) == ("t", ["a"], False)
+
+
 @pytest.mark.parametrize("handover", [transition.EXCLUSIVE, transition.OVERLAP])
 def test_the_time_of_a_transition_does_not_grow_with_the_square_of_the_jobs(handover: str):
     """20,000 jobs are revoked and acknowledged; a hostile report has 40,000 names."""

@@ -52,6 +52,39 @@ def test_unready_worker_keeps_its_jobs_for_the_grace_period():
         assert (back["w-0"].uid, back["w-0"].unready_since) == ("new", 0.0)
 
 
+def test_slot_of_a_ready_pod_is_created_when_its_worker_has_registered():
+    """While no worker works, all ready pods get slots; then those that do not register lose them."""
+    workers = Workers(STATEFUL_SET, 3, grace=30)
+    new = [Pod(f"w-{number}", f"u{number}", ready=True, registered=False) for number in range(3)]
+    known = _arranged({}, new[:2], workers, 100.0)
+    assert {name: slot.unready_since for name, slot in known.items()} == {"w-0": 100.0, "w-1": 100.0}
+    pods = [replace(new[0], registered=True), *new[1:]]
+    found = _arranged(known, pods, workers, 110.0)
+    assert {name: slot.unready_since for name, slot in found.items()} == {"w-0": 0.0, "w-1": 100.0}
+    assert list(_arranged(found, pods, workers, 129.0)) == ["w-0", "w-1"]
+    assert list(_arranged(found, pods, workers, 130.0)) == ["w-0"]
+    pods[2] = replace(new[2], registered=True)
+    assert list(_arranged(found, pods, workers, 130.0)) == ["w-0", "w-2"]
+
+
+@pytest.mark.parametrize("kind", [STATEFUL_SET, DEPLOYMENT, PODS])
+def test_silent_worker_loses_its_slot_immediately(kind):
+    """If another worker works. Its pod gets no slot until it registers, not even the slot of another pod."""
+    workers = Workers(kind, 2, grace=30)
+    pods = [READY, Pod("w-1", "u1", ready=True)]
+    known = _arranged({}, pods, workers, 100.0)
+    first, second = known
+    silent = [READY, replace(pods[1], registered=False, silent=True)]
+    left = _arranged(known, silent, workers, 101.0)
+    assert list(left) == [first]
+    assert _arranged(left, silent, workers, 200.0) == left
+    assert list(_arranged(left, pods, workers, 201.0)) == [first, second]
+    both = [replace(pod, registered=False, silent=True) for pod in pods]
+    assert list(_arranged(known, both, workers, 900.0)) == [first, second], "no worker could run the jobs"
+    if kind == DEPLOYMENT:
+        assert _arranged(left, silent[1:], workers, 200.0)[first].uid == "", "it waits for its next pod"
+
+
 def test_all_slots_stay_while_none_is_ready():
     """An outage of all workers moves no job."""
     workers = Workers(STATEFUL_SET, 2, grace=30)

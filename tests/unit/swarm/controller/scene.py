@@ -28,20 +28,26 @@ class Scene:
         self.client: Any = MemoryClient(self.server)
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Run the controller."""
+    async def following(self) -> AsyncIterator[Caches]:
+        """Run the caches, as a standby replica does."""
         caches = Caches(self.client, None)
-        tasks = [asyncio.create_task(informer.run()) for informer in caches.all()]
+        async with _ended([asyncio.create_task(informer.run()) for informer in caches.all()]):
+            yield caches
+
+    @contextlib.asynccontextmanager
+    async def running(self, caches: Caches | None = None) -> AsyncIterator[None]:
+        """Run the controller, with the caches of a standby replica or its own."""
+        if caches is None:
+            async with self.following() as own, self.running(own):
+                yield
+            return
 
         async def synced() -> None:
             for informer in caches.all():
                 await informer.wait_synced()
 
-        tasks.append(asyncio.create_task(app.work(Options(), self.client, caches, synced)))
-        yield
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        async with _ended([asyncio.create_task(app.work(Options(), self.client, caches, synced))]):
+            yield
 
     def swarm(self, name: str = "s", **spec: Any) -> Body:
         """Create a Swarm; its workers are all pods by default."""
@@ -90,10 +96,21 @@ class Scene:
         return [one["message"] for one in self.server.all("events") if one["reason"] == reason]
 
 
-async def so(check: Callable[[], Any], wanted: Any) -> None:
+@contextlib.asynccontextmanager
+async def _ended(tasks: list[asyncio.Task[None]]) -> AsyncIterator[None]:
+    """Cancel tasks after the block."""
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def so(check: Callable[[], Any], wanted: Any, *, within: float = 30) -> None:
     """Wait until a check returns the expected value."""
 
     async def read() -> Any:
         return check()
 
-    await becomes(read, wanted, within=30)
+    await becomes(read, wanted, within=within)

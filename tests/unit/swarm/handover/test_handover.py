@@ -17,10 +17,14 @@ from tests.unit.swarm.world import Api, Controller, Worker
 class World:
     """The simulated system, and its possible steps and faults."""
 
-    def __init__(self, seed: int, handover: str) -> None:
+    def __init__(self, seed: int, handover: str, *, fences: tuple[int, ...] = (0,)) -> None:
         self.rng = random.Random(seed)
+        self.fences = fences
+        self.pace = 0.3
+        """Mean time between two steps in seconds."""
         self.handover = handover
-        self.api = Api(jobs=[f"job-{index}" for index in range(self.rng.randrange(1, 9))])
+        jobs = [f"job-{index}" for index in range(self.rng.randrange(1, 9))]
+        self.api = Api(jobs=jobs, fence=self.rng.choice(fences))
         self.ghosts: set[str] = set()
         self.controllers = [
             Controller(self.api, self.rng, handover, api_ghosts=self.ghosts) for _ in range(2)
@@ -67,6 +71,15 @@ class World:
             if f"w-{index}" not in self.api.pods:
                 self.create(index)
 
+    def change_fence(self) -> None:
+        self.api.fence = self.rng.choice(self.fences)
+
+    def cut(self) -> None:
+        """Cut a worker off, perhaps after it read a share that it cannot acknowledge."""
+        worker = self.rng.choice(list(self.workers.values()))
+        worker.follow()
+        worker.connected = False
+
     def change_list(self) -> None:
         self.api.jobs = [f"job-{index}" for index in range(10) if self.rng.random() < 0.6]
 
@@ -83,12 +96,16 @@ class World:
                 self.heal,
                 self.scale,
                 self.change_list,
+                *([self.change_fence, self.cut, self.cut, self.cut] if any(self.fences) else []),
                 self.rng.choice(self.controllers).kill,
             ]
         )()
 
     def act(self) -> None:
-        """One random step of a program."""
+        """One random step of a program, after some time."""
+        self.api.now += self.rng.expovariate(1 / self.pace)
+        for worker in self.workers.values():
+            worker.keep_in_time()
         controller = self.rng.choice(self.controllers)
         worker = self.rng.choice(list(self.workers.values()))
         self.rng.choice(
@@ -114,6 +131,7 @@ class World:
     def settle(self) -> None:
         """Run without faults until every job runs only at its slot."""
         self.heal()
+        self.pace = 0.01  # so that workers renew their Leases in time
         for worker in self.workers.values():
             if worker.draining:
                 worker.kill()
@@ -149,6 +167,17 @@ def test_exclusive_never_has_two_owners(seed):
     world = World(seed, EXCLUSIVE)
     for _ in range(600):
         world.disturb() if world.rng.random() < 0.04 else world.act()
+        assert max(world.owners().values(), default=0) <= 1
+        world.check_versions()
+    world.settle()
+
+
+@pytest.mark.parametrize("seed", seeds(8, 100))
+def test_fenced_worker_and_its_successor_never_run_a_job_at_the_same_time(seed):
+    """In any order of steps and faults, also if the fence time changes and is not acknowledged."""
+    world = World(seed, EXCLUSIVE, fences=(0, 8, 30, 60))
+    for _ in range(1500):
+        world.disturb() if world.rng.random() < 0.03 else world.act()
         assert max(world.owners().values(), default=0) <= 1
         world.check_versions()
     world.settle()
