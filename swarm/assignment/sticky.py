@@ -9,7 +9,10 @@ from swarm.assignment.model import Assignment, Job, Problem, Reason
 
 
 def assign(problem: Problem) -> Assignment:
-    """Divide evenly: by number (± 1) if weights are equal and no job has an affinity, otherwise by weight (± 10 %)."""
+    """Divide by number if weights are equal and no job has an affinity, otherwise by weight.
+
+    Two workers differ by at most one job, or by at most 10 % of the mean weight (see ``weighted``).
+    """
     first = problem.jobs[0]
     if all(job.weight == first.weight and job.allowed is None for job in problem.jobs):
         return _by_count(problem)

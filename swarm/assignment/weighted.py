@@ -1,7 +1,10 @@
 """Sticky division of jobs with different weights or affinities.
 
 The exact optimum is NP-hard (multiprocessor scheduling). Jobs keep their workers, jobs without one go to the least
-loaded worker, heaviest first, and then single jobs move from overloaded to underloaded workers.
+loaded worker, heaviest first, and then single jobs move from heavier to lighter workers.
+
+If affinity and cap do not prevent it, the loads of two workers differ by at most the larger of 10 % of the mean and the
+heaviest weight: while they differ by more, every job of the heavier worker can move and makes the loads more equal.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from dataclasses import dataclass, field
 from swarm.assignment.model import Assignment, Job, Problem, Reason
 
 TOLERANCE = 0.1
-"""Jobs move only if a worker's load differs from the mean by more than this fraction of the mean."""
+"""Jobs move only if the loads of two workers differ by more than this fraction of the mean."""
 
 
 def assign(problem: Problem) -> Assignment:
-    """Divide by weight. Loads are ≤ 1.1 × mean if weights are ≤ 0.1 × mean, and affinity and cap allow."""
+    """Divide by weight. Loads differ by ≤ 0.1 × mean if weights are ≤ 0.1 × mean, and affinity and cap allow."""
     division = _Division(problem)
     loose = division.keep()
     unplaced = division.place(loose)
@@ -95,23 +98,27 @@ class _Division:
         return unplaced
 
     def level(self) -> None:
-        """Move single jobs while a worker is outside the tolerance and a move makes the loads more equal."""
+        """Move single jobs while two workers differ by more than the tolerance and a move makes the loads more equal."""
         # Every move reduces the sum of the squared loads, so the loop terminates; the limit bounds its time.
         for _ in range(2 * len(self.problem.jobs)):
             if not any(self._move(high, low) for high, low in self._unequal()):
                 return
 
     def _unequal(self) -> Iterator[tuple[int, int]]:
-        """Yield pairs of a heavier and a lighter worker (indexes): first of overloaded, then of underloaded workers."""
+        """Yield pairs of a heavier and a lighter worker (indexes), of which one differs too much from an extreme worker.
+
+        First come workers that are too heavy for the lightest worker, then those that are too light for the heaviest.
+        """
+        (lightest, _), (heaviest, _) = self.order[0], self.order[-1]
         for heavy, high in reversed(self.order):
-            if heavy <= self.mean * (1 + TOLERANCE):
+            if heavy - lightest <= self.mean * TOLERANCE:
                 break
             for light, low in self.order:
                 if heavy - light <= 1:
                     break
                 yield high, low
         for light, low in self.order:
-            if light >= self.mean * (1 - TOLERANCE):
+            if heaviest - light <= self.mean * TOLERANCE:
                 break
             for heavy, high in reversed(self.order):
                 if heavy - light <= 1:
