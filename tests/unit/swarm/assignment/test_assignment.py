@@ -15,6 +15,7 @@ from swarm.assignment.contiguous import slices
 from swarm.assignment.model import Assignment, Job, Reason
 from swarm.assignment.strategies import CONTIGUOUS, RENDEZVOUS, STICKY, assign
 from tests.benchmarks.bench_swarm import lower_bound, moved
+from tests.thorough import seeds
 
 
 # Behavioural specification of k8s-swarm, section 1, with the corrected slices.
@@ -211,6 +212,32 @@ def test_random_weighted_divisions_are_even_and_move_few_jobs():
             weights |= {rng.randrange(200, 10**6): rng.randint(1, top) for _ in range(3)}
     assert divisions > 200
     assert total <= 1.04 * least
+
+
+@pytest.mark.parametrize("seed", seeds(60, 400))
+def test_second_division_of_the_same_jobs_moves_nothing(seed):
+    """Also if affinity and cap prevent an even division, and from any previous division."""
+    rng = random.Random(seed)
+    workers = _workers(rng.randrange(2, 12))
+    groups = [None, *(frozenset(rng.sample(workers, rng.randrange(1, len(workers)))) for _ in range(3))]
+    top, cap = rng.choice([2, 5, 50, 1000]), rng.choice([0, 0, 3, 20])
+    jobs = [
+        Job(f"job-{number}", rng.randint(1, top), allowed=rng.choice(groups))
+        for number in range(rng.randrange(2, 150))
+    ]
+    first = assign(
+        jobs, workers, previous={job.name: rng.choice(workers) for job in jobs}, max_per_worker=cap
+    )
+    second = assign(jobs, workers, previous=first.workers, max_per_worker=cap)
+    assert second.workers == first.workers
+    assert list(second.unassigned) == list(first.unassigned)
+
+
+def test_jobs_without_room_are_listed_in_a_fixed_order():
+    """Otherwise the status of a Swarm would differ between two controllers."""
+    jobs = [Job(f"job-{number}", 1 + number % 3) for number in range(9)]
+    left = assign(jobs, _workers(2), max_per_worker=2).unassigned
+    assert list(left) == ["job-4", "job-7", "job-0", "job-3", "job-6"]
 
 
 def test_order_of_the_list_does_not_move_jobs():
