@@ -14,6 +14,9 @@ _LISTED = 200_000
 """Limit of job names in the status, in characters. For workers beyond this limit, only the number of jobs is listed."""
 _UNASSIGNED = 100
 
+_Verdict = tuple[bool | None, str, str]
+"""Status of a condition (None: unknown), reason and message."""
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
@@ -53,6 +56,13 @@ def render(
     found = _conditions(ledger, assignment, findings)
     status["conditions"] = _dated(before.get("conditions") or [], found, findings.generation, now)
     return status
+
+
+def refused(before: Mapping[str, Any], message: str, *, generation: int, now: str) -> dict[str, Any]:
+    """Return the status of a Swarm with an invalid specification or record, which is not reconciled."""
+    unknown = (None, "InvalidSpec", "")
+    found = {"Assigned": unknown, "Converged": unknown, "Degraded": (True, "InvalidSpec", message)}
+    return {**before, "conditions": _dated(before.get("conditions") or [], found, generation, now)}
 
 
 def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:
@@ -102,25 +112,22 @@ def _leaving(ledger: Ledger) -> list[Holder]:
     ]
 
 
-def _conditions(
-    ledger: Ledger, assignment: Assignment, findings: Findings
-) -> dict[str, tuple[bool, str, str]]:
-    """Return status, reason and message by condition type."""
+def _conditions(ledger: Ledger, assignment: Assignment, findings: Findings) -> dict[str, _Verdict]:
+    """Return the verdicts by condition type."""
     missing = assignment.unassigned
     reasons = sorted({str(reason) for reason in missing.values()})
-    assigned = (
-        (False, reasons[0], f"{len(missing)} jobs have no worker: {', '.join(reasons)}")
-        if missing
-        else (True, "AllAssigned", "every job has a worker")
+    assigned: _Verdict = True, "AllAssigned", "every job has a worker"
+    converged: _Verdict = (
+        True,
+        "AllAcknowledged",
+        "every job has a worker, and every worker runs its assigned jobs",
     )
-    waiting = _waiting(ledger, findings)
-    converged = (
-        (False, "HandingOver", waiting)
-        if waiting
-        else (True, "AllAcknowledged", "every worker runs its assigned jobs")
-    )
-    degraded = _degraded(ledger, findings)
-    return {"Assigned": assigned, "Converged": converged, "Degraded": degraded}
+    if missing:
+        message = f"{len(missing)} jobs have no worker: {', '.join(reasons)}"
+        assigned, converged = (False, reasons[0], message), (False, "JobsUnassigned", message)
+    elif waiting := _waiting(ledger, findings):
+        converged = False, "HandingOver", waiting
+    return {"Assigned": assigned, "Converged": converged, "Degraded": _degraded(ledger, findings)}
 
 
 def _waiting(ledger: Ledger, findings: Findings) -> str:
@@ -128,10 +135,12 @@ def _waiting(ledger: Ledger, findings: Findings) -> str:
     for slot in ledger.slots.values():
         holder = ledger.holder_of(slot)
         report = findings.acknowledged.get(slot.uid)
-        if report is None and set(findings.plain.get(slot.uid, ())) == set(slot.jobs):
+        is_plain = report is None and set(findings.plain.get(slot.uid, ())) == set(slot.jobs)
+        if is_plain and not slot.unready_since:
             continue
         if (
-            holder is None
+            slot.unready_since
+            or holder is None
             or report is None
             or report.session != holder.session
             or report.version < holder.version
@@ -144,7 +153,7 @@ def _waiting(ledger: Ledger, findings: Findings) -> str:
     return f"waiting for {len(behind)} workers: {', '.join(sorted(behind)[:5])}" if behind else ""
 
 
-def _degraded(ledger: Ledger, findings: Findings) -> tuple[bool, str, str]:
+def _degraded(ledger: Ledger, findings: Findings) -> _Verdict:
     if findings.problems:
         reason, message = findings.problems[0]
         return True, reason, message
@@ -171,14 +180,14 @@ def _degraded(ledger: Ledger, findings: Findings) -> tuple[bool, str, str]:
 
 def _dated(
     before: Sequence[Mapping[str, Any]],
-    found: Mapping[str, tuple[bool, str, str]],
+    found: Mapping[str, _Verdict],
     generation: int,
     now: str,
 ) -> list[dict[str, Any]]:
     old = {condition.get("type"): condition for condition in before}
     conditions = []
     for kind, (holds, reason, message) in found.items():
-        status = "True" if holds else "False"
+        status = "Unknown" if holds is None else str(holds)
         last = old.get(kind) or {}
         since = last.get("lastTransitionTime") if last.get("status") == status else None
         conditions.append(

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime.api import timestamps
+from controller_runtime.api.pod.conditions import condition
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import ApiError, Forbidden, Invalid
 from controller_runtime.events.recorder import EventRecorder
@@ -231,18 +232,11 @@ class Reconciler:
 
     async def _refuse(self, swarm: Object, before: Mapping[str, Any], message: str) -> None:
         """Report an invalid specification in the status; assigned jobs stay."""
-        conditions = {condition["type"]: condition for condition in before.get("conditions") or ()}
-        if conditions.get("Degraded", {}).get("message") == message:
+        if condition(before, "Degraded").get("message") == message:
             return
-        conditions["Degraded"] = {
-            "type": "Degraded",
-            "status": "True",
-            "reason": "InvalidSpec",
-            "message": message,
-            "observedGeneration": swarm.metadata.generation,
-            "lastTransitionTime": timestamps.rfc3339(datetime.now(UTC)),
-        }
-        body = swarm.to_dict() | {"status": {**before, "conditions": list(conditions.values())}}
+        now = timestamps.rfc3339(datetime.now(UTC))
+        rendered = status.refused(before, message, generation=swarm.metadata.generation, now=now)
+        body = swarm.to_dict() | {"status": rendered}
         await self.client.update(SWARMS, body, subresource="status")
         self.recorder.event(swarm, "Warning", "InvalidSpec", message)
 
@@ -276,7 +270,7 @@ def _waits(parsed: SwarmSpec, wanted: planning.Wanted, after: Ledger, now: float
 
 def _verdicts(rendered: Mapping[str, Any]) -> dict[str, str]:
     """Return the status of each condition by type. ``kubectl wait`` reads these, so a change is written immediately."""
-    return {condition["type"]: condition["status"] for condition in rendered.get("conditions") or ()}
+    return {found["type"]: found["status"] for found in rendered.get("conditions") or ()}
 
 
 def _settings(swarm: Object, parsed: SwarmSpec, jobs: Sequence[Job]) -> share.Settings:

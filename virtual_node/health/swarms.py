@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import timestamps
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.api.pod.conditions import condition, is_true
 from virtual_node.health.faults import Fault, Kind
 from virtual_node.health.objects import Json, key, one_line
 
@@ -56,4 +56,4 @@ def swarm_state(swarm: Json) -> str:
         for name, status, _, state, _ in _CONDITIONS
         if condition(swarm.get("status"), name).get("status") == status
     )
-    return next(states, "converged" if condition(swarm.get("status"), "Converged") else "unknown")
+    return next(states, "converged" if is_true(swarm.get("status"), "Converged") else "unknown")

@@ -176,6 +176,7 @@ def test_a_swarm_that_works_is_no_fault() -> None:
     assert examine(healthy(swarms=swarms)).verdict is Verdict.HEALTHY
     assert examine(healthy(swarms=None)).verdict is Verdict.UNKNOWN
     assert list(map(swarm_state, swarms)) == ["unknown", "handing over", "converged"]
+    assert swarm_state(swarm("refused", condition("Converged", "Unknown"))) == "unknown"
 
 
 @pytest.mark.parametrize("case", FAULTS)
