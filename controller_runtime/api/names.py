@@ -93,6 +93,9 @@ wrote. A deletion cost with another value is the user's, who can write both anno
 ANNOTATION_PREFERRED_NODE = f"{DOMAIN}/preferred-node"
 """On an upper pod: lower node that the lower pod prefers. The multi-scheduler writes it when it binds the pod;
 users can write it as well, so it is only a preference."""
+ANNOTATION_REQUIRED_NODE = f"{DOMAIN}/required-node"
+"""On an upper pod: lower node that the lower pod requires as long as it fits there. The multi-scheduler writes it when it binds
+the pod; the virtual node empties it when it gives the node up. On a lower pod: the node that it requires."""
 ANNOTATION_RESOURCE_CLAIMS = f"{DOMAIN}/resource-claims"
 """On an upper pod: JSON of its ``resourceClaims`` and of the ``resources.claims`` of its containers, which the webhook
 moved out of its spec. Users can write it, with the same meaning as in the spec."""
@@ -164,5 +167,6 @@ ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 ANNOTATION_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """On a pod of a ReplicaSet: pods with a lower number are deleted first."""
-UPPER_ONLY_ON_PODS = frozenset({ANNOTATION_LAST_APPLIED, ANNOTATION_DELETION_COST})
-"""Annotations of upper pods that lower pods do not get. ReplicaSets, which read deletion costs, are in the upper cluster."""
+UPPER_ONLY_ON_PODS = frozenset({ANNOTATION_LAST_APPLIED, ANNOTATION_DELETION_COST, ANNOTATION_REQUIRED_NODE})
+"""Annotations of upper pods that lower pods do not get, or not with this value. ReplicaSets, which read deletion costs, are in the
+upper cluster."""

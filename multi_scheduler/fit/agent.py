@@ -34,6 +34,11 @@ _SETTLE_SECONDS = 2.0
 """Seconds that a filter call waits for the release of other pods' reservations before it rejects all nodes."""
 _SWEEP = 1.0
 _KEPT_JUDGEMENTS = 1000
+_NODE_ANNOTATIONS: Mapping[bool | str, Sequence[str]] = {
+    # A pod that gives up the required node still prefers it.
+    True: (names.ANNOTATION_PREFERRED_NODE, names.ANNOTATION_REQUIRED_NODE),
+    "Prefer": (names.ANNOTATION_PREFERRED_NODE,),
+}
 _UNREAD = "the upper cluster's pods have not been read yet"
 
 
@@ -268,9 +273,10 @@ class FitAgent(Agent):
 
     def annotations(self, uid: str, node: str) -> Mapping[str, str]:
         """Return annotations for the domain of the pod's group and, with ``passNode``, for the reserved lower node."""
-        chosen = self.reservations.prefer(uid, node) if self._settings.pass_node else ""
+        mode = self._settings.pass_node
+        chosen = self.reservations.prefer(uid, node) if mode else ""
         domain = self.groups.members.annotations(uid)
-        return {**domain, **({names.ANNOTATION_PREFERRED_NODE: chosen} if chosen else {})}
+        return {**domain, **(dict.fromkeys(_NODE_ANNOTATIONS[mode], chosen) if chosen else {})}
 
     def bars_binding(self, uid: str, node: str) -> str:
         """Return that a pod's room is no longer reserved, for example after a restart; empty: the pod may be bound."""

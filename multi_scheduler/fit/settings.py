@@ -20,9 +20,10 @@ class FitSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     admission: Literal["Reject", "Pass"] = "Reject"
     """Whether virtual nodes are rejected or pass if the lower cluster's quotas or limit ranges would refuse the pod. Pass: for
     clusters with webhooks that add what quotas and limit ranges require."""
-    pass_node: bool = msgspec.field(default=True, name="passNode")
-    """Annotate the pod with the lower node that has reserved room, as a preference for the lower scheduler. Without this, the
-    lower scheduler may place pods of different sizes so that a promised pod no longer fits. Only with ``--bind``."""
+    pass_node: bool | Literal["Prefer"] = msgspec.field(default=True, name="passNode")
+    """Annotate the pod with the lower node that has reserved room. true: the lower pod requires this node as long as it fits
+    there. Prefer: it prefers the node. false: the lower scheduler chooses freely. Only with true, pods of different sizes always
+    find the room that they were promised. Only with ``--bind``."""
     lower: Lower = "LeastAllocated"
     """How the lower clusters' schedulers choose among nodes with room: LeastAllocated, kube-scheduler's default, or
     MostAllocated with the divisible devices among its resources."""

@@ -49,7 +49,8 @@ def lower_spec(
     and the user's tolerations are kept except that of the virtual node's taint. Pod (anti-)affinity and
     topology spread over ``kubernetes.io/hostname`` are kept: replicas that must not share an upper node must
     not share a lower node either. Other topology keys name upper topology and are dropped. The annotation
-    ``preferred-node`` adds a preference for one lower node, with no effect if the policy forbids its key.
+    ``preferred-node`` adds a preference for one lower node, and ``required-node`` a requirement, with no effect if the policy forbids
+    their key.
     A PriorityClass is kept only if the policy allows it, or if it is a system class.
     """
     above = upper["spec"]
@@ -58,7 +59,9 @@ def lower_spec(
     if selector is not None:
         selector = cluster_selector.resolve(selector, node_name=node_name, node_labels=node_labels)
     spec = {key: value for key, value in above.items() if key not in _UPPER_ONLY}
-    spec |= _scheduling(above, selector, preferred_node(annotations, rules))
+    spec |= _scheduling(
+        above, selector, preferred_node(annotations, rules), required_node(annotations, rules)
+    )
     resource_claims.restore(spec, upper)
     if scheduler := annotations.get(names.ANNOTATION_SCHEDULER_NAME):
         spec["schedulerName"] = scheduler
@@ -71,20 +74,40 @@ def lower_spec(
 
 def preferred_node(annotations: Mapping[str, str], rules: Effective) -> str:
     """Return the lower node that an upper pod prefers; empty: none, or no valid name, or the policy forbids a choice by name."""
-    name = annotations.get(names.ANNOTATION_PREFERRED_NODE) or ""
+    return _chosen_node(annotations.get(names.ANNOTATION_PREFERRED_NODE) or "", rules)
+
+
+def required_node(annotations: Mapping[str, str], rules: Effective) -> str:
+    """Return the lower node that an upper pod requires while it fits there; empty as for ``preferred_node``."""
+    return _chosen_node(annotations.get(names.ANNOTATION_REQUIRED_NODE) or "", rules)
+
+
+def _chosen_node(name: str, rules: Effective) -> str:
     is_valid = len(name) <= _LONGEST_NAME and _NODE_NAME.fullmatch(name)
     return name if is_valid and matches(_NAME_FIELD, rules.values["node_selector_keys"]) else ""
 
 
 def _preferring(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
     """Return a node affinity with an additional preference for a node."""
-    term = {"matchFields": [{"key": _NAME_FIELD, "operator": "In", "values": [node]}]}
+    term = {"matchFields": [_is_node(node)]}
     kind = "preferredDuringSchedulingIgnoredDuringExecution"
     return {**affinity, kind: [*(affinity.get(kind) or ()), {"weight": _WEIGHT, "preference": term}]}
 
 
+def _requiring(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """Return a node affinity that also requires a node; terms are alternatives, so each of them gets the requirement."""
+    kind = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = (affinity.get(kind) or {}).get("nodeSelectorTerms") or [{}]
+    required = [{**term, "matchFields": [*(term.get("matchFields") or ()), _is_node(node)]} for term in terms]
+    return {**affinity, kind: {"nodeSelectorTerms": required}}
+
+
+def _is_node(name: str) -> dict[str, Any]:
+    return {"key": _NAME_FIELD, "operator": "In", "values": [name]}
+
+
 def _scheduling(
-    above: Mapping[str, Any], selector: Mapping[str, Any] | None, preferred: str
+    above: Mapping[str, Any], selector: Mapping[str, Any] | None, preferred: str, required: str
 ) -> dict[str, Any]:
     # Without this, the lower API server would add the expressions for matchLabelKeys again and refuse the
     # pod.
@@ -107,6 +130,8 @@ def _scheduling(
         ]
     if preferred:
         affinity["nodeAffinity"] = _preferring(affinity.get("nodeAffinity") or {}, preferred)
+    if required:
+        affinity["nodeAffinity"] = _requiring(affinity.get("nodeAffinity") or {}, required)
     spread = [
         constraint
         for constraint in above.get("topologySpreadConstraints") or ()

@@ -40,6 +40,7 @@ from virtual_node.controllers.pods import live_reads
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.remover import PodRemover
+from virtual_node.controllers.pods.required_node import RequiredNode, seconds_left
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.translate.base import ownership
@@ -67,6 +68,7 @@ class PodController:
         """Create the work queue and register handlers on the caches."""
         self._rejects = self.context.config.on_unschedulable == REJECT
         self._updater = PodUpdater(self.context, creator=self.creator)
+        self._required_node = RequiredNode(self.context)
         self._remover = PodRemover(self.context, status=self.status, creator=self.creator)
         workers = self.context.settings.pod_sync_workers
         self.controller = self.context.controller(
@@ -152,7 +154,7 @@ class PodController:
             if not uid:
                 return
             record = self._records.get(uid)
-            if record is not None and record.lower_uid in {"", pod.uid}:
+            if record is not None and record.lower_uid in {"", pod.uid} and pod.uid != record.given_up:
                 record.saw(pod)
             queue.add(uid, priority=_STATUS_FIRST)
             # The name is free now, and an upper pod of the same name may be waiting for it.
@@ -185,6 +187,8 @@ class PodController:
             return waiting
         if record is None:
             record = self._records[uid] = PodRecord(wanted_at=asyncio.get_running_loop().time())
+        if lower is not None and lower.uid == record.given_up:
+            lower = None  # the cache is behind
         may_start = lower is None and self._may_start(upper, record)
         if not may_start:
             # This pod is not retried, so other pods of the namespace must not wait for its retry.
@@ -203,6 +207,15 @@ class PodController:
         """Apply spec changes to the lower pod and mirror its status; delete it if the upper pod has finished."""
         if self._remover.has_outlived(lower, upper):
             return await self._remover.upper_finished(upper, lower)
+        left = seconds_left(lower, datetime.now(UTC))
+        if left == 0:
+            if not await self._required_node.give_up(upper, lower):
+                return Result(requeue_after=live_reads.BEHIND)
+            # From here on, the pod is one that never had a lower pod.
+            self._records[upper.uid] = PodRecord(given_up=lower.uid)
+            return Result(requeue_after=0)
+        if left is not None:
+            self.controller.queue.add_after(upper.uid, left)
         if self._rejects and (why := rejection(lower.to_dict())) is not None:
             if not (seconds := self._growth_seconds(upper, lower)):
                 return await self._remover.reject(upper, lower, *why)
@@ -232,6 +245,8 @@ class PodController:
     def _has_started(upper: Object, record: PodRecord) -> bool:
         """Report whether the upper pod has had a lower pod. If a user forges the annotation, only this pod fails."""
         mark = mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
+        if mark == record.given_up:
+            mark = ""
         return bool(record.lower_uid or mark or (upper.status or {}).get("startTime"))
 
     def _may_start(self, upper: Object, record: PodRecord) -> bool:

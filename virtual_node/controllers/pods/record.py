@@ -18,6 +18,8 @@ class PodRecord:
 
     lower_uid: str = ""
     """Uid of the lower pod that we created or saw. Empty: none yet."""
+    given_up: str = ""
+    """Uid of a lower pod that was deleted because the node that it required had no room. Empty: none."""
     sent: bool = False
     """A create request was sent and not refused. Only the informer or a live read shows whether it succeeded."""
     created_at: float = 0.0

@@ -14,7 +14,7 @@ from typing import Any
 from controller_runtime.api import names
 from controller_runtime.api.overrides import applying
 from controller_runtime.api.overrides.changes import changed_fields
-from controller_runtime.api.pod.lower_spec import lower_spec
+from controller_runtime.api.pod.lower_spec import lower_spec, required_node
 from virtual_node.translate.base.metadata import carried, render_tripped, trip
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
@@ -44,6 +44,8 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     if spec.get("volumes"):
         spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper)
         annotations |= extra_annotations
+    if node := required_node(metadata.get("annotations") or {}, options.policy.of(metadata["namespace"])):
+        annotations[names.ANNOTATION_REQUIRED_NODE] = node
     annotations[names.ANNOTATION_APPLIED] = _to_compact_json({**applied, "spec": _digest(spec)})
     return {
         "apiVersion": "v1",
