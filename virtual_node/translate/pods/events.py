@@ -21,6 +21,9 @@ _CARRIED = (
     "reportingInstance",
 )
 
+_NAME_LENGTH = 230
+"""Characters of an upper pod's name in the name of an event, which may have 253."""
+
 
 def name_suffix(lower_uid: str) -> str:
     """Return the part of the upper event's name after the last dot, given the lower event's uid."""
@@ -51,15 +54,15 @@ def upper_event(
         "resourceVersion": metadata.get("resourceVersion"),
         "fieldPath": (lower_event.get("involvedObject") or {}).get("fieldPath"),
     }
-    source = dict(lower_event.get("source") or {})
-    source["host"] = node_name
+    source = lower_event.get("source")
+    source = {**(source if isinstance(source, dict) else {}), "host": node_name}
     if not source.get("component"):
         source["component"] = lower_event.get("reportingComponent") or "lower-cluster"
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{metadata['name'][:230]}.{name_suffix(lower_event['metadata'].get('uid', ''))}",
+            "name": f"{_beginning(metadata['name'])}.{name_suffix(lower_event['metadata'].get('uid', ''))}",
             "namespace": namespace,
             "labels": {names.LABEL_NODE: node_name},
         },
@@ -67,3 +70,8 @@ def upper_event(
         "source": source,
         **{field: value for field in _CARRIED if (value := lower_event.get(field)) is not None},
     }
+
+
+def _beginning(name: str) -> str:
+    """Return a name with room for a suffix; before the suffix's dot, it must not end with another or with a hyphen."""
+    return name[:_NAME_LENGTH].rstrip("-.")
