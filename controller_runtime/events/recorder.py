@@ -18,17 +18,24 @@ from typing import Any, Literal, Protocol
 from prometheus_client import Counter
 
 from controller_runtime import log, resources
-from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
 from controller_runtime.events.correlator import EventCorrelator, Happening, Recent, Series, reference_to
 from controller_runtime.events.queue import EventQueue
+from controller_runtime.events.write_errors import concerns_all_events, is_namespace_gone, may_succeed_later
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
+from controller_runtime.util import backoff
 
 EventType = Literal["Normal", "Warning"]
 
 _WRITTEN = Counter("virtual_node_events_total", "Events written to the apiserver.", ["cluster", "outcome"])
-_DROPPED = Counter("virtual_node_events_dropped_total", "Events that were not written.", ["cluster", "cause"])
+DROPPED = Counter("virtual_node_events_dropped_total", "Events that were not written.", ["cluster", "cause"])
 
+_CAPACITY = 10_000
+"""Maximum Events that wait to be written: two for each pod of a burst of 5,000."""
+_ROOM = 100
+"""Number of waiting Events from which ``wait_for_room`` waits, so that an Event of this process does not wait behind
+thousands of mirrored ones."""
 _TRIES = 12
 _BACKOFF_BASE = 1.0
 _BACKOFF_MAXIMUM = 10.0
@@ -75,7 +82,7 @@ class EventRecorder:
         *,
         component: str,
         host: str = "",
-        capacity: int = 1000,
+        capacity: int = _CAPACITY,
         workers: int = 4,
         flush_timeout: float = 1.5,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -84,6 +91,7 @@ class EventRecorder:
         self._correlator = EventCorrelator(component=component, host=host)
         self._recorded: Recent[tuple[str, str], Series] = Recent()
         self._queue = EventQueue(capacity)
+        self._shortened = asyncio.Event()
         self._workers = workers
         self._flush_timeout = flush_timeout
         self._now = now
@@ -156,6 +164,12 @@ class EventRecorder:
         else:
             self._enqueue(series)
 
+    async def wait_for_room(self) -> None:
+        """Wait until few Events are queued; a caller of ``record`` that does so displaces no Event of the queue."""
+        while len(self._queue) >= _ROOM:
+            self._shortened.clear()
+            await self._shortened.wait()
+
     async def run(self) -> None:
         """Write Events until cancelled, then write queued Events for at most ``flush_timeout`` seconds."""
         workers = [asyncio.create_task(self._work(), name="event recorder") for _ in range(self._workers)]
@@ -179,7 +193,7 @@ class EventRecorder:
             self._drop("overflow")
 
     def _drop(self, cause: str) -> None:
-        _DROPPED.labels(self._client.cluster, cause).inc()
+        DROPPED.labels(self._client.cluster, cause).inc()
 
     async def _work(self) -> None:
         while True:
@@ -189,6 +203,7 @@ class EventRecorder:
                     return
                 await self._queue.wait()
                 continue
+            self._shortened.set()
             try:
                 await self._send(series)
             except asyncio.CancelledError:
@@ -206,22 +221,27 @@ class EventRecorder:
                     series.body = {}
 
     async def _send(self, series: Series) -> None:
-        for attempt in range(_TRIES):
+        attempts = refusals = 0
+        while True:
             try:
                 await self._write(series)
-            except ApiError as error:
-                if not is_retryable(error) and not isinstance(error, AlreadyExists):
+            except (ApiError, ConfigError) as error:
+                concerns_all = concerns_all_events(error)
+                if isinstance(error, ApiError) and not (concerns_all or may_succeed_later(error)):
                     self._reject(series, error)
                     return
-                delay = min(_BACKOFF_BASE * 2**attempt, _BACKOFF_MAXIMUM) * random.uniform(0.5, 1)  # noqa: S311 - jitter
-                delay = max(delay, error.retry_after or 0)
+                refusals += not concerns_all
+                if refusals == _TRIES:
+                    break
+                delay = backoff.exponential(attempts, base=_BACKOFF_BASE, maximum=_BACKOFF_MAXIMUM)
+                delay = max(delay * random.uniform(0.5, 1), getattr(error, "retry_after", None) or 0)  # noqa: S311 - jitter
+                attempts += 1
                 self._log.debug(
                     "writing an event failed; retrying", error=str(error), retry_in=round(delay, 1)
                 )
             else:
                 return
-            if attempt < _TRIES - 1:
-                await asyncio.sleep(delay)
+            await asyncio.sleep(delay)
         self._log.warning(
             "event dropped after repeated failures",
             event_name=series.name,
@@ -269,11 +289,3 @@ class EventRecorder:
             namespace=series.namespace,
             reason=series.body.get("reason"),
         )
-
-
-def is_namespace_gone(error: ApiError) -> bool:
-    """Report whether a create was refused because its namespace is terminating or does not exist."""
-    causes = (error.status.get("details") or {}).get("causes") or []
-    return isinstance(error, NotFound) or any(
-        cause.get("reason") == "NamespaceTerminating" for cause in causes
-    )

@@ -10,10 +10,13 @@ from structlog.testing import capture_logs
 
 from controller_runtime.errors import (
     ApiError,
+    ConfigError,
+    Conflict,
     ConnectionFailed,
     Forbidden,
     NotFound,
     TooManyRequests,
+    Unauthorized,
     Unavailable,
 )
 from tests.unit.controller_runtime.events.recording import POD, Server, dropped, recorder_for, running
@@ -36,6 +39,7 @@ class TestTrouble:
             Unavailable("down", code=503),
             ConnectionFailed("refused"),
             TooManyRequests("slow down", code=429, retry_after=20),
+            Conflict("the quota was changed", code=409),
         ],
         ids=lambda error: type(error).__name__,
     )
@@ -80,6 +84,27 @@ class TestTrouble:
             await server.called(13)
         assert [event["reason"] for event in server.events.values()] == ["B"]
         assert dropped("twelve", "unanswered") == 1
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            ConnectionFailed("refused"),
+            Unauthorized("expired", code=401),
+            ConfigError("plugin: exit code 1"),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    async def test_waits_for_the_end_of_an_outage(self, error: Exception) -> None:
+        """Without a limit of tries: no other Event could be written instead."""
+        server = Server("outage")
+        server.trouble = [error] * 100
+        recorder = recorder_for(server, workers=1)
+        async with running(recorder):
+            recorder.event(POD, "Normal", "A", "x")
+            recorder.event(POD, "Normal", "B", "x")
+            await server.called(102)
+        assert [event["reason"] for event in server.events.values()] == ["A", "B"]
+        assert asyncio.get_running_loop().time() >= 400  # no busy loop
 
     @pytest.mark.parametrize(
         "error", [terminating(), NotFound("no namespace", code=404)], ids=["terminating", "gone"]
@@ -144,6 +169,62 @@ class TestQueue:
         async with running(recorder):
             pass
         assert [event["reason"] for event in server.events.values()] == ["W2", "W3"]
+
+    async def test_a_namespace_displaces_only_its_own_events(self) -> None:
+        """A tenant with a thousand broken pods."""
+        server = Server()
+        recorder = recorder_for(server, capacity=10)
+        for index in range(3):
+            recorder.event(POD | {"namespace": "default"}, "Warning", f"quiet-{index}", "x")
+        for index in range(1000):
+            recorder.event(POD | {"uid": str(index)}, "Warning", f"flood-{index}", "x")
+        async with running(recorder):
+            pass
+        written = [event["reason"] for event in server.events.values()]
+        assert [reason for reason in written if reason.startswith("quiet")] == [
+            "quiet-0",
+            "quiet-1",
+            "quiet-2",
+        ]
+        assert len(written) == 10
+
+    async def test_namespaces_take_turns(self) -> None:
+        """A tenant's event does not wait behind the hundreds of another."""
+        server = Server()
+        recorder = recorder_for(server, workers=1)
+        for index in range(500):
+            recorder.event(POD | {"uid": str(index)}, "Warning", "flood", "x")
+        recorder.event(POD | {"namespace": "default"}, "Warning", "quiet", "x")
+        async with running(recorder):
+            await server.called(2)
+        assert [event["reason"] for event in server.events.values()][:2] == ["flood", "quiet"]
+
+    async def test_a_burst_is_not_dropped(self) -> None:
+        """Two reports about each of 5,000 pods."""
+        server = Server("burst")
+        recorder = recorder_for(server)
+        for index in range(5000):
+            for reason in ("A", "B"):
+                recorder.event(POD | {"uid": str(index)}, "Warning", reason, "x")
+        async with running(recorder):
+            await server.called(10_000)
+        assert dropped("burst", "overflow") == 0
+
+    async def test_a_caller_can_wait_until_little_is_queued(self) -> None:
+        """So that what it records displaces nothing."""
+        server = Server()
+        server.gate.clear()
+        recorder = recorder_for(server)
+        await recorder.wait_for_room()
+        for index in range(200):
+            recorder.event(POD | {"uid": str(index)}, "Warning", "A", "x")
+        async with running(recorder):
+            waiter = asyncio.create_task(recorder.wait_for_room())
+            await asyncio.sleep(1)
+            assert not waiter.done()
+            server.gate.set()
+            await waiter
+            assert len(server.events) > 100
 
     async def test_dropped_event_is_written_when_it_happens_again(self) -> None:
         """With its complete count."""
