@@ -12,6 +12,7 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.dependencies.allocations import Allocations
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
+from virtual_node.controllers.events import kinds
 from virtual_node.controllers.events.mirror import EventMirror
 from virtual_node.controllers.follow.facade import Follow
 from virtual_node.controllers.namespaces.controller import Namespaces
@@ -77,7 +78,7 @@ class ClusterControllers:
             follow=self._follow,
         )
         self.pods = PodController(context, caches.pods, creator=creator, status=status)
-        self._mirror = EventMirror(context, caches.pods)
+        self._mirror = EventMirror(context, (kinds.pods(caches.pods),))
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Start all controllers except ``volumes``; call it when the caches have synced and the pods are adopted."""

@@ -15,6 +15,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import (
     INDEX_CLAIM,
+    INDEX_LOWER_KEY,
     INDEX_UID,
     INDEX_UPPER_UID,
     ClusterContext,
@@ -126,7 +127,11 @@ def _upper_pods(context: ClusterContext, node_name: str) -> Informer:
         context.upper,
         resources.PODS,
         field_selector=f"spec.nodeName={node_name}",
-        indexers={INDEX_UID: lambda pod: (pod.uid,), INDEX_CLAIM: PodCaches.claims_of},
+        indexers={
+            INDEX_UID: lambda pod: (pod.uid,),
+            INDEX_CLAIM: PodCaches.claims_of,
+            INDEX_LOWER_KEY: lambda pod: (context.lower_key(pod.key),),
+        },
         name=f"pods-{node_name}",
     )
 

@@ -31,6 +31,8 @@ busy loop."""
 INDEX_UID = "uid"
 INDEX_UPPER_UID = "upper-uid"
 INDEX_CLAIM = "claim"
+INDEX_LOWER_KEY = "lower-key"
+"""Index of upper objects by the namespace and name that their lower object has."""
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ class PodCaches:
     """The informers of pods: one per virtual node in the upper cluster, one for all our pods in the lower cluster."""
 
     upper: dict[str, Informer]
-    """By virtual node; indexed by ``INDEX_UID`` and ``INDEX_CLAIM``."""
+    """By virtual node; indexed by ``INDEX_UID``, ``INDEX_CLAIM`` and ``INDEX_LOWER_KEY``."""
     lower: Informer
     """Only pods that carry our ownership labels; indexed by ``INDEX_UPPER_UID``."""
 

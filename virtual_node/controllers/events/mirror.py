@@ -1,4 +1,4 @@
-"""Copies lower events about our pods to the upper pods, so that ``kubectl describe`` shows all of them.
+"""Copies lower events about our objects to the upper objects, so that ``kubectl describe`` shows all of them.
 
 It uses a reflector without an informer's cache, because events are many, short-lived and read once. The
 copy's name is derived from the lower event's uid, so an event that is seen twice is written once. After each
@@ -6,78 +6,95 @@ list, such as at start, copies are listed too, and an event that has not changed
 
 Warnings are written at once. Normal events are rate-limited, because in a burst of a thousand pods, a
 thousand "Scheduled" events would halve the rate at which pods are written. So Normal events arrive a little
-later, and those of pods that are gone by then are dropped.
+later, and those of pods that are gone by then are dropped. An event that arrives before its object waits for the
+object (``held``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import msgspec
 
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.errors import ApiError, ConfigError
-from controller_runtime.events.correlator import Series
+from controller_runtime.events.correlator import Recent, Series
+from controller_runtime.events.recorder import DROPPED
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.util.yielding import Slicer
-from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.events.held import LONGEST, HeldEvents
+from virtual_node.controllers.events.kinds import MirroredKind, involved
+from virtual_node.controllers.events.outbox import Outbox
 from virtual_node.translate.pods import events
 
 _NORMAL_QPS = 20.0
 """Normal events written per second in the long run, the same as Kubernetes' own churn limit of 20 pods/s."""
 _NORMAL_BURST = 50
-_NORMAL_BUFFER = 20_000
-"""Maximum number of waiting Normal events; the oldest are dropped first."""
+_NORMAL_LIMIT, _WARNING_LIMIT = 32 << 20, 8 << 20
+"""Bytes of waiting copies. A Normal one takes 1.2 kB. The scheduler and the kubelet write five for a new pod, and those of
+5,000 pods fit."""
 _PAGE = 500
 _NOTHING = from_dict({"metadata": {}})
-_LATE = 2.0
-"""Seconds after which an event is tried again if its pod is unknown: watches of pods and events have no common order."""
 
 
 @dataclass(eq=False, repr=False)
 class EventMirror:
-    """Copies events of lower pods to their upper pods."""
+    """Copies events of lower objects to their upper objects."""
 
     context: ClusterContext
-    pods: PodCaches
-    _waiting: deque[tuple[str, bytes]] = field(default_factory=lambda: deque(maxlen=_NORMAL_BUFFER))
-    """Uids of upper pods and their events, encoded because a dict takes four times the memory."""
-    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    kinds: Sequence[MirroredKind]
 
     async def run(self) -> None:
         """Mirror until cancelled; retry while the lower cluster does not answer."""
+        context = self.context
+        normals = Outbox(
+            context.name, context.recorder, _NORMAL_LIMIT, TokenBucket(_NORMAL_QPS, _NORMAL_BURST)
+        )
+        warnings = Outbox(context.name, context.recorder, _WARNING_LIMIT, TokenBucket(0, 1))
+        held = HeldEvents(context.name)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(warnings.run(), name=f"{context.name} warnings")
+            group.create_task(normals.run(), name=f"{context.name} normal events")
+            group.create_task(_expire(held), name=f"{context.name} early events")
+            for kind in self.kinds:
+                reader = _Reader(context, kind, held, normals, warnings)
+                group.create_task(reader.run(), name=f"{context.name} events of {kind.kind}")
+
+
+@dataclass(eq=False, repr=False)
+class _Reader:
+    """Reads lower events about objects of one kind, and queues their copies."""
+
+    _context: ClusterContext
+    _kind: MirroredKind
+    _held: HeldEvents
+    _normals: Outbox
+    _warnings: Outbox
+    _deleted: Recent[str, tuple[str, str]] = field(default_factory=Recent)
+    """Key and uid of the upper object by the uid of the lower one that was deleted, such as an evicted pod: its last
+    events may arrive later."""
+
+    async def run(self) -> None:
+        for informer in (self._kind.lower, *self._kind.upper):
+            await informer.wait_synced()
         reflector = Reflector(
-            self.context.lower,
+            self._context.lower,
             resources.EVENTS,
             self,
-            selection={"field_selector": "involvedObject.kind=Pod"},
+            selection={"field_selector": f"involvedObject.kind={self._kind.kind}"},
             transform=None,
-            list_transform=self._of_our_pod,
+            list_transform=self._of_our_object,
             name=resources.EVENTS.qualified,
             is_minor=True,
         )
-        async with asyncio.TaskGroup() as group:
-            group.create_task(reflector.run(), name=f"{self.context.name} events")
-            group.create_task(self._send_waiting(), name=f"{self.context.name} normal events")
-
-    async def _send_waiting(self) -> None:
-        bucket = TokenBucket(_NORMAL_QPS, _NORMAL_BURST)
-        while True:
-            while not self._waiting:
-                self._arrived.clear()
-                await self._arrived.wait()
-            if self.pods.upper_pod(self._waiting[0][0]) is None:
-                self._waiting.popleft()
-                continue
-            await bucket.acquire()
-            if self._waiting:
-                self.context.recorder.record(msgspec.json.decode(self._waiting.popleft()[1]))
+        with self._kind.lower.add_handler(
+            on_add=lambda lower, _initial: self._appeared(lower), on_delete=self._disappeared
+        ):
+            await reflector.run()
 
     async def replace(self, items: list[Object]) -> None:
         """Copy all existing events except those whose copy is up to date."""
@@ -90,17 +107,14 @@ class EventMirror:
 
     def change(self, kind: str, changed: Object) -> None:
         """Copy a new or repeated event; ignore deletions, because events expire after an hour."""
-        if kind != "DELETED" and not self._mirror(changed, {}):
-            asyncio.get_running_loop().call_later(_LATE, self._mirror, changed, {})
+        if kind != "DELETED":
+            self._mirror(changed, {})
 
-    def _of_our_pod(self, event: Object) -> Object:
-        """Return the event; an empty object if it is of another pod: there may be 100,000 events of deleted pods."""
-        return _NOTHING if self._lower_pod(event) is None else event
-
-    def _lower_pod(self, event: Object) -> Object | None:
-        involved = event.field("involvedObject") or {}
-        lower = self.pods.lower.store.get(f"{involved.get('namespace', '')}/{involved.get('name', '')}")
-        return None if lower is None or lower.uid != involved.get("uid") else lower
+    def _of_our_object(self, event: Object) -> Object:
+        """Return the event; an empty object if it is of another: there may be 100,000 events of deleted pods."""
+        key, uid = involved(event)
+        is_ours = self._kind.find_lower(key, uid) or uid in self._deleted or self._kind.awaits(key)
+        return event if is_ours else _NOTHING
 
     async def _copied(self, suffixes: Collection[str]) -> dict[str, int]:
         """Return the fingerprints of our copies whose names have these suffixes, by key; empty: none, or no answer.
@@ -116,34 +130,53 @@ class EventMirror:
             return _NOTHING  # events may be large
 
         try:
-            await self.context.upper.list(
+            await self._context.upper.list(
                 resources.EVENTS,
-                label_selector=f"{names.LABEL_NODE} in ({','.join(self.context.nodes)})",
+                label_selector=f"{names.LABEL_NODE} in ({','.join(self._context.nodes)})",
                 page_size=_PAGE,
                 transform=take,
             )
         except (ApiError, ConfigError) as error:
-            self.context.log.warning("copied events not listed; events are written again", error=str(error))
+            self._context.log.warning("copied events not listed; events are written again", error=str(error))
         return found
 
-    def _mirror(self, event: Object, copied: Mapping[str, int]) -> bool:
-        """Copy an event unless its copy is up to date; return False if its lower pod is unknown."""
-        lower = self._lower_pod(event)
-        if lower is None:
-            return False
-        upper = self.pods.upper_pod(lower.labels.get(names.LABEL_UPPER_UID, ""))
+    def _mirror(self, event: Object, copied: Mapping[str, int]) -> None:
+        """Copy an event unless its copy is up to date; hold it if its object is not in the cache yet."""
+        key, uid = involved(event)
+        lower = self._kind.find_lower(key, uid)
+        if lower is not None:
+            upper = self._kind.upper_of(lower)
+        elif uid in self._deleted:
+            upper = self._kind.find_upper(*self._deleted[uid])
+        else:
+            if self._kind.awaits(key):
+                self._held.hold(event, uid, now=asyncio.get_running_loop().time())
+            return
         if upper is None:
-            return True
-        spec = upper.spec or {}
+            DROPPED.labels(self._context.name, "gone").inc()
+        else:
+            self._copy(event, upper, copied)
+
+    def _copy(self, event: Object, upper: Object, copied: Mapping[str, int]) -> None:
+        node_name = (upper.spec or {}).get("nodeName", "")
         copy = events.upper_event(
-            event.to_dict(), upper.to_dict(), node_name=spec.get("nodeName", ""), namespace=upper.namespace
+            event.to_dict(), upper.to_dict(), node_name=node_name, namespace=upper.namespace
         )
         known = copied.get(f"{upper.namespace}/{copy['metadata']['name']}")
-        if known is not None and known == Series(copy).fingerprint():
-            return True
-        if copy.get("type") == "Warning":
-            self.context.recorder.record(copy)
-        else:
-            self._waiting.append((upper.uid, msgspec.json.encode(copy)))
-            self._arrived.set()
-        return True
+        if known is None or known != Series(copy).fingerprint():
+            outbox = self._warnings if copy.get("type") == "Warning" else self._normals
+            outbox.put(self._kind, upper, copy)
+
+    def _disappeared(self, lower: Object) -> None:
+        if (upper := self._kind.upper_of(lower)) is not None:
+            self._deleted[lower.uid] = (upper.key, upper.uid)
+
+    def _appeared(self, lower: Object) -> None:
+        for event in self._held.release(lower):
+            self._mirror(event, {})
+
+
+async def _expire(held: HeldEvents) -> None:
+    while True:
+        await asyncio.sleep(LONGEST / 5)
+        held.expire(now=asyncio.get_running_loop().time())

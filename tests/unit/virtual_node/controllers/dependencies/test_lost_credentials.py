@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
 
+from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import ConfigError, NotFound
 from tests.background import working
+from virtual_node.controllers.events.kinds import MirroredKind
 from virtual_node.controllers.events.mirror import EventMirror
 from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.controllers.nodes.hold import Identity, NodeHold
@@ -45,7 +48,12 @@ class _NoCredentials:
 def _context(client: _NoCredentials) -> Any:
     settings = SimpleNamespace(ping_timeout=1.0, ping_interval=5.0, lease_duration=40.0)
     return SimpleNamespace(
-        name="no-credentials", lower=client, upper=client, settings=settings, log=structlog.get_logger()
+        name="no-credentials",
+        lower=client,
+        upper=client,
+        settings=settings,
+        recorder=None,
+        log=structlog.get_logger(),
     )
 
 
@@ -99,6 +107,7 @@ async def test_a_missing_namespace_for_leases_causes_no_loop():
 async def test_events_are_followed_again():
     """Errors of events of pods do not restart a cluster."""
     client = _NoCredentials()
-    pods: Any = SimpleNamespace(lower=None)
-    mirror = EventMirror(_context(client), pods)
-    await _goes_on(mirror.run(), client)
+    lower_pods = Informer(cast("Any", client), resources.PODS)
+    await lower_pods.replace([])
+    pods = MirroredKind("Pod", lower_pods, (), lambda _lower: None)
+    await _goes_on(EventMirror(_context(client), (pods,)).run(), client)

@@ -3,174 +3,66 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import structlog
 
-from controller_runtime.api import names
-from controller_runtime.client.client import Batch, ObjectList
-from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import Expired, Forbidden
-from controller_runtime.objects import Object, WatchEvent, from_dict
-from tests.background import working
-from virtual_node.controllers.events.mirror import EventMirror
+from controller_runtime.objects import Object, WatchEvent
+from tests.unit.virtual_node.controllers.events.mirroring import (
+    Copies,
+    Feed,
+    Mirroring,
+    Server,
+    dropped,
+    event,
+    lower_pod,
+    upper_pod,
+)
 from virtual_node.translate.pods import events
 
 pytestmark = pytest.mark.looptime
 
 
-def _event(uid: str, *, pod: str = "ours", pod_uid: str = "below", kind: str = "Warning") -> Object:
-    return from_dict(
-        {
-            "metadata": {"name": uid, "namespace": "n", "uid": uid, "resourceVersion": "1"},
-            "involvedObject": {"kind": "Pod", "namespace": "n", "name": pod, "uid": pod_uid},
-            "type": kind,
-            "reason": "R",
-            "message": uid,
-        }
-    )
-
-
-def _pod(uid: str) -> Object:
-    return from_dict(
-        {
-            "kind": "Pod",
-            "metadata": {
-                "name": "ours",
-                "namespace": "n",
-                "uid": uid,
-                "labels": {names.LABEL_UPPER_UID: "above"},
-            },
-            "spec": {"nodeName": "vn"},
-        }
-    )
-
-
-class _Server:
-    """Lists given events; every watch has one change and ends at once, regularly or with an error."""
-
-    cluster = "a"
-
-    def __init__(
-        self, *there: Object, change: WatchEvent | None = None, error: Exception | None = None
-    ) -> None:
-        self.outage = Outage()
-        self.turn = asyncio.Lock()
-        self.there = list(there)
-        self.asked = self.lists = 0
-        self.read: list[Object] = []
-        """The last list, as kept in memory."""
-        self._change = change
-        self._error = error
-
-    async def list(self, *_what: Any, transform: Callable[[Object], Object], **_more: Any) -> ObjectList:
-        self.asked += 1
-        self.lists += 1
-        self.read = [transform(event) for event in self.there]
-        return ObjectList(self.read, "1")
-
-    async def watch_batches(self, *_what: Any, **_more: Any) -> AsyncIterator[Batch]:
-        self.asked += 1
-        await asyncio.sleep(0.001)
-        yield [] if self._change is None else [self._change]
-        if self._error is not None:
-            raise self._error
-
-
-class _Copies:
-    """The upper cluster, which has these events."""
-
-    def __init__(self, *there: Any, error: Exception | None = None) -> None:
-        self.there = there
-        self._error = error
-
-    async def list(self, *_what: Any, transform: Callable[[Object], Object], **_more: Any) -> None:
-        for event in self.there:
-            transform(from_dict(event))
-        if self._error is not None:
-            raise self._error
-
-
-class _Mirroring:
-    """A mirror of one pod's events, and the messages that it has mirrored."""
-
-    def __init__(self, server: _Server, copied: _Copies | None = None) -> None:
-        self.sent: list[str] = []
-        self.upper, self.lower = {"above": _pod("above")}, {"ours": _pod("below")}
-        recorder = SimpleNamespace(record=lambda event: self.sent.append(event["message"]))
-        context: Any = SimpleNamespace(
-            name="a",
-            lower=server,
-            upper=copied or _Copies(),
-            nodes=["vn"],
-            recorder=recorder,
-            log=structlog.get_logger(),
-        )
-        lower = SimpleNamespace(get=lambda key: self.lower.get(key.removeprefix("n/")))
-        pods: Any = SimpleNamespace(upper_pod=self.upper.get, lower=SimpleNamespace(store=lower))
-        self.mirror = EventMirror(context, pods)
-
-    async def run(self, seconds: float) -> list[str]:
-        """Return what has been mirrored after some seconds."""
-        async with working(self.mirror.run()) as task:
-            await asyncio.sleep(seconds)
-            assert not task.done()
-        return self.sent
-
-
 async def test_existing_and_new_events_are_mirrored():
-    server = _Server(_event("old"), change=WatchEvent("ADDED", _event("new")))
-    assert (await _Mirroring(server).run(0.05))[:2] == ["old", "new"]
+    server = Server(event("old"), change=WatchEvent("ADDED", event("new")))
+    assert (await Mirroring(server).run(0.05))[:2] == ["old", "new"]
 
 
 async def test_events_of_other_pods_are_not_mirrored():
     """Of unmanaged pods, and of an earlier pod with the same name."""
-    server = _Server(_event("stranger", pod="other"), _event("before", pod_uid="earlier"), _event("ours"))
-    assert await _Mirroring(server).run(0.05) == ["ours"]
+    server = Server(event("stranger", pod="other"), event("before", pod_uid="earlier"), event("ours"))
+    assert await Mirroring(server).run(0.05) == ["ours"]
 
 
 async def test_listed_events_of_other_pods_are_not_kept_in_memory():
     """A cluster keeps events for an hour, most of them of pods that are gone, and lists them again after an outage."""
-    server = _Server(*(_event(f"gone-{number}", pod="gone") for number in range(100)), _event("ours"))
-    assert await _Mirroring(server).run(0.05) == ["ours"]
+    server = Server(*(event(f"gone-{number}", pod="gone") for number in range(100)), event("ours"))
+    assert await Mirroring(server).run(0.05) == ["ours"]
     assert len({id(event) for event in server.read}) == 2
-
-
-async def test_an_event_that_is_read_before_its_pod_is_mirrored():
-    """The watches of pods and of events are two connections."""
-    mirroring = _Mirroring(_Server(change=WatchEvent("ADDED", _event("new", pod="late"))))
-    async with working(mirroring.mirror.run()):
-        await asyncio.sleep(0.01)
-        mirroring.lower["late"] = mirroring.lower["ours"]
-        await asyncio.sleep(3)
-    assert "new" in mirroring.sent
 
 
 async def test_deletion_of_an_event_is_ignored():
     """Servers delete events after an hour."""
-    server = _Server(change=WatchEvent("DELETED", _event("old")))
-    assert await _Mirroring(server).run(0.05) == []
+    server = Server(change=WatchEvent("DELETED", event("old")))
+    assert await Mirroring(server).run(0.05) == []
 
 
 async def test_warnings_overtake_normal_events():
     """Also in a burst of a thousand Normal ones."""
-    burst = [_event(f"scheduled-{number}", kind="Normal") for number in range(1000)]
-    sent = await _Mirroring(_Server(*burst, _event("failed"))).run(1)
+    burst = [event(f"scheduled-{number}", kind="Normal") for number in range(1000)]
+    sent = await Mirroring(Server(*burst, event("failed"))).run(1)
     assert "failed" in sent[:51]
     assert 50 <= len(sent) <= 100
 
 
 async def test_missing_history_is_listed_again():
     """Events meanwhile are mirrored, too."""
-    server = _Server(error=Expired("too old", code=410))
-    mirroring = _Mirroring(server)
-    async with working(mirroring.mirror.run()):
-        await asyncio.sleep(0.0005)
+    server = Server(error=Expired("too old", code=410))
+    mirroring = Mirroring(server)
+    async with mirroring.running():
         assert server.lists == 1
-        server.there.append(_event("meanwhile"))
+        server.there.append(event("meanwhile"))
         await asyncio.sleep(5)
     assert "meanwhile" in mirroring.sent
 
@@ -178,27 +70,116 @@ async def test_missing_history_is_listed_again():
 @pytest.mark.parametrize("error", [None, Expired("too old", code=410)])
 async def test_a_server_that_ends_watches_at_once_gets_no_request_loop(error: Exception | None):
     """For example because of a proxy, or because its history always expires."""
-    server = _Server(error=error)
-    await _Mirroring(server).run(60)
+    server = Server(error=error)
+    await Mirroring(server).run(60)
     assert 2 <= server.asked <= 30
 
 
 async def test_waiting_normal_events_of_pods_that_are_gone_are_dropped():
     """After a burst, thousands wait, and ``kubectl describe`` no longer shows the events of a deleted pod."""
-    mirroring = _Mirroring(_Server(*(_event(f"e-{number}", kind="Normal") for number in range(200))))
-    async with working(mirroring.mirror.run()):
+    mirroring = Mirroring(Server(*(event(f"e-{number}", kind="Normal") for number in range(200))))
+    before = dropped("gone")
+    async with mirroring.running():
         await asyncio.sleep(1)
-        mirroring.upper.clear()
+        mirroring.upper.change("DELETED", upper_pod())
         await asyncio.sleep(1)
         sent = len(mirroring.sent)
         await asyncio.sleep(60)
     assert 50 <= sent < 200
     assert len(mirroring.sent) == sent
+    assert dropped("gone") - before == 200 - sent
+
+
+async def test_a_repeated_event_that_still_waits_is_written_once():
+    """In its latest state, and a list of the same events does not fill the memory a second time."""
+    feed = Feed(*(event(f"e-{number}", kind="Normal") for number in range(200)))
+    mirroring = Mirroring(feed)
+    async with mirroring.running():
+        await feed.send(*(event(f"e-{number}", kind="Normal", count=2) for number in range(200)))
+        await asyncio.sleep(30)
+    assert len(mirroring.sent) == 250  # 50 were written before
+    assert {sent["message"] for sent in mirroring.recorder.events if sent.get("count") == 2} == {
+        f"e-{number}" for number in range(200)
+    }
+
+
+async def test_an_event_that_changes_after_its_copy_is_written_again():
+    """Such as the count of a container's restarts, which arrives as a change of the same event."""
+    feed = Feed()
+    mirroring = Mirroring(feed)
+    async with mirroring.running():
+        await feed.send(event("back-off", count=1))
+        await feed.send(event("back-off", count=2, series={"count": 2}), kind="MODIFIED")
+    assert [(sent["count"], sent.get("series")) for sent in mirroring.recorder.events] == [
+        (1, None),
+        (2, {"count": 2}),
+    ]
+
+
+async def test_namespaces_take_turns():
+    """A tenant's events do not wait for the thousands of another."""
+    feed = Feed()
+    mirroring = Mirroring(feed)
+    async with mirroring.running():
+        mirroring.upper.change("ADDED", upper_pod(uid="quiet", namespace="m"))
+        mirroring.lower.change("ADDED", lower_pod(uid="q", namespace="m", upper_uid="quiet"))
+        await feed.send(*(event(f"flood-{number}", kind="Normal") for number in range(1000)))
+        await feed.send(event("quiet", pod_uid="q", namespace="m", kind="Normal"))
+        await asyncio.sleep(1)
+    assert "quiet" in mirroring.sent
+
+
+@pytest.mark.parametrize("kind", ["Warning", "Normal"])
+async def test_a_tenant_displaces_only_its_own_waiting_events(kind: str):
+    """While the upper API server is down, and one tenant's events fill the memory."""
+    feed = Feed()
+    mirroring = Mirroring(feed)
+    mirroring.recorder.gate.clear()
+    before = dropped("overflow")
+    async with mirroring.running():
+        mirroring.upper.change("ADDED", upper_pod(uid="quiet", namespace="m"))
+        mirroring.lower.change("ADDED", lower_pod(uid="q", namespace="m", upper_uid="quiet"))
+        await feed.send(event("quiet", pod_uid="q", namespace="m", kind=kind))
+        large = "x" * 1_000_000
+        await feed.send(*(event(f"flood-{number}", kind=kind, action=large) for number in range(50)))
+        mirroring.recorder.gate.set()
+        await asyncio.sleep(10)
+    assert "quiet" in mirroring.sent
+    assert "flood-49" in mirroring.sent
+    assert "flood-1" not in mirroring.sent
+    assert dropped("overflow") - before == 51 - len(mirroring.sent)
+
+
+async def test_events_wait_while_the_recorder_has_no_room():
+    """Otherwise 2,000 Warnings would displace each other and the virtual node's own events."""
+    feed = Feed(*(event(f"failed-{number}") for number in range(2000)))
+    mirroring = Mirroring(feed)
+    mirroring.recorder.gate.clear()
+    async with mirroring.running():
+        await asyncio.sleep(10)
+        assert mirroring.sent == []
+        mirroring.recorder.gate.set()
+        await asyncio.sleep(1)
+    assert len(mirroring.sent) == 2000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"involvedObject": "x"}, {"involvedObject": {"uid": ["x"]}}, {"involvedObject": None}, {"source": "x"}],
+    ids=str,
+)
+async def test_malformed_events_stop_nothing(fields: dict[str, Any]):
+    """A hostile lower API server sends anything."""
+    feed = Feed(event("listed", **fields))
+    mirroring = Mirroring(feed)
+    async with mirroring.running():
+        await feed.send(event("malformed", **fields), event("valid"))
+    assert mirroring.sent[-1] == "valid"
 
 
 def _copy(lower: Object, **changes: Any) -> dict[str, Any]:
     """Return the upper event that was made for a lower event, as a server returns it."""
-    made = events.upper_event(lower.to_dict(), _pod("above").to_dict(), node_name="vn", namespace="n")
+    made = events.upper_event(lower.to_dict(), upper_pod().to_dict(), node_name="vn", namespace="n")
     return {"firstTimestamp": None, "eventTime": None, **made, **changes}
 
 
@@ -221,13 +202,13 @@ async def test_only_events_that_differ_from_their_copy_are_written(
     *, kind: str, changes: dict[str, Any], is_written: bool
 ):
     """After a restart, nothing is written if nothing changed; a tenant's event is no reason to skip another."""
-    event = _event("uid", kind=kind)
-    server = _Server(event, _event("new", kind=kind))
-    sent = await _Mirroring(server, _Copies(_copy(event, **changes))).run(0.05)
+    copied = event("uid", kind=kind)
+    server = Server(copied, event("new", kind=kind))
+    sent = await Mirroring(server, Copies(_copy(copied, **changes))).run(0.05)
     assert sent == (["uid", "new"] if is_written else ["new"])
 
 
 async def test_events_are_written_again_if_their_copies_cannot_be_listed():
     """For example until the chart of a new version grants the right."""
-    copies = _Copies(_copy(_event("listed")), error=Forbidden("no right", code=403))
-    assert await _Mirroring(_Server(_event("listed"), _event("unlisted")), copies).run(0.05) == ["unlisted"]
+    copies = Copies(_copy(event("listed")), error=Forbidden("no right", code=403))
+    assert await Mirroring(Server(event("listed"), event("unlisted")), copies).run(0.05) == ["unlisted"]

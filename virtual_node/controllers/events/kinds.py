@@ -1,0 +1,66 @@
+"""The kinds of objects of which lower events are copied to the upper objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.objects import Object
+from virtual_node.controllers.base.context import INDEX_LOWER_KEY, PodCaches
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredKind:
+    """The lower objects of a kind that we made, and the upper objects that they stand for."""
+
+    kind: str
+    """Such as ``Pod``."""
+    lower: Informer
+    upper: Collection[Informer]
+    """Indexed by ``INDEX_LOWER_KEY``."""
+    upper_of: Callable[[Object], Object | None]
+    """Returns the upper object of a lower one; None: not cached."""
+
+    def find_upper(self, key: str, uid: str) -> Object | None:
+        """Return the upper object of that name and uid; None: not cached."""
+        found = (informer.store.get(key) for informer in self.upper)
+        return next((upper for upper in found if upper is not None and upper.uid == uid), None)
+
+    def find_lower(self, key: str, uid: str) -> Object | None:
+        """Return the lower object of that name and uid; None: it is not ours, or not cached."""
+        lower = self.lower.store.get(key)
+        return None if lower is None or lower.uid != uid else lower
+
+    def awaits(self, lower_key: str) -> bool:
+        """Report whether a lower object of that name that we made may appear in the cache.
+
+        That is if an upper object needs a lower one of this name, and the cache has none for it. So lower users cannot
+        make us keep events for names that they choose.
+        """
+        lower = self.lower.store.get(lower_key)
+        known = None if lower is None else lower.labels.get(names.LABEL_UPPER_UID)
+        return any(
+            upper.uid != known
+            for informer in self.upper
+            for upper in informer.store.by_index(INDEX_LOWER_KEY, lower_key)
+        )
+
+
+def pods(caches: PodCaches) -> MirroredKind:
+    """Return the pods of our virtual nodes."""
+
+    def upper_of(lower: Object) -> Object | None:
+        return caches.upper_pod(lower.labels.get(names.LABEL_UPPER_UID, ""))
+
+    return MirroredKind("Pod", caches.lower, caches.upper.values(), upper_of)
+
+
+def involved(event: Object) -> tuple[str, str]:
+    """Return the key and uid of the object that an event is about; empty if the server sends no valid reference."""
+    reference = event.field("involvedObject")
+    if not isinstance(reference, dict):
+        return "", ""
+    key = f"{reference.get('namespace', '')}/{reference.get('name', '')}"
+    return key, str(reference.get("uid", ""))
