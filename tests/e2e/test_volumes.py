@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from controller_runtime.api import names
 from hack.sandbox import Cluster, Sandbox, SandboxError
 from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, pod, ready
 
@@ -186,6 +187,12 @@ async def test_a_dynamic_volume_is_provisioned_in_the_lower_cluster(
         return [one["metadata"]["name"] for one in found["items"]]
 
     await becomes(binders, [], what="no placeholder is left below")
+
+    async def has_lower_events() -> bool:
+        about = f"involvedObject.uid={upper_claim['metadata']['uid']}"
+        return bool((await get(upper, namespace, "events", labels=names.LABEL_NODE, fields=about))["items"])
+
+    await eventually(has_lower_events, what="events of the lower claim are on the upper claim")
 
     await upper.kubectl(
         "-n", namespace, "patch", "pvc", "data", "-p", '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'

@@ -17,10 +17,13 @@ from multi_scheduler.fit.feeds.cluster_feed import shrink_node, shrink_pod
 from tests.fuzz.target import MALFORMED, Target
 from virtual_node.translate.nodes import prometheus_text, stats
 from virtual_node.translate.nodes.capacity import Capacity
-from virtual_node.translate.pods import events, synthetic_status
+from virtual_node.translate.objects import events
 from virtual_node.translate.pods import status as pod_status
+from virtual_node.translate.pods import synthetic_status
 
 _UPPER: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
     "metadata": {"name": "web", "namespace": "shop", "uid": "u-1", "generation": 1, "resourceVersion": "1"},
     "spec": {"containers": [{"name": "main"}], "readinessGates": [{"conditionType": "x/y"}]},
     "status": {"phase": "Pending", "qosClass": "BestEffort", "conditions": [{"type": "x/y", "status": "False"}]},
@@ -77,7 +80,7 @@ def _index(raw: bytes) -> None:
 
 
 def _event(raw: bytes) -> None:
-    made = events.upper_event(_dict(raw), _UPPER, node_name="vn", namespace="shop")
+    made = events.upper_event(_dict(raw), _UPPER, node_name="vn")
     assert made["involvedObject"]["uid"] == "u-1"
     assert made["metadata"]["namespace"] == "shop"
 

@@ -78,7 +78,8 @@ class ClusterControllers:
             follow=self._follow,
         )
         self.pods = PodController(context, caches.pods, creator=creator, status=status)
-        self._mirror = EventMirror(context, (kinds.pods(caches.pods),))
+        claims = () if self.volumes is None else (self.volumes.claims,)
+        self._mirror = EventMirror(context, (kinds.pods(caches.pods), *claims))
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Start all controllers except ``volumes``; call it when the caches have synced and the pods are adopted."""

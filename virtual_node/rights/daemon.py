@@ -185,7 +185,7 @@ LOWER: tuple[Right, ...] = (
     Right("", "secrets", _MANAGE, "copies of Secrets, pod tokens"),
     Right("", "persistentvolumeclaims", _MANAGE, "claims of pods (PVControllers)"),
     Right("", "persistentvolumes", ("list", "watch"), "volumes of claims (PVControllers)"),
-    Right("", "events", ("list", "watch"), "lower events on upper pods"),
+    Right("", "events", ("list", "watch"), "lower events on upper pods and claims"),
     Right("", "resourcequotas", READ, "pods that a lower quota would refuse (multi-scheduler)"),
     Right("", "limitranges", READ, "defaults and limits of lower pods (multi-scheduler)"),
     Right("scheduling.k8s.io", "priorityclasses", READ, "quotas of priority classes (multi-scheduler)"),

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
-from virtual_node.controllers.base.context import INDEX_LOWER_KEY, PodCaches
+from virtual_node.controllers.base.context import INDEX_LOWER_KEY, ClusterContext, PodCaches
+from virtual_node.translate.base import ownership
+from virtual_node.translate.storage.pvc import selected_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class MirroredKind:
     """Indexed by ``INDEX_LOWER_KEY``."""
     upper_of: Callable[[Object], Object | None]
     """Returns the upper object of a lower one; None: not cached."""
+    node_of: Callable[[Object], str]
+    """Returns the name of the virtual node that an upper object belongs to."""
 
     def find_upper(self, key: str, uid: str) -> Object | None:
         """Return the upper object of that name and uid; None: not cached."""
@@ -54,7 +58,26 @@ def pods(caches: PodCaches) -> MirroredKind:
     def upper_of(lower: Object) -> Object | None:
         return caches.upper_pod(lower.labels.get(names.LABEL_UPPER_UID, ""))
 
-    return MirroredKind("Pod", caches.lower, caches.upper.values(), upper_of)
+    def node_of(upper: Object) -> str:
+        return str((upper.spec or {}).get("nodeName", ""))
+
+    return MirroredKind("Pod", caches.lower, caches.upper.values(), upper_of, node_of)
+
+
+def claims(context: ClusterContext, *, lower: Informer, upper: Informer) -> MirroredKind:
+    """Return the PersistentVolumeClaims that we made in the lower cluster."""
+
+    def upper_of(claim: Object) -> Object | None:
+        found = upper.store.get(ownership.upper_key(claim))
+        if found is None or context.lower_key(found.key) != claim.key:
+            return None  # a lower user changed the annotation with the upper namespace
+        return found if found.uid == claim.labels.get(names.LABEL_UPPER_UID) else None
+
+    def node_of(claim: Object) -> str:
+        selected = selected_node(claim.to_dict())
+        return selected if selected in context.nodes else next(iter(context.nodes))
+
+    return MirroredKind("PersistentVolumeClaim", lower, (upper,), upper_of, node_of)
 
 
 def involved(event: Object) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.events.held import LONGEST, HeldEvents
 from virtual_node.controllers.events.kinds import MirroredKind, involved
 from virtual_node.controllers.events.outbox import Outbox
-from virtual_node.translate.pods import events
+from virtual_node.translate.objects import events
 
 _NORMAL_QPS = 20.0
 """Normal events written per second in the long run, the same as Kubernetes' own churn limit of 20 pods/s."""
@@ -78,6 +78,9 @@ class _Reader:
     """Key and uid of the upper object by the uid of the lower one that was deleted, such as an evicted pod: its last
     events may arrive later."""
 
+    def __post_init__(self) -> None:
+        self._of_kind = f"involvedObject.kind={self._kind.kind}"
+
     async def run(self) -> None:
         for informer in (self._kind.lower, *self._kind.upper):
             await informer.wait_synced()
@@ -85,7 +88,7 @@ class _Reader:
             self._context.lower,
             resources.EVENTS,
             self,
-            selection={"field_selector": f"involvedObject.kind={self._kind.kind}"},
+            selection={"field_selector": self._of_kind},
             transform=None,
             list_transform=self._of_our_object,
             name=resources.EVENTS.qualified,
@@ -133,6 +136,7 @@ class _Reader:
             await self._context.upper.list(
                 resources.EVENTS,
                 label_selector=f"{names.LABEL_NODE} in ({','.join(self._context.nodes)})",
+                field_selector=self._of_kind,
                 page_size=_PAGE,
                 transform=take,
             )
@@ -158,10 +162,8 @@ class _Reader:
             self._copy(event, upper, copied)
 
     def _copy(self, event: Object, upper: Object, copied: Mapping[str, int]) -> None:
-        node_name = (upper.spec or {}).get("nodeName", "")
-        copy = events.upper_event(
-            event.to_dict(), upper.to_dict(), node_name=node_name, namespace=upper.namespace
-        )
+        node_name = self._kind.node_of(upper)
+        copy = events.upper_event(event.to_dict(), upper.to_dict(), node_name=node_name)
         known = copied.get(f"{upper.namespace}/{copy['metadata']['name']}")
         if known is None or known != Series(copy).fingerprint():
             outbox = self._warnings if copy.get("type") == "Warning" else self._normals

@@ -8,7 +8,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
-from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.context import INDEX_LOWER_KEY, ClusterContext
 from virtual_node.translate.storage.binder_pod import LABEL_BINDER_OF
 from virtual_node.translate.storage.shared import LABEL_SHARED, is_guest
 
@@ -23,7 +23,11 @@ class VolumeCaches:
         """Create the informers of one lower cluster."""
         upper, lower = context.upper, context.lower
         ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
-        self.upper_claims = Informer(upper, resources.PERSISTENT_VOLUME_CLAIMS)
+        self.upper_claims = Informer(
+            upper,
+            resources.PERSISTENT_VOLUME_CLAIMS,
+            indexers={INDEX_LOWER_KEY: lambda claim: (context.lower_key(claim.key),)},
+        )
         self.lower_claims = Informer(lower, resources.PERSISTENT_VOLUME_CLAIMS, label_selector=ours)
         """Only claims that carry our ownership label."""
         self.upper_volumes = Informer(

@@ -13,6 +13,8 @@ from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem
+from virtual_node.controllers.events import kinds
+from virtual_node.controllers.events.kinds import MirroredKind
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.pv_controller import VolumeController
@@ -36,6 +38,12 @@ class Volumes:
         self._informers = found = VolumeCaches(self.context)
         self._claims = ClaimController(self.context, found, self.namespaces, self.caches.pods, self.wake)
         self._volumes = VolumeController(self.context, found, self.caches.lower_nodes)
+
+    @property
+    def claims(self) -> MirroredKind:
+        """Return the claims, of which events are mirrored."""
+        found = self._informers
+        return kinds.claims(self.context, lower=found.lower_claims, upper=found.upper_claims)
 
     async def run(self) -> None:
         """Follow both clusters until cancelled."""

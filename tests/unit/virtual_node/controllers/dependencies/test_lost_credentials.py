@@ -109,5 +109,5 @@ async def test_events_are_followed_again():
     client = _NoCredentials()
     lower_pods = Informer(cast("Any", client), resources.PODS)
     await lower_pods.replace([])
-    pods = MirroredKind("Pod", lower_pods, (), lambda _lower: None)
+    pods = MirroredKind("Pod", lower_pods, (), lambda _lower: None, lambda _upper: "vn")
     await _goes_on(EventMirror(_context(client), (pods,)).run(), client)

@@ -19,6 +19,7 @@ from virtual_node.config import types as configuration
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.events import kinds
+from virtual_node.controllers.events.kinds import MirroredKind
 from virtual_node.controllers.events.mirror import EventMirror
 
 
@@ -91,12 +92,17 @@ class Server:
         self.turn = asyncio.Lock()
         self.there = list(there)
         self.asked = self.lists = 0
+        self.selected = ""
+        """The field selector of the last list."""
         self.read: list[Object] = []
         """The last list, as kept in memory."""
         self._change = change
         self._error = error
 
-    async def list(self, *_what: Any, transform: Callable[[Object], Object], **_more: Any) -> ObjectList:
+    async def list(
+        self, *_what: Any, transform: Callable[[Object], Object], field_selector: str, **_more: Any
+    ) -> ObjectList:
+        self.selected = field_selector
         self.asked += 1
         self.lists += 1
         self.read = [transform(event) for event in self.there]
@@ -161,7 +167,7 @@ class _Recorder:
 
 
 class Mirroring:
-    """A mirror with the upper and lower pod ``n/ours``."""
+    """A mirror of pods, with the upper and lower pod ``n/ours``."""
 
     def __init__(self, server: Server, copied: Copies | None = None, **namespaces: Any) -> None:
         self.recorder = _Recorder()
@@ -175,10 +181,13 @@ class Mirroring:
             ),
             nodes={"vn": configuration.NodeConfig(name="vn")}, recorder=recorder, log=structlog.get_logger(),
         )  # fmt: skip
-        caches = ClusterCaches(context).pods
-        self.upper, self.lower = caches.upper["vn"], caches.lower
-        self._mirror = EventMirror(context, (kinds.pods(caches),))
+        kind = self._mirrored(context)
+        (self.upper,), self.lower = kind.upper, kind.lower
+        self._mirror = EventMirror(context, (kind,))
         self._above, self._below = [upper_pod()], [lower_pod()]
+
+    def _mirrored(self, context: ClusterContext) -> MirroredKind:
+        return kinds.pods(ClusterCaches(context).pods)
 
     @property
     def sent(self) -> list[str]:

@@ -19,7 +19,7 @@ from tests.unit.virtual_node.controllers.events.mirroring import (
     lower_pod,
     upper_pod,
 )
-from virtual_node.translate.pods import events
+from virtual_node.translate.objects import events
 
 pytestmark = pytest.mark.looptime
 
@@ -179,7 +179,7 @@ async def test_malformed_events_stop_nothing(fields: dict[str, Any]):
 
 def _copy(lower: Object, **changes: Any) -> dict[str, Any]:
     """Return the upper event that was made for a lower event, as a server returns it."""
-    made = events.upper_event(lower.to_dict(), upper_pod().to_dict(), node_name="vn", namespace="n")
+    made = events.upper_event(lower.to_dict(), upper_pod().to_dict(), node_name="vn")
     return {"firstTimestamp": None, "eventTime": None, **made, **changes}
 
 

@@ -1,4 +1,4 @@
-"""Lower events become valid upper events about the upper pod."""
+"""Lower events become valid upper events about the upper object."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from virtual_node.translate.pods.events import name_suffix, upper_event
+from virtual_node.translate.objects.events import name_suffix, upper_event
 
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _UID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 
 
-def _upper_event(lower: dict[str, Any], *, name: str = "web") -> dict[str, Any]:
-    pod = {"metadata": {"name": name, "namespace": "shop", "uid": "u-1", "resourceVersion": "7"}}
+def _upper_event(lower: dict[str, Any], *, name: str = "web", kind: str = "Pod") -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "shop", "uid": "u-1", "resourceVersion": "7"}
     event = {"metadata": {"uid": _UID}, **lower}
-    return upper_event(event, pod, node_name="vn", namespace="shop")
+    return upper_event(event, {"apiVersion": "v1", "kind": kind, "metadata": metadata}, node_name="vn")
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,12 @@ def test_the_source_names_the_component_and_the_virtual_node(lower: dict[str, An
     assert _upper_event(lower)["source"] == source
 
 
-def test_the_event_is_about_the_upper_pod():
+@pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
+def test_the_event_is_about_the_upper_object(kind: str):
     lower = {
         "involvedObject": {"name": "x", "namespace": "y", "uid": "l", "fieldPath": "spec.containers{main}"}
     }
-    assert _upper_event(lower)["involvedObject"] == {
-        "apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web", "uid": "u-1", "resourceVersion": "7",
+    assert _upper_event(lower, kind=kind)["involvedObject"] == {
+        "apiVersion": "v1", "kind": kind, "namespace": "shop", "name": "web", "uid": "u-1", "resourceVersion": "7",
         "fieldPath": "spec.containers{main}",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Translation of a lower pod's events to events of the upper pod."""
+"""Translation of a lower object's events to events of the upper object."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CARRIED = (
 )
 
 _NAME_LENGTH = 230
-"""Characters of an upper pod's name in the name of an event, which may have 253."""
+"""Characters of an upper object's name in the name of an event, which may have 253."""
 
 
 def name_suffix(lower_uid: str) -> str:
@@ -31,7 +31,7 @@ def name_suffix(lower_uid: str) -> str:
 
 
 def upper_event(
-    lower_event: Mapping[str, Any], upper_pod: Mapping[str, Any], *, node_name: str, namespace: str
+    lower_event: Mapping[str, Any], upper: Mapping[str, Any], *, node_name: str
 ) -> dict[str, Any]:
     """Return the event to create in the upper cluster for a lower event.
 
@@ -39,16 +39,15 @@ def upper_event(
     once.
 
     Args:
-        lower_event: a core/v1 Event about the lower pod.
-        upper_pod: the upper pod.
+        lower_event: a core/v1 Event about the lower object.
+        upper: the upper object.
         node_name: the virtual node, shown as the source's host.
-        namespace: the upper pod's namespace.
     """
-    metadata = upper_pod["metadata"]
+    metadata = upper["metadata"]
     reference = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": namespace,
+        "apiVersion": upper["apiVersion"],
+        "kind": upper["kind"],
+        "namespace": metadata["namespace"],
         "name": metadata["name"],
         "uid": metadata["uid"],
         "resourceVersion": metadata.get("resourceVersion"),
@@ -63,7 +62,7 @@ def upper_event(
         "kind": "Event",
         "metadata": {
             "name": f"{_beginning(metadata['name'])}.{name_suffix(lower_event['metadata'].get('uid', ''))}",
-            "namespace": namespace,
+            "namespace": metadata["namespace"],
             "labels": {names.LABEL_NODE: node_name},
         },
         "involvedObject": {field: value for field, value in reference.items() if value},
