@@ -22,7 +22,8 @@ from controller_runtime.cache.reflector import Reflector
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.events.correlator import Recent, Series
 from controller_runtime.events.recorder import DROPPED
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.objects import Object, decode_object, from_dict
+from controller_runtime.util.fair_buffer import FairBuffer
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.util.yielding import Slicer
 from virtual_node.controllers.base.context import ClusterContext
@@ -37,6 +38,12 @@ _NORMAL_BURST = 50
 _NORMAL_LIMIT, _WARNING_LIMIT = 32 << 20, 8 << 20
 """Bytes of waiting copies. A Normal one takes 1.2 kB. The scheduler and the kubelet write five for a new pod, and those of
 5,000 pods fit."""
+_LISTED_LIMIT = 64 << 20
+"""Bytes of listed events that are not compared with their copies yet, about 60,000 events."""
+_OVERHEAD = 400
+"""Bytes of memory of a listed event in addition to its JSON, measured."""
+_LARGEST = 64 << 10
+"""Maximum bytes of an event. Those of Kubernetes have at most a few thousand, but a lower user can write a megabyte."""
 _PAGE = 500
 _NOTHING = from_dict({"metadata": {}})
 
@@ -77,6 +84,8 @@ class _Reader:
     _deleted: Recent[str, tuple[str, str]] = field(default_factory=Recent)
     """Key and uid of the upper object by the uid of the lower one that was deleted, such as an evicted pod: its last
     events may arrive later."""
+    _listed: FairBuffer[str, tuple[str, bytes]] = field(default_factory=FairBuffer)
+    """Uids and JSON of the events of a list, by uid, until the list is complete."""
 
     def __post_init__(self) -> None:
         self._of_kind = f"involvedObject.kind={self._kind.kind}"
@@ -90,7 +99,7 @@ class _Reader:
             self,
             selection={"field_selector": self._of_kind},
             transform=None,
-            list_transform=self._of_our_object,
+            list_transform=self._take_listed,
             name=resources.EVENTS.qualified,
             is_minor=True,
         )
@@ -99,25 +108,44 @@ class _Reader:
         ):
             await reflector.run()
 
-    async def replace(self, items: list[Object]) -> None:
-        """Copy all existing events except those whose copy is up to date."""
-        ours = [event for event in items if event is not _NOTHING]
-        copied = await self._copied({events.name_suffix(event.uid) for event in ours}) if ours else {}
+    async def replace(self, _items: list[Object]) -> None:
+        """Copy all listed events except those whose copy is up to date."""
+        ours = list(iter(self._listed.take, None))
+        copied = await self._copied({events.name_suffix(uid) for uid, _ in ours}) if ours else {}
         slicer = Slicer()
-        for event in ours:
-            self._mirror(event, copied)
+        for _, encoded in ours:
+            self._mirror(decode_object(encoded), copied)
             await slicer.tick()
 
     def change(self, kind: str, changed: Object) -> None:
         """Copy a new or repeated event; ignore deletions, because events expire after an hour."""
-        if kind != "DELETED":
+        if kind != "DELETED" and self._is_ours(changed):
             self._mirror(changed, {})
 
-    def _of_our_object(self, event: Object) -> Object:
-        """Return the event; an empty object if it is of another: there may be 100,000 events of deleted pods."""
+    def _take_listed(self, event: Object) -> Object:
+        """Keep an event of a list until the list is complete; return an empty object, which takes no memory.
+
+        There may be 100,000 events of deleted pods, and a lower user can write as many about one of our pods.
+        """
+        if self._is_ours(event):
+            encoded = event.to_json()
+            listed = (event.uid, encoded)
+            self._listed.put(event.namespace, event.uid, listed, size=len(encoded) + _OVERHEAD)
+            while self._listed.size > _LISTED_LIMIT:
+                self._listed.evict()
+                self._drop("overflow")
+        return _NOTHING
+
+    def _is_ours(self, event: Object) -> bool:
+        """Report whether an event is of an object that we made, or may be, and is small enough to be copied."""
         key, uid = involved(event)
-        is_ours = self._kind.find_lower(key, uid) or uid in self._deleted or self._kind.awaits(key)
-        return event if is_ours else _NOTHING
+        kind = self._kind
+        if kind.find_lower(key, uid) is None and uid not in self._deleted and not kind.awaits(key):
+            return False
+        if event.size > _LARGEST:
+            self._drop("oversized")
+            return False
+        return True
 
     async def _copied(self, suffixes: Collection[str]) -> dict[str, int]:
         """Return the fingerprints of our copies whose names have these suffixes, by key; empty: none, or no answer.
@@ -153,11 +181,10 @@ class _Reader:
         elif uid in self._deleted:
             upper = self._kind.find_upper(*self._deleted[uid])
         else:
-            if self._kind.awaits(key):
-                self._held.hold(event, uid, now=asyncio.get_running_loop().time())
+            self._held.hold(event, uid, now=asyncio.get_running_loop().time())
             return
         if upper is None:
-            DROPPED.labels(self._context.name, "gone").inc()
+            self._drop("gone")
         else:
             self._copy(event, upper, copied)
 
@@ -168,6 +195,9 @@ class _Reader:
         if known is None or known != Series(copy).fingerprint():
             outbox = self._warnings if copy.get("type") == "Warning" else self._normals
             outbox.put(self._kind, upper, copy)
+
+    def _drop(self, cause: str) -> None:
+        DROPPED.labels(self._context.name, cause).inc()
 
     def _disappeared(self, lower: Object) -> None:
         if (upper := self._kind.upper_of(lower)) is not None:

@@ -194,9 +194,10 @@ class Mirroring:
         """Return the messages that were recorded."""
         return [event["message"] for event in self.recorder.events]
 
-    def add(self, upper: Object) -> None:
-        """Let the first list contain a further upper pod."""
+    def add(self, upper: Object, *lower: Object) -> None:
+        """Let the first lists contain further pods."""
         self._above.append(upper)
+        self._below.extend(lower)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

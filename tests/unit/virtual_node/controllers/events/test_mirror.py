@@ -19,6 +19,7 @@ from tests.unit.virtual_node.controllers.events.mirroring import (
     lower_pod,
     upper_pod,
 )
+from virtual_node.controllers.events import mirror
 from virtual_node.translate.objects import events
 
 pytestmark = pytest.mark.looptime
@@ -39,7 +40,7 @@ async def test_listed_events_of_other_pods_are_not_kept_in_memory():
     """A cluster keeps events for an hour, most of them of pods that are gone, and lists them again after an outage."""
     server = Server(*(event(f"gone-{number}", pod="gone") for number in range(100)), event("ours"))
     assert await Mirroring(server).run(0.05) == ["ours"]
-    assert len({id(event) for event in server.read}) == 2
+    assert len({id(event) for event in server.read}) == 1
 
 
 async def test_deletion_of_an_event_is_ignored():
@@ -140,14 +141,42 @@ async def test_a_tenant_displaces_only_its_own_waiting_events(kind: str):
         mirroring.upper.change("ADDED", upper_pod(uid="quiet", namespace="m"))
         mirroring.lower.change("ADDED", lower_pod(uid="q", namespace="m", upper_uid="quiet"))
         await feed.send(event("quiet", pod_uid="q", namespace="m", kind=kind))
-        large = "x" * 1_000_000
-        await feed.send(*(event(f"flood-{number}", kind=kind, action=large) for number in range(50)))
+        large = "x" * 60_000
+        await feed.send(*(event(f"flood-{number}", kind=kind, action=large) for number in range(1000)))
         mirroring.recorder.gate.set()
-        await asyncio.sleep(10)
+        await asyncio.sleep(60)
     assert "quiet" in mirroring.sent
-    assert "flood-49" in mirroring.sent
+    assert "flood-999" in mirroring.sent
     assert "flood-1" not in mirroring.sent
-    assert dropped("overflow") - before == 51 - len(mirroring.sent)
+    assert dropped("overflow") - before == 1001 - len(mirroring.sent)
+
+
+async def test_a_list_keeps_the_events_of_each_tenant_in_limited_memory(monkeypatch: pytest.MonkeyPatch):
+    """A lower user has written thousands of events about one pod before the virtual node starts."""
+    monkeypatch.setattr(mirror, "_LISTED_LIMIT", 100_000)
+    server = Server(
+        event("quiet", pod_uid="q", namespace="m"), *(event(f"flood-{number}") for number in range(1000))
+    )
+    mirroring = Mirroring(server)
+    mirroring.add(upper_pod(uid="quiet", namespace="m"), lower_pod(uid="q", namespace="m", upper_uid="quiet"))
+    before = dropped("overflow")
+    async with mirroring.running():
+        await asyncio.sleep(1)
+    assert "quiet" in mirroring.sent
+    assert 50 < len(set(mirroring.sent)) < 200
+    assert dropped("overflow") - before == server.lists * (1001 - len(set(mirroring.sent)))
+
+
+async def test_a_huge_event_is_not_copied():
+    """A lower user can write a megabyte; the events of Kubernetes are a thousand times smaller."""
+    huge = {"message": "x" * 1_000_000}
+    feed = Feed(event("listed", **huge), event("foreign", pod="other", **huge))
+    mirroring = Mirroring(feed)
+    before = dropped("oversized")
+    async with mirroring.running():
+        await feed.send(event("watched", **huge), event("small"))
+    assert mirroring.sent == ["small"]
+    assert dropped("oversized") - before == 2
 
 
 async def test_events_wait_while_the_recorder_has_no_room():
