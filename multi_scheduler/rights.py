@@ -57,7 +57,12 @@ LOWER: tuple[Right, ...] = (
     # Without these rights, pods are sent to lower clusters that may refuse them.
     Right("", "resourcequotas", ("list", "watch"), "pods that a lower quota would refuse"),
     Right("", "limitranges", ("list", "watch"), "defaults and limits of lower pods"),
-    Right("", "namespaces", ("list", "watch"), "namespaces that the virtual node must not use"),
+    Right(
+        "",
+        "namespaces",
+        ("list", "watch"),
+        "namespaces that the virtual node must not use, and their labels for affinity",
+    ),
     Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "lower quotas of priority classes"),
 )
 """Rights that ``virtual-node lower-cluster register`` grants to the read-only account."""

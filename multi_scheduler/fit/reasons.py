@@ -8,6 +8,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
+from multi_scheduler.fit.cluster.topology import MISSING_LABEL
+
 _MOST_REASONS = 20
 _LONGEST = 200
 """Characters of a reason."""
@@ -41,4 +43,4 @@ _OTHERS_WAY = (
 
 def is_resolvable(reasons: Mapping[str, int]) -> bool:
     """Report whether evicting pods may help on any of the nodes."""
-    return any(reason.startswith(_OTHERS_WAY) for reason in reasons)
+    return any(reason.startswith(_OTHERS_WAY) and reason != MISSING_LABEL for reason in reasons)

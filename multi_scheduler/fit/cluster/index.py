@@ -42,8 +42,10 @@ class ClusterIndex:
         self._by_node: dict[str, dict[str, Placed]] = {}
         self._with_anti_affinity: dict[str, Placed] = {}
         self._node_filter = NodeFilter(self._nodes)
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        """Labels by name; empty: namespaces cannot be read."""
         self._placements = topology.Placements(
-            self._names, self._by_node, self._placed, self._with_anti_affinity
+            self._nodes, self._slots, self._by_node, self._placed, self._with_anti_affinity, self._namespaces
         )
         self.total: Counter[str] = Counter()
         """Sums of the allocatable resources of all nodes."""
@@ -155,6 +157,18 @@ class ClusterIndex:
                 if (count := one.requests.get(resource))
             ]
             devices.reset(slot, node.allocatable.get(resource, 0), taking)
+
+    # --- namespaces ---------------------------------------------------------------------------------
+
+    def upsert_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        """Store the labels of a new or changed namespace."""
+        self.changes += 1
+        self._namespaces[name] = labels
+
+    def remove_namespace(self, name: str) -> None:
+        """Forget a deleted namespace."""
+        self.changes += 1
+        self._namespaces.pop(name, None)
 
     # --- pods and reservations ----------------------------------------------------------------------
 

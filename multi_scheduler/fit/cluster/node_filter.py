@@ -74,11 +74,14 @@ class NodeFilter:
         self._nodes = nodes
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._columns: OrderedDict[str, list[Any]] = OrderedDict()
+        self._groups: dict[str, Mapping[str | None, Sequence[int]]] = {}
+        """Slots by value, by label key."""
 
     def changed(self) -> None:
         """Clear the cache after a node was added or removed, or its labels, taints or cordon changed."""
         self._answers.clear()
         self._columns.clear()
+        self._groups.clear()
 
     def ask(self, key: str, spec: Mapping[str, Any]) -> Answer:
         """Return which nodes admit a pod.
@@ -94,6 +97,16 @@ class NodeFilter:
         if len(self._answers) > _KEPT_ANSWERS:
             self._answers.popitem(last=False)
         return answer
+
+    def slots_by_label(self, key: str) -> Mapping[str | None, Sequence[int]]:
+        """Return the slots of the nodes by their value of a label, without the nodes that lack it."""
+        if key not in self._groups:
+            groups: dict[str | None, list[int]] = {}
+            for slot, value in enumerate(self._label_column(key)):
+                if value is not None:
+                    groups.setdefault(value, []).append(slot)
+            self._groups[key] = groups
+        return self._groups[key]
 
     def _judge(self, spec: Mapping[str, Any]) -> Answer:
         columns = [self._column("", lambda node: (node.unschedulable, node.taints_key))]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,26 +21,40 @@ from multi_scheduler.fit.cluster import limits
 
 Port = tuple[str, str, int]
 """Host IP (empty: all), protocol, port."""
+NamespaceLabels = Mapping[str, Mapping[str, str]]
+"""Labels of a lower cluster's namespaces by name; empty: they cannot be read."""
 _LONGEST_KEY = 1000
 """Characters of a cache key; longer ones are hashed."""
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - read, not bound
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _EVERYTHING = [{"operator": "Exists"}]
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_HARD = "DoNotSchedule"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A required pod (anti-)affinity term with topology key ``kubernetes.io/hostname``."""
+    """A required pod (anti-)affinity term."""
 
+    topology_key: str
     namespaces: frozenset[str]
-    selects: matching.Matcher
-    """The namespaceSelector, applied to the namespace's name label, which is the only known label."""
+    selects: matching.Matcher | None
+    """The namespaceSelector; None: there is none."""
+    reads_labels: bool
+    """Whether the namespaceSelector refers to other labels than the one with the namespace's name."""
     matches: matching.Matcher
 
-    def covers(self, namespace: str) -> bool:
+    def is_known(self, namespaces: NamespaceLabels) -> bool:
+        """Report whether ``covers`` can be evaluated with these labels."""
+        return bool(namespaces) or not self.reads_labels
+
+    def covers(self, namespace: str, namespaces: NamespaceLabels) -> bool:
         """Report whether the term applies to pods in a namespace."""
-        return namespace in self.namespaces or self.selects({_NAMESPACE_NAME: namespace})
+        if namespace in self.namespaces:
+            return True
+        if self.selects is None:
+            return False
+        return self.selects({_NAMESPACE_NAME: namespace, **namespaces.get(namespace, {})})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +64,10 @@ class Spread:
     max_skew: int
     min_domains: int
     """With fewer eligible nodes than this, the lowest count of matching pods is taken as 0."""
-    matches: matching.Matcher
+    counts: matching.Matcher
+    """Decides by its labels whether an existing pod counts."""
+    counts_itself: bool
+    """Whether the pod itself counts where it is placed."""
     domain_key: str
     domain_spec: Mapping[str, Any]
     """Requirements that select the nodes of the constraint, by nodeAffinityPolicy and nodeTaintsPolicy."""
@@ -137,8 +154,12 @@ def demand(
         spec=spec,
         key=_key(spec),
         ports=host_ports(above),
-        anti_affinity=host_terms(above, "podAntiAffinity", metadata.get("namespace", "")),
-        affinity=host_terms(above, "podAffinity", metadata.get("namespace", "")),
+        anti_affinity=required_terms(
+            above, "podAntiAffinity", metadata.get("namespace", ""), topology_key=names.LABEL_HOSTNAME
+        ),
+        affinity=required_terms(
+            above, "podAffinity", metadata.get("namespace", ""), topology_key=names.LABEL_HOSTNAME
+        ),
         spread=_spread(above, metadata.get("labels") or {}, spec),
     )
 
@@ -193,31 +214,41 @@ def host_ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
     return tuple(found)
 
 
-def host_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[Term, ...]:
-    """Return the required terms of one kind of pod affinity with topology key hostname, within the limits of terms."""
+def required_terms(
+    spec: Mapping[str, Any], kind: str, namespace: str, *, topology_key: str = ""
+) -> tuple[Term, ...]:
+    """Return the required terms of one kind of pod affinity, within the limits of terms.
+
+    Args:
+        spec: the pod's spec.
+        kind: ``podAffinity`` or ``podAntiAffinity``.
+        namespace: the pod's namespace.
+        topology_key: return only terms with this key; empty: all terms.
+    """
     terms = ((spec.get("affinity") or {}).get(kind) or {}).get(_REQUIRED) or ()
     return tuple(
         Term(
+            topology_key=term.get("topologyKey") or "",
             namespaces=frozenset(term.get("namespaces") or _own(term, namespace)),
-            selects=_compiled(term.get("namespaceSelector")),
+            selects=None if (selector := term.get("namespaceSelector")) is None else _compiled(selector),
+            reads_labels=not _label_keys(selector or {}) <= {_NAMESPACE_NAME},
             matches=_compiled(term.get("labelSelector")),
         )
-        for term in _within_limits(terms)
+        for term in _within_limits(
+            term for term in terms if not topology_key or term.get("topologyKey") == topology_key
+        )
     )
 
 
-def _within_limits(terms: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the first terms or constraints with topology key hostname, up to the limits for terms."""
+def _within_limits(terms: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the first terms or constraints, up to the limits for terms."""
     kept: list[Mapping[str, Any]] = []
     size = 0
     for term in terms:
-        if term.get("topologyKey") == names.LABEL_HOSTNAME:
-            size += sum(
-                limits.selector_size(term.get(field)) for field in ("labelSelector", "namespaceSelector")
-            )
-            if len(kept) == limits.MOST_TERMS or size > limits.MOST_POD_REQUIREMENTS:
-                break
-            kept.append(term)
+        size += sum(limits.selector_size(term.get(field)) for field in ("labelSelector", "namespaceSelector"))
+        if len(kept) == limits.MOST_TERMS or size > limits.MOST_POD_REQUIREMENTS:
+            break
+        kept.append(term)
     return kept
 
 
@@ -229,10 +260,16 @@ def _own(term: Mapping[str, Any], namespace: str) -> list[str]:
 def _spread(
     above: Mapping[str, Any], labels: Mapping[str, str], below: Mapping[str, Any]
 ) -> tuple[Spread, ...]:
+    required = (
+        constraint
+        for constraint in above.get("topologySpreadConstraints") or ()
+        if constraint.get("topologyKey") == names.LABEL_HOSTNAME
+        and constraint.get("whenUnsatisfiable", _HARD) == _HARD
+    )
     found = []
-    for constraint in _within_limits(above.get("topologySpreadConstraints") or ()):
-        if constraint.get("whenUnsatisfiable", "DoNotSchedule") != "DoNotSchedule":
-            continue
+    for constraint in _within_limits(required):
+        selector = _of_revision(constraint, labels)
+        matches = _compiled(selector)
         honors = constraint.get("nodeAffinityPolicy", "Honor") == "Honor"
         domain = {
             "nodeSelector": below["nodeSelector"] if honors else {},
@@ -245,7 +282,10 @@ def _spread(
             Spread(
                 max_skew=int(constraint.get("maxSkew") or 1),
                 min_domains=int(constraint.get("minDomains") or 1),
-                matches=_compiled(_of_revision(constraint, labels)),
+                # kube-scheduler counts no existing pod for an empty selector (countPodsMatchSelector), but the pod
+                # itself (Filter).
+                counts=matches if selector is None or limits.selector_size(selector) else _no_pod,
+                counts_itself=matches(labels),
                 domain_key=_key(domain),
                 domain_spec=domain,
             )
@@ -276,8 +316,18 @@ def _key(spec: Mapping[str, Any]) -> str:
 def _compiled(selector: Mapping[str, Any] | None) -> matching.Matcher:
     """Compile a selector: an absent one matches nothing, an empty one matches everything, an invalid one nothing."""
     if selector is None:
-        return lambda _labels: False
+        return _no_pod
     try:
         return matching.compile_selector(selector)
     except ValueError:
-        return lambda _labels: False
+        return _no_pod
+
+
+def _no_pod(_labels: Mapping[str, str]) -> bool:
+    return False
+
+
+def _label_keys(selector: Mapping[str, Any]) -> set[str]:
+    """Return the label keys that a LabelSelector refers to."""
+    expressions = selector.get("matchExpressions") or ()
+    return {*(selector.get("matchLabels") or ()), *(one.get("key", "") for one in expressions)}

@@ -59,6 +59,7 @@ class AdmissionFeed:
             lambda one: admission.upsert_namespace(one.to_dict()),
             lambda one: admission.remove_namespace(one.name),
         )
+        self.namespaces = namespaces
         self.informers = (quotas, ranges, classes, namespaces)
         self._is_settled = False
         self._log = log.get_logger(component="extender")

@@ -20,7 +20,7 @@ from multi_scheduler.fit.cluster import resizing
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.limits import MOST_PORTS, MOST_RESOURCES
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import host_ports, host_terms
+from multi_scheduler.fit.cluster.pod_requirements import host_ports, required_terms
 from multi_scheduler.fit.feeds.admission_feed import AdmissionFeed
 
 _LIMITED = ("cpu", "memory")
@@ -71,6 +71,10 @@ class Feed:
         self.informers = (self._nodes, self._pods, self._volume_informer, *self._rules.informers)
         self._nodes.on_change(
             lambda node: index.upsert_node(node.to_dict()), lambda node: index.remove_node(node.name)
+        )
+        self._rules.namespaces.on_change(
+            lambda one: index.upsert_namespace(one.name, one.labels),
+            lambda one: index.remove_namespace(one.name),
         )
         self._pods.add_handler(
             on_add=lambda pod, _initial: self._pod(pod),
@@ -177,7 +181,7 @@ class Feed:
                 ),
                 namespace=pod.namespace,
                 labels=pod.labels,
-                anti_affinity=host_terms(spec, "podAntiAffinity", pod.namespace),
+                anti_affinity=required_terms(spec, "podAntiAffinity", pod.namespace),
                 is_ending=pod.metadata.deletion_timestamp is not None,
                 limits=spec.get("limits") or {},
                 since=status.get("since", 0.0),

@@ -20,7 +20,7 @@ from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import host_terms
+from multi_scheduler.fit.cluster.pod_requirements import required_terms
 from multi_scheduler.fit.reservations.reservations import ATTEMPT_SECONDS
 from multi_scheduler.fit.settings import FitSettings
 from multi_scheduler.scheduler_configuration import scheduler_configuration
@@ -473,7 +473,7 @@ def test_evaluates_a_limited_number_of_affinity_terms():
     spec = {
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term] * 10_000}}
     }
-    assert len(host_terms(spec, "podAntiAffinity", "ns")) == 10
+    assert len(required_terms(spec, "podAntiAffinity", "ns")) == 10
 
 
 async def test_settles_answers_once_and_only_for_virtual_nodes():

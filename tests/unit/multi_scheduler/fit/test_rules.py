@@ -1,4 +1,4 @@
-"""Corner cases of kube-scheduler's rules: spreading, affinity, changing resources."""
+"""Corner cases of kube-scheduler's rules: quantities, sums of requests, changing resources, pools."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import Demand, demand, host_terms
+from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
 
 HOST = "kubernetes.io/hostname"
-WEB = {"matchLabels": {"app": "web"}}
 
 
 def _node(name: str, *, extended: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -34,12 +33,6 @@ def _demand(*, labels: dict[str, str] | None = None, selector: str = "", **spec:
     return demand(pod, node_name="vn", node_labels={})
 
 
-def _placed(
-    node: str, *, labels: dict[str, str] | None = None, namespace: str = "shop", **more: Any
-) -> Placed:
-    return Placed(node, {"pods": 1}, namespace=namespace, labels=labels or {"app": "web"}, **more)
-
-
 def _index(*nodes: dict[str, Any], **pods: Placed) -> ClusterIndex:
     index = ClusterIndex()
     for node in nodes:
@@ -51,99 +44,6 @@ def _index(*nodes: dict[str, Any], **pods: Placed) -> ClusterIndex:
 
 def _names(index: ClusterIndex, wanted: Demand) -> set[str]:
     return {index.name(slot) for slot in index.feasible(wanted)}
-
-
-def _spread(**more: Any) -> list[dict[str, Any]]:
-    return [
-        {
-            "maxSkew": 1,
-            "topologyKey": HOST,
-            "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": WEB,
-            **more,
-        }
-    ]
-
-
-CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
-
-
-def test_spread_counts_tainted_nodes():
-    """NodeTaintsPolicy is Ignore by default, so an empty control-plane node limits all others to one pod."""
-    index = _index(_node("master", taints=[CONTROL_PLANE]), _node("a"), p=_placed("a"))
-    assert _names(index, _demand(topologySpreadConstraints=_spread())) == set()
-    assert _names(index, _demand(topologySpreadConstraints=_spread(nodeTaintsPolicy="Honor"))) == {"a"}
-
-
-def test_spread_counts_selected_nodes_by_node_affinity_policy():
-    """NodeAffinityPolicy is Honor by default."""
-    index = _index(_node("plain"), _node("ssd", labels={"disk": "ssd"}), p=_placed("ssd"))
-    selector = '{"nodeSelector": {"disk": "ssd"}}'
-    assert _names(index, _demand(selector=selector, topologySpreadConstraints=_spread())) == {"ssd"}
-    ignoring = _spread(nodeAffinityPolicy="Ignore")
-    assert _names(index, _demand(selector=selector, topologySpreadConstraints=ignoring)) == set()
-
-
-def test_spread_with_fewer_domains_than_min_domains():
-    """With one node of three required ones, the minimum is zero."""
-    index = _index(_node("a"), p=_placed("a"))
-    assert _names(index, _demand(topologySpreadConstraints=_spread())) == {"a"}
-    assert _names(index, _demand(topologySpreadConstraints=_spread(minDomains=3))) == set()
-
-
-def test_spread_ignores_pods_being_deleted():
-    """And pods of other revisions, with matchLabelKeys."""
-    index = _index(_node("a"), _node("b"), p=_placed("a", is_ending=True))
-    assert _names(index, _demand(topologySpreadConstraints=_spread())) == {"a", "b"}
-    index = _index(_node("a"), _node("b"), p=_placed("a", labels={"app": "web", "rev": "1"}))
-    mine = _demand(
-        labels={"app": "web", "rev": "2"}, topologySpreadConstraints=_spread(matchLabelKeys=["rev"])
-    )
-    assert _names(index, mine) == {"a", "b"}
-
-
-def _terms(*selectors: dict[str, Any], **more: Any) -> dict[str, Any]:
-    terms = [{"topologyKey": HOST, "labelSelector": selector, **more} for selector in selectors]
-    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-
-
-def test_all_affinity_terms_must_match_one_pod():
-    """Two pods that match one term each do not suffice."""
-    tier = {"matchLabels": {"tier": "db"}}
-    wanted = _demand(affinity={"podAffinity": _terms(WEB, tier)}, labels={"app": "other"})
-    index = _index(_node("a"), p=_placed("a"), q=_placed("a", labels={"tier": "db"}))
-    assert _names(index, wanted) == set()
-    index.place("r", _placed("a", labels={"app": "web", "tier": "db"}))
-    assert _names(index, wanted) == {"a"}
-
-
-def test_first_pod_of_a_group_may_start_alone():
-    """Only if it matches all of its own terms."""
-    tier = {"matchLabels": {"tier": "db"}}
-    index = _index(_node("a"))
-    both = {"podAffinity": _terms(WEB, tier)}
-    assert _names(index, _demand(affinity=both, labels={"app": "web", "tier": "db"})) == {"a"}
-    assert _names(index, _demand(affinity=both, labels={"app": "web"})) == set()
-
-
-@pytest.mark.parametrize(
-    ("more", "repels"),
-    [
-        ({}, False),
-        ({"namespaceSelector": {}}, True),
-        ({"namespaces": ["other"]}, True),
-        ({"namespaces": ["third"], "namespaceSelector": {}}, True),
-        ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}, True),
-        ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "third"}}}, False),
-    ],
-)
-def test_affinity_term_applies_to_selected_namespaces(more, repels):
-    """An empty selector selects all namespaces, an absent one the pod's own."""
-    index = _index(_node("a"), p=_placed("a", namespace="other"))
-    wanted = _demand(affinity={"podAntiAffinity": _terms(WEB, **more)})
-    assert (_names(index, wanted) == set()) == repels
-    (term,) = host_terms({"affinity": {"podAntiAffinity": _terms(WEB, **more)}}, "podAntiAffinity", "shop")
-    assert term.covers("other") == repels
 
 
 def test_new_resource_keeps_usage_on_nodes_without_it():

@@ -41,7 +41,10 @@ class Clusters:
         clusters = {"a": SchedulerClusterConfig(name="a", kubeconfig="", **config)}
         self.agent = FitAgent(AgentContext("fit", settings or {}, fake, lower, clusters))
         for name in lower:
-            node = {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "16", "pods": "99"}}}
+            node = {
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+                "status": {"allocatable": {"cpu": "16", "pods": "99"}},
+            }
             self.agent.indexes[name].upsert_node(node)
         mark_synced(self.agent)
         directory: Any = _Directory()

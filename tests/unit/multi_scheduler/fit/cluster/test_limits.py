@@ -13,7 +13,7 @@ from multi_scheduler.fit.cluster import limits
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.limits import TooManyRequirementsError
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import demand, host_terms
+from multi_scheduler.fit.cluster.pod_requirements import demand, required_terms
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from tests.unit.multi_scheduler.fit.cluster.test_index import _anti, _demand, _names, _node
 
@@ -41,9 +41,9 @@ def test_large_pod_affinity_is_left_to_the_lower_scheduler():
     started = time.thread_time()
     assert len(_names(index, _demand(affinity=_large(30_000)))) == 10
     assert time.thread_time() - started < 1.0
-    assert len(host_terms({"affinity": _large(limits.MOST_POD_REQUIREMENTS)}, "podAffinity", "shop")) == 1
+    assert len(required_terms({"affinity": _large(limits.MOST_POD_REQUIREMENTS)}, "podAffinity", "shop")) == 1
     for kind in ("podAffinity", "podAntiAffinity"):
-        assert not host_terms({"affinity": _large(limits.MOST_POD_REQUIREMENTS + 1, kind)}, kind, "shop")
+        assert not required_terms({"affinity": _large(limits.MOST_POD_REQUIREMENTS + 1, kind)}, kind, "shop")
 
 
 def test_many_values_of_pod_affinity_are_left_to_the_lower_scheduler():
@@ -55,7 +55,7 @@ def test_many_values_of_pod_affinity_are_left_to_the_lower_scheduler():
         "labelSelector": {"matchExpressions": [{"key": "a", "operator": "In", "values": values}]},
     }
     terms["podAntiAffinity"][_REQUIRED].append(more)
-    assert len(host_terms({"affinity": terms}, "podAntiAffinity", "shop")) == 1
+    assert len(required_terms({"affinity": terms}, "podAntiAffinity", "shop")) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from controller_runtime.errors import ApiError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.pod_requirements import demand
 from multi_scheduler.fit.feeds.cluster_feed import Feed, shrink_pod
 from tests.unit.descheduler.cluster import Client, Cluster
 
@@ -79,7 +80,8 @@ class _Feeding:
 
 
 def _node(name: str) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "spec": {}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}}
+    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+    return {"metadata": metadata, "spec": {}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}}
 
 
 def _volume(name: str, *, phase: str = "Bound", affinity: Any = None, claim: str = "data") -> dict[str, Any]:
@@ -202,6 +204,32 @@ async def test_follows_labels_and_deletion_of_pods():
         placed = feeding.index.placed("p")
         assert placed is not None
         assert placed.is_ending
+
+
+async def test_affinity_sees_labels_of_lower_namespaces():
+    """A namespaceSelector of a term reads them."""
+    feeding = _Feeding()
+    feeding.cluster.put("nodes", _node("a"))
+    feeding.cluster.put("namespaces", {"metadata": {"name": "shop", "labels": {"team": "red"}}})
+    selector = {"matchLabels": {"team": "red"}}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaceSelector": selector}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pod = {
+        "metadata": {"name": "p", "namespace": "other", "uid": "p"},
+        "spec": {"nodeName": "a", "containers": [], "affinity": affinity},
+        "status": {"phase": "Running"},
+    }
+    feeding.cluster.put("pods", pod)
+    wanted = demand(
+        {"metadata": {"name": "q", "namespace": "shop"}, "spec": {"containers": []}},
+        node_name="vn",
+        node_labels={},
+    )
+    async with feeding.running():
+        assert feeding.index.feasible(wanted) == []
+        feeding.cluster.put("namespaces", {"metadata": {"name": "shop", "labels": {"team": "blue"}}})
+        await asyncio.sleep(0.1)
+        assert feeding.index.feasible(wanted) == [0]
 
 
 @pytest.mark.parametrize(
