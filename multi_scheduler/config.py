@@ -16,6 +16,7 @@ from controller_runtime.api.decoding import convert, decode_yaml
 from controller_runtime.api.namespace_map import NamespaceConfig
 from controller_runtime.api.overrides import validation as overrides_validation
 from controller_runtime.api.overrides.config import Override
+from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.api.policy.config import Policy
@@ -72,6 +73,9 @@ class SchedulerClusterConfig(_Base):
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     resource_claims: ResourceClaimsConfig = msgspec.field(default_factory=ResourceClaimsConfig)
     """Whether pods with ResourceClaims are accepted. The devices are not counted. Must match the virtual node's settings."""
+    enable_controllers: list[str] = msgspec.field(default_factory=lambda: list(KNOWN_CONTROLLERS))
+    """Optional controllers of the virtual node: PVControllers, ServiceControllers. Without PVControllers, pods with
+    PersistentVolumeClaims are rejected. Must match the virtual node's settings."""
     policy: Policy = msgspec.field(default_factory=Policy)
     """What pods may request in this lower cluster; other pods are rejected. Must match the virtual node's settings."""
     overrides: list[Override] = []
@@ -209,6 +213,9 @@ def _problems(cluster: SchedulerClusterConfig) -> Iterator[str]:
         matching.compile_selector(cluster.pod_selector)
     except ValueError as error:
         yield f"podSelector: {error}"
+    for name in cluster.enable_controllers:
+        if name not in KNOWN_CONTROLLERS:
+            yield f"enableControllers: unknown {name!r}, known are {', '.join(KNOWN_CONTROLLERS)}"
     if cluster.autoscaling is not None:
         if cluster.nodes:
             yield "autoscaling: has no effect beside nodes; put it into each of them"

@@ -9,6 +9,7 @@ import msgspec
 
 from controller_runtime.api.autoscaling import TAINT_EFFECTS
 from controller_runtime.api.matching import LABEL_OPERATORS, LabelSelector
+from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.inventory.providers import Provider
 from multi_scheduler.agents.by_node import NodeSettings
 from multi_scheduler.agents.congestion import CongestionSettings
@@ -21,7 +22,7 @@ from multi_scheduler.agents.pigeon import PigeonSettings
 from multi_scheduler.agents.safe import SafeSettings
 from multi_scheduler.fit.settings import FitSettings
 from multi_scheduler.usage.config import UsageConfig
-from virtual_node.config.types import KNOWN_CONTROLLERS, Config
+from virtual_node.config.types import Config
 
 Schema = dict[str, Any]
 AGENTS: Mapping[str, type[msgspec.Struct]] = {

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from virtual_node.config import types as configuration
+from controller_runtime.api.pod.eligibility import PV_CONTROLLERS
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.dependencies.allocations import Allocations
@@ -50,7 +50,7 @@ class ClusterControllers:
         self._namespaces = Namespaces(context, caches)
         self.volumes = (
             Volumes(context, caches, namespaces=self._namespaces, wake=wake)
-            if configuration.PV_CONTROLLERS in context.settings.enable_controllers
+            if PV_CONTROLLERS in context.settings.enable_controllers
             else None
         )
         self._services = ServiceController(context, caches, namespaces=self._namespaces)

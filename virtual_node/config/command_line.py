@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from controller_runtime.api import names
 from controller_runtime.api.autoscaling import TAINT_EFFECTS, Taint
+from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
@@ -180,7 +181,7 @@ def _override(
         config.leader_election.enabled, config.leader_election.mode = True, configuration.SHARDED
     if flags.enable_controllers is not None:
         # tensile-kube skips unknown names with a warning, and existing manifests depend on that.
-        unknown = [one for one in config.enable_controllers if one not in configuration.KNOWN_CONTROLLERS]
+        unknown = [one for one in config.enable_controllers if one not in KNOWN_CONTROLLERS]
         warnings += [f"--enable-controllers: {name!r} is unknown and skipped" for name in unknown]
         config.enable_controllers = [one for one in config.enable_controllers if one not in unknown]
     if flags.rotate_server_certificates:

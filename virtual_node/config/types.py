@@ -15,6 +15,7 @@ from msgspec import Meta
 from controller_runtime.api import namespace_map
 from controller_runtime.api.autoscaling import Autoscaling, Taint
 from controller_runtime.api.overrides.config import Override
+from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.inventory.settings import ClusterProfiles
@@ -38,9 +39,6 @@ API_VERSION = "virtual-node.io/v1alpha1"
 KIND = "VirtualNodeConfiguration"
 
 KUBERNETES_SERVICE_UPPER = "Upper"
-PV_CONTROLLERS = "PVControllers"
-SERVICE_CONTROLLERS = "ServiceControllers"
-KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
 SHARDED: Final = "Sharded"
 REJECT = "Reject"
 

@@ -9,6 +9,7 @@ from controller_runtime.api import autoscaling, matching, quantity
 from controller_runtime.api.autoscaling import TAINT_EFFECTS
 from controller_runtime.api.decoding import convert
 from controller_runtime.api.overrides import validation as overrides_validation
+from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS, SERVICE_CONTROLLERS
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.auth.proxies import split_url
 from controller_runtime.errors import ConfigError
@@ -54,8 +55,8 @@ def _process_problems(config: Config) -> Iterator[str]:
     if config.kind != types.KIND:
         yield f"kind: expected {types.KIND}, got {config.kind!r}"
     for name in config.enable_controllers:
-        if name not in types.KNOWN_CONTROLLERS:
-            yield f"enableControllers: unknown {name!r}, known are {', '.join(types.KNOWN_CONTROLLERS)}"
+        if name not in KNOWN_CONTROLLERS:
+            yield f"enableControllers: unknown {name!r}, known are {', '.join(KNOWN_CONTROLLERS)}"
     for field, address in (("metricsAddress", config.metrics_address), ("webAddress", config.web_address)):
         try:
             parse_address(address or ":0")
@@ -118,7 +119,7 @@ def _cluster_problems(config: Config) -> Iterator[str]:
             yield f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})"
         yield from matching.selector_problems(f"{where}.podSelector", cluster.pod_selector)
         yield from policy_validation.problems(f"{where}.policy", cluster.policy)
-        has_services = types.SERVICE_CONTROLLERS in config.enable_controllers
+        has_services = SERVICE_CONTROLLERS in config.enable_controllers
         yield from _follow_problems(where, cluster, has_services=has_services)
         yield from _shared_storage_problems(f"{where}.volumes.shared", cluster)
         yield from overrides_validation.problems(f"{where}.overrides", cluster.overrides)
@@ -143,7 +144,7 @@ def _follow_problems(where: str, cluster: LowerClusterConfig, *, has_services: b
         ("gateways", "gatewayClasses", cluster.gateway_classes),
     ):
         if kind in cluster.follow and not has_services:
-            yield f"{where}.follow: {kind} needs {types.SERVICE_CONTROLLERS} in enableControllers"
+            yield f"{where}.follow: {kind} needs {SERVICE_CONTROLLERS} in enableControllers"
         if classes and kind not in cluster.follow:
             yield f"{where}.{field}: has no effect without {kind} in follow"
         if "" in {*classes, *classes.values()}:

@@ -8,8 +8,14 @@ from typing import Any
 from controller_runtime.api import cluster_selector, matching, names, namespace_map
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.api.pod import resource_claims
+from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import Effective
+
+PV_CONTROLLERS = "PVControllers"
+SERVICE_CONTROLLERS = "ServiceControllers"
+KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
+"""The values of ``enableControllers``."""
 
 
 class Eligibility:
@@ -21,10 +27,20 @@ class Eligibility:
         *,
         allowed: Sequence[str],
         pod_selector: Mapping[str, Any],
-        takes_claims: bool = False,
+        takes_resource_claims: bool,
+        controllers: Sequence[str],
     ) -> None:
-        """Compile the pod selector; ``allowed``: shell patterns of upper namespaces, empty: all."""
-        self._takes_claims = takes_claims
+        """Compile the pod selector.
+
+        Args:
+            cluster: name of the lower cluster.
+            allowed: shell patterns of upper namespaces; empty: all.
+            pod_selector: LabelSelector of the pods that may run there.
+            takes_resource_claims: whether pods with ResourceClaims may run there.
+            controllers: the virtual node's ``enableControllers``.
+        """
+        self._takes_resource_claims = takes_resource_claims
+        self._takes_volume_claims = PV_CONTROLLERS in controllers
         self._cluster = cluster
         self._allowed = allowed
         self._selects = matching.compile_selector(pod_selector)
@@ -58,13 +74,20 @@ class Eligibility:
         return ""
 
     def _claims_refusal(self, pod: Mapping[str, Any]) -> str:
-        """Return why a pod is refused because of its ResourceClaims; empty: it is not."""
+        """Return why a pod is refused because of its ResourceClaims or PersistentVolumeClaims; empty: it is not."""
         if why := resource_claims.invalid(pod):
             return f"{why}; correct or remove the annotation"
-        if not self._takes_claims and resource_claims.references(pod):
+        if not self._takes_resource_claims and resource_claims.references(pod):
             return (
                 f"Pods with resourceClaims are not mirrored to lower cluster {self._cluster}: set "
                 "resourceClaims.enabled of this cluster in the virtual node's configuration, or keep this pod off "
+                "virtual nodes"
+            )
+        # Generic ephemeral volumes have claims, too. A claim's name would mean an unmanaged lower claim.
+        if not self._takes_volume_claims and claim_names(pod):
+            return (
+                f"Pods with PersistentVolumeClaims are not mirrored to lower cluster {self._cluster}: add "
+                f"{PV_CONTROLLERS} to enableControllers in the virtual node's configuration, or keep this pod off "
                 "virtual nodes"
             )
         return ""

@@ -30,7 +30,7 @@ def field_of(key: str) -> str:
 def check(pod: Mapping[str, Any], allowed: AnnotationRules) -> Iterator[FieldValue]:
     """Yield the annotations that are not allowed; those that stay in the upper cluster are skipped."""
     for key, value in (pod["metadata"].get("annotations") or {}).items():
-        if key in _OURS or key == names.ANNOTATION_LAST_APPLIED or names.is_reserved(key):
+        if key in _OURS or key in names.UPPER_ONLY_ON_PODS or names.is_reserved(key):
             continue
         if not matches(key, allowed.allow) or matches(key, allowed.deny):
             yield field_of(key), value or "empty"

@@ -78,7 +78,8 @@ class AdmissionGate:
             config.name,
             allowed=config.namespaces.allowed,
             pod_selector=config.pod_selector,
-            takes_claims=config.resource_claims.enabled,
+            takes_resource_claims=config.resource_claims.enabled,
+            controllers=config.enable_controllers,
         )
         self._policy = PolicySet(
             config.policy, cluster=config.name, host_paths=config.volumes.allowed_host_paths
@@ -143,6 +144,8 @@ class AdmissionGate:
             return ""
         if origins:
             return f"namespace {namespace} of lower cluster {self.config.name} belongs to upper namespace {min(origins)}"
+        if rival := self._map.conflicting_upper(above):
+            return f"namespace {namespace} of lower cluster {self.config.name} belongs to upper namespace {rival}"
         if namespace_map.adopts(namespace, self.config.namespaces.adopt):
             return ""
         return f"namespace {namespace} exists in lower cluster {self.config.name} and is not among namespaces.adopt"

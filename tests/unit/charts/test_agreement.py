@@ -374,8 +374,12 @@ def test_configurations_parse(case):
         node.node_selector for cluster in config.clusters for node in cluster.virtual_nodes()
     ]
     for ours, theirs in zip(config.clusters, extender.clusters, strict=True):
-        assert theirs.policy == ours.policy
+        for field in ("prefix", "map", "allowed", "adopt"):
+            assert getattr(theirs.namespaces, field) == getattr(ours.namespaces, field)
+        for field in ("pod_selector", "resource_claims", "policy", "overrides"):
+            assert getattr(theirs, field) == getattr(ours, field)
         assert theirs.volumes.allowed_host_paths == ours.volumes.allowed_host_paths
+        assert theirs.enable_controllers == config.enable_controllers
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -442,6 +446,24 @@ def test_makes_no_csi_driver_where_volumes_do_not_follow_pods():
     for setting in ("config: {enableControllers: []}", "createCSIDriver: false"):
         text = template(f"virtualNode: {{{clusters}, {setting}}}")
         assert "CSIDriver" not in {item["kind"] for item in rendering.parse(text)}
+
+
+@pytest.mark.parametrize("controllers", [[], ["ServiceControllers"], ["PVControllers"]])
+def test_the_extender_knows_the_controllers_of_virtual_nodes(controllers):
+    """Of clusters and of ClusterProfiles, so that it sends no pods with claims to clusters that refuse them."""
+    clusters = "clusters: [{name: a, kubeconfigSecret: {name: s}}]"
+    profiles = "clusterProfiles: {namespace: fleet, providers: [{name: p, execConfig: {command: c}}]}"
+    items = rendering.parse(
+        template(f"virtualNode: {{{clusters}, {profiles}, config: {{enableControllers: {controllers}}}}}")
+    )
+    (text,) = [
+        item["data"]["multi-scheduler.yaml"]
+        for item in items
+        if "multi-scheduler.yaml" in item.get("data", {})
+    ]
+    config = multi_scheduler.config.parse(text)
+    assert config.clusters[0].enable_controllers == controllers
+    assert multi_scheduler.config.profile_cluster(config, "p", "k").enable_controllers == controllers
 
 
 def _policies(values: str, *arguments: str) -> dict[str, dict[str, Any]]:

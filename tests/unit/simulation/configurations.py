@@ -6,7 +6,8 @@ import json
 import random
 from typing import Any
 
-from virtual_node.config.types import API_VERSION, KIND, SERVICE_CONTROLLERS
+from controller_runtime.api.pod.eligibility import SERVICE_CONTROLLERS
+from virtual_node.config.types import API_VERSION, KIND
 
 Document = dict[str, Any]
 CLUSTERS = ("one", "two")

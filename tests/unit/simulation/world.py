@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 
+from controller_runtime.api.pod.eligibility import SERVICE_CONTROLLERS
 from controller_runtime.errors import ApiError
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Commit
@@ -63,7 +64,7 @@ class World:
         self.settings = settings or configuration.Config(
             full_resync_period=self.chance.choice([0, 600.0]),
             pod_sync_workers=self.chance.choice([1, 3, 50]),
-            enable_controllers=[configuration.SERVICE_CONTROLLERS],  # no volumes: nobody provisions them here
+            enable_controllers=[SERVICE_CONTROLLERS],  # no volumes: nobody provisions them here
             lease_duration=400.0,  # they say nothing here, and cost time
             status_interval=600.0,
             ping_interval=60.0,

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller_runtime import log
+from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.process.flags import boolean
-from virtual_node.config.types import KNOWN_CONTROLLERS
 
 ParserOf = Callable[[str], argparse.ArgumentParser | None]
 """Maps a command to the parser of its flags; None: it takes no flags."""
 _FILE_METAVARS = frozenset({"FILE", "PATH", "DIR"})
 _WORDS: Mapping[str, Sequence[str]] = {"LEVEL": tuple(log.LEVELS)}
-_LISTS: Mapping[str, Sequence[str]] = {"CONTROLLERS": tuple(KNOWN_CONTROLLERS)}
+_LISTS: Mapping[str, Sequence[str]] = {"CONTROLLERS": KNOWN_CONTROLLERS}
 """Values by metavar: ``_WORDS`` takes one of them, ``_LISTS`` one or several, separated by commas."""
 
 

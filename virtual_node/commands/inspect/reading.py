@@ -10,6 +10,7 @@ from functools import partial
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from controller_runtime.auth.weaknesses import weaknesses
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
@@ -30,7 +31,7 @@ from virtual_node.commands.inspect.facts import (
     InspectFacts,
 )
 from virtual_node.commands.inspect.listing import all_of, list_into, read_backends, read_version
-from virtual_node.config.types import PV_CONTROLLERS, SERVICE_CONTROLLERS, Config, LowerClusterConfig
+from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.health.objects import is_virtual
 from virtual_node.health.pods import WAITING

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.api.pod.eligibility import Eligibility
 from controller_runtime.api.policy.rules import Effective
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
@@ -62,7 +61,8 @@ class PodCreator:
             self.context.name,
             allowed=self.context.config.namespaces.allowed,
             pod_selector=self.context.config.pod_selector,
-            takes_claims=self.context.config.resource_claims.enabled,
+            takes_resource_claims=self.context.config.resource_claims.enabled,
+            controllers=self.context.settings.enable_controllers,
         )
         self._lag = metrics.MIRROR_SECONDS.labels(self.context.name, "down")
 
@@ -103,14 +103,7 @@ class PodCreator:
 
     def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective) -> str:
         """Return why configuration, policy or its fields keep the pod out of this lower cluster; empty: it may run."""
-        if why := self._eligibility.why_not(upper_pod):
-            return why
-        if self.volumes is None and claim_names(upper_pod):
-            return (
-                f"Claims do not follow pods to lower cluster {self.context.name} "
-                "(enableControllers in the virtual node's configuration lacks PVControllers)"
-            )
-        return self._eligibility.policy_refusal(lower_pod, rules)
+        return self._eligibility.why_not(upper_pod) or self._eligibility.policy_refusal(lower_pod, rules)
 
     async def create(self, upper: Object, record: PodRecord) -> Result | None:
         """Create the lower pod, or report on the upper pod why it cannot be created yet.

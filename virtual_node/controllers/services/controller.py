@@ -17,12 +17,12 @@ import contextlib
 from dataclasses import dataclass, field
 
 from controller_runtime import resources
+from controller_runtime.api.pod.eligibility import SERVICE_CONTROLLERS
 from controller_runtime.errors import ApiError, ConfigError, Unavailable, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
-from virtual_node.config.types import SERVICE_CONTROLLERS
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, INDEX_SERVICE, ClusterCaches, upper_service
 from virtual_node.controllers.base.context import ClusterContext, namespace_of, requeue_on_change

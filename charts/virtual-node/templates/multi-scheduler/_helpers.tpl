@@ -33,7 +33,8 @@
 
 {{/* Configuration of the extender and of the annotator: (list $ $usage $clusterUsage $hasProfiles). */}}
 {{- define "virtual-node.extenderConfig" -}}
-{{- $root := index . 0 }}{{ $usage := index . 1 }}{{ $clusterUsage := index . 2 | default dict -}}
+{{- $root := index . 0 }}{{ $usage := index . 1 }}{{ $clusterUsage := index . 2 | default dict }}
+{{- $ofProcess := pick ($root.Values.virtualNode.config | default dict) "enableControllers" -}}
 apiVersion: virtual-node.io/v1alpha1
 kind: MultiSchedulerConfiguration
 agents:
@@ -70,6 +71,9 @@ clusters:
     resourceClaims:
       {{- toYaml . | nindent 6 }}
     {{- end }}
+    {{- with $ofProcess }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
     {{- with $config.policy }}
     policy:
       {{- toYaml . | nindent 6 }}
@@ -97,7 +101,7 @@ clusters:
 {{- $profiles := include "virtual-node.profileConfig" $root | fromYaml }}
 {{- if and $profiles (index . 3) }}
 {{- $defaults := $profiles.defaults | default dict }}
-{{- $used := pick $defaults "podSelector" "resourceClaims" "policy" "overrides" "nodeSelector" "autoscaling" }}
+{{- $used := pick $defaults "podSelector" "resourceClaims" "policy" "overrides" "nodeSelector" "autoscaling" | merge (deepCopy $ofProcess) }}
 {{- with pick ($defaults.namespaces | default dict) "prefix" "map" "allowed" "adopt" }}{{ $_ := set $used "namespaces" . }}{{ end }}
 {{- with pick ($defaults.volumes | default dict) "allowedHostPaths" }}{{ $_ := set $used "volumes" . }}{{ end }}
 clusterProfiles:

@@ -268,6 +268,14 @@ def test_reads_tensile_kubes_configuration():
         ),
         ("clusters: [{name: a, kubeconfig: k}, {name: a, kubeconfig: k}]", "there twice"),
         (
+            "clusters: [{name: a, kubeconfig: k, enableControllers: [PVController]}]",
+            "clusters: a: enableControllers: unknown 'PVController', known are PVControllers",
+        ),
+        (
+            "clusterProfiles: {namespace: n, providersFile: f, defaults: {enableControllers: [All]}}",
+            "clusterProfiles.defaults: enableControllers: unknown 'All'",
+        ),
+        (
             '{"pluginConfig": [{"name": "multi-scheduler", "args": {"cluster_configuration": {"a": {}}}}]}',
             "kube_config",
         ),

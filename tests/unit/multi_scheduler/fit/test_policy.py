@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller_runtime.api.policy.config import Policy, Rules
+from controller_runtime.api import names
+from controller_runtime.api.policy.config import AnnotationRules, Policy, Rules
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
@@ -198,13 +199,18 @@ _EXTRAS = st.tuples(
     ),
     st.dictionaries(
         st.sampled_from(
-            ["iam.amazonaws.com/role", "team", "kubectl.kubernetes.io/last-applied-configuration"]
+            [
+                "iam.amazonaws.com/role",
+                "team",
+                names.ANNOTATION_LAST_APPLIED,
+                names.ANNOTATION_DELETION_COST,
+            ]
         ),
         st.sampled_from(["", "a"]),
     ),
-    st.sampled_from([None, ["emptyDir"]]),
+    st.sampled_from([{}, {"volume_types": ["emptyDir"]}, {"annotations": AnnotationRules(allow=["team"])}]),
 )
-"""Fields of the spec, annotations, and the policy's ``volumeTypes``."""
+"""Fields of the spec, annotations, and rules of the policy."""
 
 
 @given(
@@ -214,7 +220,14 @@ _EXTRAS = st.tuples(
     _EXTRAS,
     st.booleans(),
 )
-@example(274, None, "privileged", ({}, {}, ["emptyDir"]), False)  # with a generic ephemeral volume
+@example(274, None, "privileged", ({}, {}, {"volume_types": ["emptyDir"]}), False)  # an ephemeral volume
+@example(
+    0,
+    None,
+    "privileged",
+    ({}, {names.ANNOTATION_DELETION_COST: "1"}, {"annotations": AnnotationRules(allow=["team"])}),
+    False,
+)
 def test_fit_agent_agrees_with_the_virtual_node(seed, selector, preset, extras, with_tokens):
     """They see different translations of the pod, but verdicts and remaining nodes are equal."""
     pod = generate(Random(seed))
@@ -222,7 +235,7 @@ def test_fit_agent_agrees_with_the_virtual_node(seed, selector, preset, extras, 
         "name": "kube-api-access-x",
         "projected": {"sources": INJECTED},
     }
-    fields, annotations, volume_types = extras
+    fields, annotations, listed = extras
     pod["metadata"]["annotations"] |= annotations
     pod["metadata"] |= {"namespace": "shop", "uid": "12345678-u"}
     pod["spec"] |= {
@@ -233,9 +246,7 @@ def test_fit_agent_agrees_with_the_virtual_node(seed, selector, preset, extras, 
     }
     if selector:
         pod["metadata"]["annotations"]["clusterSelector"] = json.dumps(selector)
-    policy = Policy(
-        preset=preset, priority_classes=["gold"], runtime_classes=["gold"], volume_types=volume_types
-    )
+    policy = Policy(preset=preset, priority_classes=["gold"], runtime_classes=["gold"], **listed)
     rules = PolicySet(policy, cluster="a").of("shop")
     options = PodOptions(
         owner=Owner("c", "vn-a"), policy=PolicySet(policy, cluster="a"), service_accounts=with_tokens

@@ -13,6 +13,7 @@ import structlog
 
 from controller_runtime.api import names
 from controller_runtime.api.autoscaling import Autoscaling
+from controller_runtime.api.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.api.policy.config import Policy
 from tests.fakes.apiserver.storage import Body
@@ -61,9 +62,11 @@ class Scene:
             event=lambda _involved, _kind, reason, message: self.events.append((reason, message))
         )
         clients: Any = (upper, lower)
+        controllers = [PV_CONTROLLERS, SERVICE_CONTROLLERS] if volumes is not None else [SERVICE_CONTROLLERS]
+        settings = {"enable_serviceaccount": False, "enable_controllers": controllers, **settings}
         self.context = context = ClusterContext(
             name=cluster, cluster_id=CLUSTER, upper=clients[0], lower=clients[1],
-            settings=configuration.Config(**{"enable_serviceaccount": False, **settings}),
+            settings=configuration.Config(**settings),
             config=configuration.LowerClusterConfig(
                 name=cluster, kubeconfig="k", node_name=node, volumes=volumes or VolumeConfig(),
                 namespaces=namespaces or configuration.NamespaceConfig(), policy=policy or Policy(),

@@ -32,6 +32,13 @@ class _Directory:
         return VirtualNode(name, name.split("-")[1], {}, {})
 
 
+_CLAIMING: tuple[dict[str, Any], ...] = (
+    {"persistentVolumeClaim": {"claimName": "data"}},
+    {"ephemeral": {"volumeClaimTemplate": {}}},
+)
+"""Volumes with claims."""
+
+
 class Clusters:
     """Lower clusters a and b with sixteen cores each."""
 
@@ -181,13 +188,42 @@ async def test_rules_are_those_of_the_lower_namespace():
             waiting_pod("one"),
             "Lower cluster a does not take pods with these labels",
         ),
+        *(
+            (
+                {"enable_controllers": ["ServiceControllers"]},
+                waiting_pod("one", volumes=[{"name": "data", **volume}]),
+                "Pods with PersistentVolumeClaims are not mirrored to lower cluster a: add PVControllers",
+            )
+            for volume in _CLAIMING
+        ),
     ],
-    ids=["kube-system", "resource claims", "an unreadable selector", "namespaces", "labels"],
+    ids=[
+        "kube-system",
+        "resource claims",
+        "an unreadable selector",
+        "namespaces",
+        "labels",
+        "claims",
+        "ephemeral volumes",
+    ],
 )
 async def test_rejects_pods_that_the_virtual_node_would_not_create(config, pod, expected):
     """They would stay Pending forever."""
     answer = await Clusters(**config).filter(pod, "vn-a")
     assert expected in answer.unresolvable["vn-a"]
+
+
+@pytest.mark.parametrize("controllers", [["PVControllers"], ["PVControllers", "ServiceControllers"]])
+async def test_passes_pods_with_claims_if_claims_are_mirrored(controllers):
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    clusters = Clusters(enable_controllers=controllers)
+    assert await clusters.passing(waiting_pod("one", volumes=volumes), "vn-a") == ["vn-a"]
+
+
+async def test_passes_pods_without_claims_if_claims_are_not_mirrored():
+    volumes: list[dict[str, Any]] = [{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "c"}}]
+    clusters = Clusters(enable_controllers=[])
+    assert await clusters.passing(waiting_pod("one", volumes=volumes), "vn-a") == ["vn-a"]
 
 
 async def test_volumes_are_those_of_the_lower_namespace():
@@ -261,6 +297,16 @@ async def test_rejects_cluster_with_a_namespace_that_must_not_be_used(marks, ado
     if marks is not None:
         clusters.admission.upsert_namespace({"metadata": {"name": "shop", **marks}})
     assert await clusters.passing(waiting_pod("one")) == (["vn-a", "vn-b"] if passes else ["vn-b"])
+
+
+async def test_rejects_cluster_whose_adopted_namespace_is_mapped_to_another_upper_one():
+    """The virtual node uses it for the upper namespace that the map names."""
+    clusters = Clusters(namespaces=NamespaceConfig(adopt=True, map={"special": "shop"}))
+    assert await clusters.passing(waiting_pod("one"), "vn-a") == ["vn-a"]  # it does not exist yet
+    clusters.admission.upsert_namespace({"metadata": {"name": "shop"}})
+    answer = await clusters.filter(waiting_pod("one"), "vn-a")
+    assert "belongs to upper namespace special" in answer.unresolvable["vn-a"]
+    assert await clusters.passing(waiting_pod("one", namespace="special"), "vn-a") == ["vn-a"]
 
 
 async def test_no_preemption_for_a_pod_that_admission_refuses():

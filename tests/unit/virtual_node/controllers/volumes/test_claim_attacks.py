@@ -76,7 +76,9 @@ async def test_a_pod_with_claims_is_refused_where_claims_are_not_mirrored():
         scene.bind(volumes=USES)
         await asyncio.sleep(10)
         assert not scene.is_below()
-        assert [reason for reason, _ in scene.events] == ["NotMirrored"]
+        ((reason, message),) = scene.events
+        assert reason == "NotMirrored"
+        assert "add PVControllers to enableControllers" in message
 
 
 @pytest.mark.parametrize("namespace", ["bank", "kube-system"])
