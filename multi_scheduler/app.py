@@ -61,7 +61,7 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
                 server,
                 SafeScheduler(read_settings(options.environment)),
                 extender.alone(),
-                directory.node,
+                directory,
                 bind=server.bind if options.bind else None,
             )
         checks: dict[str, Check] = {
@@ -83,7 +83,7 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
                 group.create_task(keeper.run(), name="certificates")
             if active is not None:
                 group.create_task(active.run(), name="active replica")
-            group.create_task(directory.nodes.run())
+            group.create_task(directory.run(), name="nodes")
             group.create_task(bound.run())
             group.create_task(recorder.run(), name="events")
             for weighted in agents:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -109,6 +109,9 @@ class Config(_Base):
     upper_usage: UsageConfig | None = None
     """Source of the usage of the upper cluster's real nodes, which agents then score like lower nodes. null: agents do
     not score real nodes."""
+    unknown_nodes: Literal["Reject", "Pass"] = "Reject"
+    """What happens to virtual nodes of the upper cluster (label ``type=virtual-kubelet``) that belong to none of the lower
+    clusters. Reject: no pod gets them, and the reason names the missing entry. Pass: pods get them without any check."""
     agents: list[AgentConfig] = msgspec.field(default_factory=lambda: [AgentConfig(name="fit")])
 
 

@@ -1,44 +1,97 @@
-"""Maps upper nodes to lower clusters, from the configuration and the labels of the Nodes."""
+"""Maps upper nodes to lower clusters, from the configuration and the labels of the Nodes.
+
+An upper node is a virtual node of a configured lower cluster, a real node, or an *unknown* virtual node: it has the label of
+virtual nodes and belongs to no configured cluster. Nothing about its lower cluster can be predicted.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime import resources
+from prometheus_client import Gauge
+
+from controller_runtime import log, resources
 from controller_runtime.api import names
+from controller_runtime.api.readable import some
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import Config
 
+_UNKNOWN = Gauge(
+    "virtual_node_extender_unknown_nodes",
+    "Virtual nodes that belong to no lower cluster of the multi-scheduler's configuration.",
+)
+_LOOK = 60.0
+"""Seconds between two searches for lower clusters without a virtual node. Two in a row are reported, because a virtual node
+may be registered after this process has started."""
+
 
 class NodeDirectory:
     """Finds the virtual nodes among the scheduler's candidates."""
 
-    def __init__(self, client: Client, config: Config) -> None:
+    def __init__(self, client: Client, config: Config, *, effect: str = "") -> None:
+        """Create the informer; ``run`` starts it.
+
+        Args:
+            client: the upper cluster.
+            config: lower clusters and their virtual nodes.
+            effect: what unknown virtual nodes lack, for the log; empty: what ``unknownNodes`` says.
+        """
         self._clusters = {cluster.name for cluster in config.clusters}
         self._configured = {
             node.name: (cluster.name, node.node_selector)
             for cluster in config.clusters
             for node in cluster.nodes
         }
+        self._rejects_unknown = config.unknown_nodes == "Reject"
+        self._effect = effect or (
+            "no pod gets it" if self._rejects_unknown else "pods get it without any check"
+        )
+        self._has_profiles = config.cluster_profiles is not None
+        self._unknown: set[str] = set()
+        """Names of the unknown virtual nodes."""
+        self._log = log.get_logger(component="extender")
         self.nodes = Informer(
             client,
             resources.NODES,
             label_selector=f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}",
             transform=_shrink,
         )
+        self.nodes.on_change(self._changed, self._gone)
+        _UNKNOWN.set(0)
+
+    async def run(self) -> None:
+        """Follow the virtual nodes, and log lower clusters that have none, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.nodes.run())
+            group.create_task(self._report_absent())
 
     def node(self, name: str) -> dict[str, Any] | None:
-        """Return a virtual node's Node object, reduced to metadata and allocatable resources; None: unknown."""
+        """Return a virtual node's Node object, reduced to metadata and allocatable resources; None: there is none."""
         cached = self.nodes.store.get(name)
         return cached.to_dict() if cached is not None else None
 
-    def unready(self) -> str | None:
+    def unread(self) -> str | None:
         """Return why virtual nodes cannot be found yet; None if they can."""
         return None if self.nodes.has_synced else "the upper cluster's nodes have not been read yet"
+
+    def unready(self) -> str | None:
+        """Return why virtual nodes cannot be found yet, or why all of them are rejected; None: pods can get virtual nodes.
+
+        One known virtual node is enough. No virtual node at all is fine, too, because none may be registered yet.
+        """
+        if (why := self.unread()) is not None:
+            return why
+        if self._rejects_unknown and self._unknown and len(self._unknown) == len(self.nodes.store):
+            return (
+                f"all virtual nodes ({some(sorted(self._unknown))}) belong to no configured lower cluster; "
+                f"configured: {some(sorted(self._clusters))}"
+            )
+        return None
 
     async def wait(self, seconds: float) -> bool:
         """Wait for the list of virtual nodes, because until then they look like real nodes; return False after the timeout."""
@@ -50,29 +103,111 @@ class NodeDirectory:
         return [node for node in found if node is not None and node.cluster == cluster]
 
     def find(self, name: str, node: Mapping[str, Any] | None) -> VirtualNode | None:
-        """Return the virtual node with this name; None if it is a real node, or its lower cluster is not configured.
+        """Return the virtual node with this name; None if it is a real node, or an unknown virtual node.
 
         Args:
             name: name of the upper node.
             node: the Node object if the scheduler sent it; None: its labels are read from the cache.
         """
-        cached = self.nodes.store.get(name)
-        labels: Mapping[str, str] = {}
-        annotations: Mapping[str, str] = {}
-        if node is not None:
-            labels = node["metadata"].get("labels") or {}
-            annotations = node["metadata"].get("annotations") or {}
-        elif cached is not None:
-            labels, annotations = cached.labels, cached.annotations
+        labels, annotations = self._metadata(name, node)
         if name in self._configured:
             cluster, pool = self._configured[name]
             return VirtualNode(name, cluster, labels, pool, annotations)
+        found = self._labelled_cluster(name, labels)
+        return VirtualNode(name, found, labels, {}, annotations) if found else None
+
+    def refusal(self, name: str, node: Mapping[str, Any] | None) -> str:
+        """Return why no pod may get a node, which is an unknown virtual node; empty: it is none, or ``unknownNodes`` is Pass.
+
+        Args:
+            name: name of the upper node.
+            node: as for ``find``.
+        """
+        if not self._rejects_unknown:
+            return ""
+        labels, _ = self._metadata(name, node)
+        if not self._is_unknown(name, labels):
+            return ""
+        cluster = labels.get(names.LABEL_LOWER_CLUSTER)
+        key = names.LABEL_LOWER_CLUSTER
+        label = f"label {key}: {cluster}" if cluster else f"no label {key}"
+        return (
+            f"virtual node {name} ({label}) belongs to no lower cluster of the multi-scheduler's configuration: "
+            f"{self._next_step(name)}, or set unknownNodes: Pass"
+        )
+
+    def _next_step(self, name: str) -> str:
+        """Return for administrators how an unknown virtual node becomes known."""
+        step = (
+            f"write `nodes: [{{name: {name}}}]` into the entry of its cluster in clusters (with the chart: add the cluster to "
+            "virtualNode.clusters)"
+        )
+        return (
+            f"{step}, or find in the log why its ClusterProfile is not used" if self._has_profiles else step
+        )
+
+    def _metadata(
+        self, name: str, node: Mapping[str, Any] | None
+    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Return a node's labels and annotations; empty for a real node that the scheduler did not send."""
+        if node is not None:
+            metadata = node["metadata"]
+            return metadata.get("labels") or {}, metadata.get("annotations") or {}
+        cached = self.nodes.store.get(name)
+        return ({}, {}) if cached is None else (cached.labels, cached.annotations)
+
+    def _labelled_cluster(self, name: str, labels: Mapping[str, str]) -> str:
+        """Return the configured lower cluster that a virtual node's labels name; empty: none."""
         if labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
-            return None
-        for label in (names.LABEL_LOWER_CLUSTER, names.LABEL_CLUSTER_ID):
-            if (cluster := labels.get(label, name)) in self._clusters:
-                return VirtualNode(name, cluster, labels, {}, annotations)
-        return None
+            return ""
+        wanted = (labels.get(label, name) for label in (names.LABEL_LOWER_CLUSTER, names.LABEL_CLUSTER_ID))
+        return next((cluster for cluster in wanted if cluster in self._clusters), "")
+
+    def _is_unknown(self, name: str, labels: Mapping[str, str]) -> bool:
+        return (
+            labels.get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL
+            and name not in self._configured
+            and not self._labelled_cluster(name, labels)
+        )
+
+    def _changed(self, node: Object) -> None:
+        if not self._is_unknown(node.name, node.labels):
+            self._gone(node)
+        elif node.name not in self._unknown:
+            self._unknown.add(node.name)
+            _UNKNOWN.set(len(self._unknown))
+            self._log.warning(
+                "virtual node belongs to no configured lower cluster",
+                node=node.name,
+                lower_cluster=node.labels.get(names.LABEL_LOWER_CLUSTER, ""),
+                configured=sorted(self._clusters),
+                effect=self._effect,
+                next=self._next_step(node.name),
+            )
+
+    def _gone(self, node: Object) -> None:
+        self._unknown.discard(node.name)
+        _UNKNOWN.set(len(self._unknown))
+
+    async def _report_absent(self) -> None:
+        await self.nodes.wait_synced()
+        before: set[str] = set()
+        reported: set[str] = set()
+        while True:
+            found = (self.find(node.name, None) for node in self.nodes.store.list())
+            absent = self._clusters - {node.cluster for node in found if node is not None}
+            reported &= absent
+            for cluster in sorted((absent & before) - reported):
+                reported.add(cluster)
+                self._log.warning(
+                    "configured lower cluster has no virtual node",
+                    cluster=cluster,
+                    nodes=sorted(name for name, (of, _) in self._configured.items() if of == cluster),
+                    unknown_nodes=sorted(self._unknown),
+                    next="start its virtual node, or correct the cluster's name or nodes in the configuration",
+                )
+            before = absent
+            await asyncio.sleep(_LOOK)
 
 
 def _shrink(node: Object) -> Object:

@@ -37,6 +37,11 @@ _EXTENDER = [
         meaning="Waiting: bound pods for which no lower node has room. Lost: pods per second that lose their reserved room.",
     ),
     Panel(
+        "Extender: unknown virtual nodes",
+        current("virtual_node_extender_unknown_nodes", "component"),
+        meaning="Virtual nodes of lower clusters that are not in its configuration; they get no pods, unless unknownNodes is Pass.",
+    ),
+    Panel(
         "Extender: new lower nodes that pods wait for",
         current("virtual_node_expected_nodes", "cluster, shape"),
         rate(

@@ -121,6 +121,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("annotator.usage", configuration.reference("UsageConfig")),
     ("annotator.interval", _DURATION),
     ("annotator.threshold", {"type": "number", "minimum": 0, "maximum": 100}),
+    ("multiScheduler.unknownNodes", _one_of("Reject", "Pass")),
     ("multiScheduler.tls.enabled", {"type": ["boolean", "null"]}),
     ("multiScheduler.tls.clientNames", _LIST_OF_STRINGS),
     ("multiScheduler.weight", {"type": "integer", "minimum": 1}),

@@ -31,7 +31,7 @@ async def run(options: Options) -> None:
 
 async def _work(options: Options, config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
     shared = Shared(config, upper, lower)
-    directory = NodeDirectory(upper, config)
+    directory = NodeDirectory(upper, config, effect="it gets no annotations")
 
     async def write() -> None:
         # Created for every term of leadership, because another process may have written since the last term.
@@ -45,7 +45,7 @@ async def _work(options: Options, config: Config, upper: Client, lower: Mapping[
         ).run(options.interval)
 
     checks: dict[str, Check] = {
-        "nodes": directory.unready,
+        "nodes": directory.unread,
         # One readable lower cluster is enough, as others may be unreachable.
         "view": lambda: (
             "no lower cluster has been read yet"
@@ -58,7 +58,7 @@ async def _work(options: Options, config: Config, upper: Client, lower: Mapping[
             await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
         await stack.enter_async_context(lifecycle.collecting_garbage())
         async with asyncio.TaskGroup() as group:
-            group.create_task(directory.nodes.run(), name="nodes")
+            group.create_task(directory.run(), name="nodes")
             group.create_task(shared.follow(), name="view")
             if options.leader_elect:
                 await LeaderElector(

@@ -48,7 +48,8 @@ class Filtered:
 class Extender:
     """Filters, prioritizes, preempts and binds.
 
-    Real nodes pass, because the scheduler itself decides about them, unless an agent bars the pod from all of them.
+    Real nodes pass, because the scheduler itself decides about them, unless an agent bars the pod from all of them. Virtual
+    nodes of lower clusters that are not configured are rejected (``NodeDirectory.refusal``).
     """
 
     agents: Sequence[Weighted]
@@ -78,8 +79,9 @@ class Extender:
         self._decisions.begin(uid)
         failed: dict[str, str] = {}
         transient = ""
-        bar = self._bars_real_nodes(asked.pod)
-        unresolvable = {name: bar for name in asked.names if bar and name not in virtual}
+        unresolvable = self._barred(
+            asked.pod, [name for name in asked.names if name not in virtual], asked.nodes
+        )
         for weighted in self.agents:
             if not left:
                 break
@@ -136,17 +138,17 @@ class Extender:
     async def preempt(self, pod: Mapping[str, Any], victims: Mapping[str, Victims]) -> dict[str, Victims]:
         """Return the nodes where evicting the victims makes room in the lower cluster.
 
-        Real nodes are returned unchanged, unless the pod is barred from them.
+        Real nodes are returned unchanged, unless the pod is barred from them. Unknown virtual nodes are left out.
 
         Raises:
             NotReadyError: the virtual nodes have not been listed yet.
         """
         virtual = await self._virtual(list(victims), None)
-        bar = self._bars_real_nodes(pod)
+        barred = self._barred(pod, [name for name in victims if name not in virtual], None)
         kept: dict[str, Victims] = {}
         for name, found in victims.items():
             node = virtual.get(name)
-            if node is None and bar:
+            if name in barred:
                 continue
             uids = found.uids if node is None else await self._chosen(pod, node, found.uids)
             if uids:  # kube-scheduler fails the whole call if a node has no victims
@@ -187,9 +189,21 @@ class Extender:
         is_virtual = self.directory.find(node, None) is not None
         return sentence(node, opinions) if opinions is not None and is_virtual else ""
 
-    def _bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
-        """Return why a pod must not use real nodes; empty: no agent bars it."""
-        return next((bar for one in self.agents if (bar := one.agent.bars_real_nodes(pod))), "")
+    def _barred(
+        self, pod: Mapping[str, Any], others: Sequence[str], nodes: Mapping[str, Mapping[str, Any]] | None
+    ) -> dict[str, str]:
+        """Return the nodes that a pod must not use, with reasons.
+
+        Args:
+            pod: the pod.
+            others: candidates that are no virtual nodes of configured clusters.
+            nodes: Node objects, as in ``Candidates``.
+        """
+        bar = next((bar for one in self.agents if (bar := one.agent.bars_real_nodes(pod))), "")
+        reasons = {
+            name: self.directory.refusal(name, nodes[name] if nodes else None) or bar for name in others
+        }
+        return {name: reason for name, reason in reasons.items() if reason}
 
     async def _chosen(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from controller_runtime.process.version import version
+from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender
 from multi_scheduler.extender.server import Decide, ExtenderServer
@@ -18,15 +19,13 @@ from multi_scheduler.safe_scheduler.scheduler import Predicate, Priority, SafeSc
 
 PREFIX = "/scheduler"
 NO_BIND = "Extender doesn't support Bind: make 'BindVerb' be empty in your ExtenderConfig"
-Resolve = Callable[[str], Mapping[str, Any] | None]
-"""Returns a Node by name, for calls that contain only names; None: unknown."""
 
 
 def add_routes(
     server: ExtenderServer,
     scheduler: SafeScheduler,
     agents: Mapping[str, Extender],
-    resolve: Resolve,
+    directory: NodeDirectory,
     *,
     bind: Decide | None,
 ) -> None:
@@ -36,16 +35,16 @@ def add_routes(
         server: the server that gets the routes.
         scheduler: agents of kube-safe-scheduler.
         agents: the multi-scheduler's agents, each in its own extender.
-        resolve: finds Nodes for calls with names.
+        directory: finds Nodes for calls with names, and rejects unknown virtual nodes.
         bind: binds a pod; None: bind calls get an error, as in kube-safe-scheduler.
     """
     server.add_route("GET", "/version", _version)
     predicates: dict[str, Decide] = {name: partial(server.filter_by, one) for name, one in agents.items()}
     priorities: dict[str, Decide] = {name: partial(server.prioritize_by, one) for name, one in agents.items()}
     for name, predicate in scheduler.predicates().items():
-        predicates[name] = partial(_filter, server, predicate, resolve)
+        predicates[name] = partial(_filter, server, predicate, directory)
     for name, priority in scheduler.priorities().items():
-        priorities[name] = partial(_prioritize, priority, resolve)
+        priorities[name] = partial(_prioritize, priority, directory)
     for verb, kind, decides in (
         ("filter", "predicates", predicates),
         ("prioritize", "priorities", priorities),
@@ -73,19 +72,24 @@ async def _no_bind(_body: bytes) -> bytes:
     return protocol.binding_result(NO_BIND)
 
 
-async def _filter(server: ExtenderServer, predicate: Predicate, resolve: Resolve, body: bytes) -> bytes:
+async def _filter(
+    server: ExtenderServer, predicate: Predicate, directory: NodeDirectory, body: bytes
+) -> bytes:
     asked = protocol.candidates(body)
-    failed = predicate(asked.pod, _nodes(asked, resolve))
+    nodes = _nodes(asked, directory)
+    refused = {name: why for name in asked.names if (why := directory.refusal(name, nodes.get(name)))}
+    failed = predicate(asked.pod, {name: node for name, node in nodes.items() if name not in refused})
+    passing = [name for name in asked.names if name not in failed and name not in refused]
     server.filtered(asked)
-    return protocol.filter_result(asked, [name for name in asked.names if name not in failed], failed, {})
+    return protocol.filter_result(asked, passing, failed, refused)
 
 
-async def _prioritize(priority: Priority, resolve: Resolve, body: bytes) -> bytes:
+async def _prioritize(priority: Priority, directory: NodeDirectory, body: bytes) -> bytes:
     asked = protocol.candidates(body)
-    points = priority(asked.pod, _nodes(asked, resolve))
+    points = priority(asked.pod, _nodes(asked, directory))
     return msgspec.json.encode([{"Host": name, "Score": points.get(name, 0)} for name in asked.names])
 
 
-def _nodes(asked: protocol.Candidates, resolve: Resolve) -> dict[str, Mapping[str, Any]]:
-    found = asked.nodes if asked.nodes is not None else {name: resolve(name) for name in asked.names}
+def _nodes(asked: protocol.Candidates, directory: NodeDirectory) -> dict[str, Mapping[str, Any]]:
+    found = asked.nodes if asked.nodes is not None else {name: directory.node(name) for name in asked.names}
     return {name: node for name, node in found.items() if node is not None}

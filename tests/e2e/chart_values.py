@@ -69,6 +69,7 @@ _OF_COMPONENT: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "multiScheduler": {
         "enabled": (False,),
         "bind": (False,),
+        "unknownNodes": ("Pass",),
         "weight": (9,),
         "scheduler": ({"enabled": True, "name": "mine"},),
         "tls": ({"enabled": False}, {"clientNames": ["a"]}),

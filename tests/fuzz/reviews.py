@@ -64,6 +64,7 @@ async def _fit(raw: bytes) -> None:
     directory: Any = SimpleNamespace(
         wait=AsyncMock(return_value=True),
         find=lambda name, _node: VirtualNode(name, "a", {}, {}) if name.startswith("vn-") else None,
+        refusal=lambda _name, _node: "",
     )
     extender = Extender([Weighted("fit", agent, 1.0)], directory, upper=fake)
     asked = protocol.candidates(raw)

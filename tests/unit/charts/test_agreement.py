@@ -466,6 +466,18 @@ def test_the_extender_knows_the_controllers_of_virtual_nodes(controllers):
     assert multi_scheduler.config.profile_cluster(config, "p", "k").enable_controllers == controllers
 
 
+def test_unknown_nodes_are_rejected_unless_the_value_passes_them():
+    clusters = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}"
+    for value, expected in (("{}", "Reject"), ("{unknownNodes: Pass}", "Pass")):
+        items = rendering.parse(template(f"{clusters}\nmultiScheduler: {value}"))
+        (text,) = [
+            item["data"]["multi-scheduler.yaml"]
+            for item in items
+            if "multi-scheduler.yaml" in item.get("data", {})
+        ]
+        assert multi_scheduler.config.parse(text).unknown_nodes == expected
+
+
 def _policies(values: str, *arguments: str) -> dict[str, dict[str, Any]]:
     """Return the admission policies that the chart makes, by component."""
     return {

@@ -36,6 +36,10 @@ _NODES = {
     re.compile(r"cannot be looked into"): (
         "correct the multi-scheduler's kubeconfig or rights for that lower cluster"
     ),
+    re.compile(r"virtual node (\S{1,253}) \([^)]{0,400}\) belongs to no lower cluster"): (
+        "write virtual node {0} into nodes of its cluster in the multi-scheduler's configuration (with the chart: add the "
+        "cluster to virtualNode.clusters), or set unknownNodes: Pass"
+    ),
     re.compile(r"exceeded quota|failed quota"): (
         "request less, or raise the ResourceQuota of the lower namespace"
     ),

@@ -26,6 +26,9 @@ _DIVISION = re.compile(
 )
 """The multi-scheduler's reason about a pod that waits because of its workload's division over clusters."""
 
+_BELOW = re.compile(r"lower cluster|virtual node \S{1,253} \([^)]{0,400}\) belongs to no lower cluster")
+"""Start of the multi-scheduler's reasons about lower clusters, and about virtual nodes that it does not know."""
+
 
 def unscheduled(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     """Yield why a pod has no node, the cause to remove first at the start; nothing if the pod has a node."""
@@ -87,9 +90,9 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
         yield _group(found, evidence, facts.namespace)
     elif found := _DIVISION.search(message):
         yield _division(found, evidence)
-    elif "lower cluster" in message:
-        # The text before these words is about real nodes of the upper cluster.
-        below = advice.steps(message[message.index("lower cluster") :], namespace=facts.namespace)
+    elif found := _BELOW.search(message):
+        # The text before this is about real nodes of the upper cluster.
+        below = advice.steps(message[found.start() :], namespace=facts.namespace)
         title = "No lower cluster has a node for the pod."
         yield DiagnoseFinding(Code.NO_CLUSTER_FITS, title, evidence, below or [doctor])
     elif "Insufficient" in message:

@@ -39,6 +39,9 @@ apiVersion: virtual-node.io/v1alpha1
 kind: MultiSchedulerConfiguration
 agents:
   {{- toYaml $root.Values.multiScheduler.agents | nindent 2 }}
+{{- if ne $root.Values.multiScheduler.unknownNodes "Reject" }}
+unknownNodes: {{ $root.Values.multiScheduler.unknownNodes }}
+{{- end }}
 {{- with $usage }}
 usage:
   {{- toYaml . | nindent 2 }}

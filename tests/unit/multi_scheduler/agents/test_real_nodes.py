@@ -25,6 +25,9 @@ class _Directory:
     def find(self, name: str, _node: Any) -> VirtualNode | None:
         return self._node if name == self._node.name else None
 
+    def refusal(self, _name: str, _node: Any) -> str:
+        return ""
+
 
 @pytest.mark.parametrize("cpu", [0.1, 0.6, None])
 @pytest.mark.parametrize("name", ["load", "safe", "pressure", "congestion", "pigeon"])

@@ -38,6 +38,9 @@ class _Directory:
             return None
         return VirtualNode(name, name.removeprefix("vn-"), {"tier": "gold"} if name == "vn-a" else {}, {})
 
+    def refusal(self, _name: str, _node: Any) -> str:
+        return ""
+
 
 def _pod(uid: str, cpu: str = "2", **labels: str) -> dict[str, Any]:
     container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}

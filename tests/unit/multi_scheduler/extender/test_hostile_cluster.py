@@ -91,7 +91,7 @@ class World:
     def __init__(self, *more: Agent) -> None:
         self.scene = Scene(*AGENTS)
         self.scene.used("b-0", 0.2)
-        directory: Any = SimpleNamespace(wait=self._ready, find=self._find)
+        directory: Any = SimpleNamespace(wait=self._ready, find=self._find, refusal=lambda _name, _node: "")
         upper: Any = SimpleNamespace(cluster="upper")
         agents = [Weighted(type(one).__name__, one, 1.0) for one in (*self.scene.agents, *more)]
         self.extender = Extender(agents, directory, upper=upper)

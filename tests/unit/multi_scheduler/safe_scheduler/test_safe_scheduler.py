@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -112,7 +113,10 @@ async def _serving(*, bind: Any = None, active: ActiveReplica | None = None) -> 
     fake: Any = None
     server = ExtenderServer("127.0.0.1", 0, tls=None, extender=fake, active=active)
     known = {"vn-a": _node("vn-a", congestion_factor="50")}
-    add_routes(server, SafeScheduler(read_settings({})), {}, known.get, bind=bind)
+    directory: Any = SimpleNamespace(
+        node=known.get, refusal=lambda name, _node: "unknown virtual node" if name == "vn-b" else ""
+    )
+    add_routes(server, SafeScheduler(read_settings({})), {}, directory, bind=bind)
     await server.start()
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
@@ -132,7 +136,7 @@ FILTER, PRIORITIZE = "/scheduler/predicates/safe-overload", "/scheduler/prioriti
 
 
 async def test_answers_calls_with_nodes_and_with_names() -> None:
-    """In the form of the call, with keys in any case; unknown names pass."""
+    """In the form of the call, with keys in any case; unknown names pass, but not unknown virtual nodes."""
     nodes = [_node("a", **FULL), _node("b", congestion_factor="5")]
     async with _serving() as call:
         status, answer = await call(FILTER, {"pod": _pod("500m", "512Mi"), "nodes": {"items": nodes}})
@@ -140,15 +144,17 @@ async def test_answers_calls_with_nodes_and_with_names() -> None:
         assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["b"]
         assert list(answer["FailedNodes"]) == ["a"]
         assert answer["NodeNames"] is None
-        names = {"Pod": _pod(), "NodeNames": ["vn-a", "other"]}
-        assert (await call(FILTER, names))[1]["NodeNames"] == ["vn-a", "other"]
+        names = {"Pod": _pod(), "NodeNames": ["vn-a", "other", "vn-b"]}
+        _, answer = await call(FILTER, names)
+        assert answer["NodeNames"] == ["vn-a", "other"]
+        assert answer["FailedAndUnresolvableNodes"] == {"vn-b": "unknown virtual node"}
         assert await call(PRIORITIZE, {"Pod": _pod(), "Nodes": {"items": nodes}}) == (
             200,
             [{"Host": "a", "Score": 10}, {"Host": "b", "Score": 10}],
         )
         assert await call(PRIORITIZE, names) == (
             200,
-            [{"Host": "vn-a", "Score": 5}, {"Host": "other", "Score": 0}],
+            [{"Host": "vn-a", "Score": 5}, {"Host": "other", "Score": 0}, {"Host": "vn-b", "Score": 0}],
         )
         empty = {"Pod": _pod(), "Nodes": {"items": []}}
         assert (await call(FILTER, empty))[1]["Nodes"]["items"] == []

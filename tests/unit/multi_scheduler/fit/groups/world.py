@@ -99,7 +99,9 @@ class World:
         virtual = {f"vn-{name}": VirtualNode(f"vn-{name}", name, {}, {}) for name in clusters}
         self.agent._known_nodes |= virtual
         directory: Any = SimpleNamespace(
-            wait=AsyncMock(return_value=True), find=lambda name, _node: virtual.get(name)
+            wait=AsyncMock(return_value=True),
+            find=lambda name, _node: virtual.get(name),
+            refusal=lambda _name, _node: "",
         )
         self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
         self.queue: list[dict[str, Any]] = []

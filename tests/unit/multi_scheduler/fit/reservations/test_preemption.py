@@ -28,6 +28,9 @@ class _Directory:
     def find(self, name: str, _node: Any) -> VirtualNode | None:
         return VirtualNode(name, "a", {}, {}) if name.startswith("vn") else None
 
+    def refusal(self, _name: str, _node: Any) -> str:
+        return ""
+
 
 class _Cluster:
     """A lower cluster with nodes of four cores, full of mirrored pods."""
