@@ -105,7 +105,7 @@ async def test_prediction_equals_the_decision_of_a_real_scheduler():
         await _prepare(cluster)
         async with Client(await kubeconfig.load(str(cluster.kubeconfig), in_cluster=False)) as client:
             index = ClusterIndex()
-            feed = Feed(client, index, Admission(), arrived=_ignore, seen=_ignore, unseen=_ignore)
+            feed = Feed(client, index, Admission(), changed=_ignore)
             task = asyncio.create_task(feed.run())
             try:
                 for what, pod in CASES.items():

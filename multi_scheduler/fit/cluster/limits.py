@@ -5,6 +5,8 @@ Objects of honest users are far below the limits. A value of a lower cluster tha
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,6 +24,8 @@ MOST_NODE_VALUES = 1000
 """Number of values in a pod's node expressions. A pod with more is rejected."""
 MOST_CHARACTERS = 32_768
 """Characters of a pod's node requirements as JSON. A pod with more is rejected."""
+_LONGEST_KEY = 1000
+"""Characters of a cache key; longer ones are hashed."""
 MOST_PORTS = 100
 """Number of host ports of a lower pod that are read."""
 MOST_TAINTS = 32
@@ -101,6 +105,21 @@ def check_size(spec: Mapping[str, Any], terms: Iterable[Mapping[str, Any]]) -> N
             f"the pod or its volumes have {count} node selectors and tolerations with {values} values, and the limits are "
             f"{MOST_NODE_REQUIREMENTS} and {MOST_NODE_VALUES}"
         )
+
+
+def cache_key(spec: Mapping[str, Any]) -> str:
+    """Return a text that is equal for equal node requirements.
+
+    Raises:
+        TooManyRequirementsError: there are more than are evaluated.
+    """
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    if len(text) > MOST_CHARACTERS:
+        raise TooManyRequirementsError(
+            f"the node selectors and tolerations of the pod have {len(text)} characters as JSON, and the limit is "
+            f"{MOST_CHARACTERS}"
+        )
+    return text if len(text) <= _LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
 
 
 def subtract(counter: Counter[str], amounts: Mapping[str, int]) -> None:

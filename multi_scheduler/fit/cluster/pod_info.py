@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from multi_scheduler.fit.cluster.pod_requirements import Demand, Port, Term
+from multi_scheduler.fit.cluster.pod_requirements import Demand, Port
+from multi_scheduler.fit.cluster.pod_terms import Term
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,8 @@ from functools import cache
 from controller_runtime.api.names import LABEL_HOSTNAME
 from multi_scheduler.fit.cluster.node_filter import Node, NodeFilter
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import Demand, NamespaceLabels, Port, Term
+from multi_scheduler.fit.cluster.pod_requirements import Demand, Port
+from multi_scheduler.fit.cluster.pod_terms import NamespaceLabels, Term
 
 MISSING_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
 

@@ -20,7 +20,8 @@ from multi_scheduler.fit.cluster import resizing
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.limits import MOST_PORTS, MOST_RESOURCES
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import host_ports, required_terms
+from multi_scheduler.fit.cluster.pod_requirements import host_ports
+from multi_scheduler.fit.cluster.pod_terms import required_terms
 from multi_scheduler.fit.feeds.admission_feed import AdmissionFeed
 
 _LIMITED = ("cpu", "memory")

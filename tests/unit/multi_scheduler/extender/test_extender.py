@@ -20,7 +20,7 @@ from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import required_terms
+from multi_scheduler.fit.cluster.pod_terms import required_terms
 from multi_scheduler.fit.reservations.reservations import ATTEMPT_SECONDS
 from multi_scheduler.fit.settings import FitSettings
 from multi_scheduler.scheduler_configuration import scheduler_configuration

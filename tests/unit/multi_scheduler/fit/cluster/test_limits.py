@@ -13,7 +13,8 @@ from multi_scheduler.fit.cluster import limits
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.limits import TooManyRequirementsError
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import demand, required_terms
+from multi_scheduler.fit.cluster.pod_requirements import demand
+from multi_scheduler.fit.cluster.pod_terms import required_terms
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from tests.unit.multi_scheduler.fit.cluster.test_index import _anti, _demand, _names, _node
 

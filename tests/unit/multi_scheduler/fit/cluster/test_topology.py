@@ -10,7 +10,8 @@ import pytest
 from multi_scheduler.fit import reasons
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import Demand, demand, required_terms
+from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
+from multi_scheduler.fit.cluster.pod_terms import required_terms
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
