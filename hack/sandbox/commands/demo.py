@@ -1,10 +1,14 @@
-"""The demo: virtual nodes, an upper Deployment, and proof that its pods run in a lower cluster."""
+"""The demo: virtual nodes, an upper Deployment, and proof that its pods run in a lower cluster.
+
+What the demo prints is checked, so that it fails instead of showing something else than it says.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import re
 import shlex
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -22,6 +26,7 @@ from hack.sandbox.ports import free_ports
 from hack.sandbox.sandbox import Sandbox
 
 _PORT = 8080
+_GREETING = "the lower copy of the pod's ConfigMap"
 
 
 def configuration(sandbox: Sandbox, *, adopt: bool = False) -> dict[str, Any]:
@@ -114,31 +119,37 @@ async def run(sandbox: Sandbox, console: Console, report: Progress) -> None:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "hello", "namespace": "demo"},
-            "data": {"greeting": "the lower copy of the pod's ConfigMap"},
+            "data": {"greeting": _GREETING},
         },
         workload(nodes[0]),
     )
     await upper.kubectl("-n", "demo", "rollout", "status", "deployment/hello", "--timeout=90s", timeout=120)
-    report("it runs")
+    report("its pods run in lower1, and the upper cluster shows them on the virtual node")
     await _show(sandbox, console, "upper", ["get", "nodes", "-o", "wide"])
-    await _show(sandbox, console, "upper", ["-n", "demo", "get", "pods", "-o", "wide"])
-    await _show(sandbox, console, "lower1", ["-n", "demo", "get", "pods", "-o", "wide"])
+    above = await _show(sandbox, console, "upper", ["-n", "demo", "get", "pods", "-o", "wide"])
+    below = await _show(sandbox, console, "lower1", ["-n", "demo", "get", "pods", "-o", "wide"])
     pods = (await upper.kubectl("-n", "demo", "get", "pods", "-o", "name")).stdout.split()
+    for pod in pods:
+        expect(above, rf"(?m)^{pod.removeprefix('pod/')} .* Running .* {nodes[0]} ", "an upper pod")
+        expect(below, rf"(?m)^{pod.removeprefix('pod/')} .* Running ", "the lower pod of the same name")
     if sandbox.bridge is not None:
         await _streams(sandbox, console, pods[0])
     else:
         report("logs, exec, attach and port-forward need a real lower node: run as root, or with --real-node")
     if len(sandbox.lower) > 1:
         await demo_scheduling.run(sandbox, report, partial(_show, sandbox, console))
+    expect(await _fetched(f"http://{page}/"), r"^200\b", "the live page")
     _print_next_steps(sandbox, console, pods[0], page=f"http://{page}/")
 
 
 async def _streams(sandbox: Sandbox, console: Console, pod: str) -> None:
     """Show logs, exec, attach and port-forward, all through the upper cluster."""
-    await _show(sandbox, console, "upper", ["-n", "demo", "logs", pod, "--tail=2"])
-    await _show(
-        sandbox, console, "upper", ["-n", "demo", "exec", pod, "--", "sh", "-c", "uname -n; echo $GREETING"]
-    )
+    name = pod.removeprefix("pod/")
+    logs = await _show(sandbox, console, "upper", ["-n", "demo", "logs", pod, "--tail=2"])
+    expect(logs, r"(?m)^heartbeat \d+$", "kubectl logs")
+    shell = ["-n", "demo", "exec", pod, "--", "sh", "-c", "uname -n; echo $GREETING"]
+    output = await _show(sandbox, console, "upper", shell)
+    expect(output, rf"^{name}\n{_GREETING}$", "kubectl exec")
     await _attach(sandbox, console, pod)
     await _port_forward(sandbox, console, pod)
 
@@ -151,7 +162,9 @@ async def _attach(sandbox: Sandbox, console: Console, pod: str) -> None:
                 line = await output.readline()
         except TimeoutError:
             raise SandboxError("kubectl attach: no output") from None
-    console.print(line.decode().rstrip(), highlight=False)
+    text = line.decode().rstrip()
+    console.print(text, highlight=False)
+    expect(text, r"^heartbeat \d+$", "kubectl attach")
 
 
 async def _port_forward(sandbox: Sandbox, console: Console, pod: str) -> None:
@@ -159,13 +172,27 @@ async def _port_forward(sandbox: Sandbox, console: Console, pod: str) -> None:
     (port,) = free_ports(1)
     async with _output(sandbox, console, ["-n", "demo", "port-forward", pod, f"{port}:{_PORT}"]) as output:
         try:
-            async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+            async with asyncio.timeout(20):
                 await output.readline()
-                async with session.get(f"http://{LOOPBACK}:{port}/") as answer:
-                    text = f"GET / → {answer.status}: {(await answer.text()).strip()}"
-        except (TimeoutError, aiohttp.ClientError) as error:
-            raise SandboxError(f"kubectl port-forward: {str(error) or 'nothing came'}") from None
-    console.print(text, highlight=False)
+        except TimeoutError:
+            raise SandboxError("kubectl port-forward: no output") from None
+        text = await _fetched(f"http://{LOOPBACK}:{port}/")
+    console.print(f"GET / → {text}", highlight=False)
+    name = pod.removeprefix("pod/")
+    expect(text, rf"^200: greetings from {name}, configured by: {_GREETING}$", "kubectl port-forward")
+
+
+async def _fetched(url: str) -> str:
+    """Return the status and text of a page.
+
+    Raises:
+        SandboxError: there is no answer.
+    """
+    try:
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session, session.get(url) as answer:
+            return f"{answer.status}: {(await answer.text()).strip()}"
+    except (TimeoutError, aiohttp.ClientError) as error:
+        raise SandboxError(f"GET {url}: {str(error) or 'no answer'}") from None
 
 
 @contextlib.asynccontextmanager
@@ -191,11 +218,24 @@ async def _output(
         await process.wait()
 
 
-async def _show(sandbox: Sandbox, console: Console, name: str, argv: Sequence[str]) -> None:
+def expect(output: str, pattern: str, what: str) -> None:
+    """Check that an output contains a pattern.
+
+    Raises:
+        SandboxError: it does not; quotes the output.
+    """
+    if re.search(pattern, output) is None:
+        raise SandboxError(f"{what}: expected {pattern!r} in the output, got {output[:1000]!r}")
+
+
+async def _show(sandbox: Sandbox, console: Console, name: str, argv: Sequence[str]) -> str:
+    """Run kubectl in a cluster; print the command and its output, and return the output."""
     cluster = next(cluster for cluster in sandbox.clusters if cluster.name == name)
     _title(console, name, argv)
     done = await cluster.kubectl(*argv)
-    console.print(done.stdout.rstrip(), highlight=False, markup=False, soft_wrap=True)
+    output = done.stdout.rstrip()
+    console.print(output, highlight=False, markup=False, soft_wrap=True)
+    return output
 
 
 def _title(console: Console, name: str, argv: Sequence[str]) -> None:
