@@ -16,7 +16,7 @@ from multi_scheduler.fit import reasons
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_requirements import demand
-from multi_scheduler.fit.feeds.cluster_feed import Feed
+from multi_scheduler.fit.feeds.cluster_feed import Feed, LowerPod
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = [pytest.mark.e2e]
@@ -162,5 +162,5 @@ async def _compare(cluster: Cluster, index: ClusterIndex, what: str, pod: dict[s
     await cluster.kubectl("-n", NAMESPACE, "delete", "pod", "p", "--wait=true")
 
 
-def _ignore(_uid: str) -> None:
+def _ignore(_uid: str, _key: str, _lower: LowerPod | None) -> None:
     """Do nothing when a lower pod of an upper pod changes, because there is none."""
