@@ -26,7 +26,6 @@ from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving.departure_plan import share
 from descheduler.moving.request import Move
 from descheduler.strategies.base import Context, Params, Strategy
-from descheduler.strategies.imbalance import candidates_in_order
 from descheduler.view import pods
 from descheduler.view.departure import Departure
 
@@ -172,7 +171,9 @@ class Drain(Strategy):
         blocked: dict[str, str] = {}
         wave = self.context.mover.departures.wave
         moving = Counter(pod.namespace for pod in bound if self._is_in_wave(pod))
-        for pod in sorted(candidates_in_order(bound), key=lambda one: found.retry_at.get(one.uid, 0.0)):
+        for pod in sorted(
+            pods.least_important_first(bound), key=lambda one: found.retry_at.get(one.uid, 0.0)
+        ):
             if sum(min(count, share(wave)) for count in moving.values()) >= wave:
                 blocked[""] = f"{wave} pods are moving (--pods-per-wave)"
             elif moving[pod.namespace] >= share(wave):

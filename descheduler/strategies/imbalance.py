@@ -8,20 +8,16 @@ lose their running work.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from controller_runtime.api import quantity
-from controller_runtime.api.pod import pod_resources
 from controller_runtime.errors import ConfigError
-from controller_runtime.objects import Object
 from descheduler.moving.request import Move
 from descheduler.strategies.base import Context, Params, PeriodicStrategy
-from descheduler.view import pods
+from descheduler.view.pods import least_important_first
+from descheduler.view.room import Usage, requests_of, usage_of
 
 _LOW = {"cpu": 20.0, "memory": 20.0, "pods": 20.0}
 _HIGH = {"cpu": 80.0, "memory": 80.0, "pods": 80.0}
@@ -34,22 +30,6 @@ class ImbalanceParams(Params):
     target_thresholds: dict[str, float] = msgspec.field(default_factory=lambda: dict(_HIGH))
     number_of_nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Pods are moved only if more virtual nodes than this are underused."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Allocatable and requested resources of a virtual node; cpu in thousandths, others in whole units."""
-
-    name: str
-    allocatable: Mapping[str, int]
-    requested: Counter[str]
-
-    def percent(self, resource: str) -> float:
-        """Return the requests in percent of allocatable; 100 if the resource is requested and not allocatable."""
-        allocatable, requested = self.allocatable.get(resource, 0), self.requested[resource]
-        if allocatable <= 0:
-            return 100.0 if requested else 0.0
-        return 100.0 * requested / allocatable
 
 
 class Imbalance(PeriodicStrategy):
@@ -83,7 +63,7 @@ class Imbalance(PeriodicStrategy):
             if not is_above(usage, params.target_thresholds):
                 continue
             candidates = [pod for pod in view.pods_on(usage.name) if self.is_candidate(pod)]
-            for pod in candidates_in_order(candidates):
+            for pod in least_important_first(candidates):
                 if not is_above(usage, params.target_thresholds):
                     break
                 requests = requests_of(pod)
@@ -105,23 +85,6 @@ class Imbalance(PeriodicStrategy):
                     target.requested.update(requests)
 
 
-def usage_of(node: Object, on_it: Iterable[Object]) -> Usage:
-    """Return a virtual node's usage by the requests of the pods bound to it."""
-    allocatable = (node.status or {}).get("allocatable") or {}
-    requested: Counter[str] = Counter()
-    for pod in on_it:
-        if pods.is_active(pod):
-            requested.update(requests_of(pod))
-    return Usage(
-        node.name, {name: quantity.of(name, value) for name, value in allocatable.items()}, requested
-    )
-
-
-def requests_of(pod: Object) -> dict[str, int]:
-    """Return a pod's requests, including ``pods: 1`` for the pod itself."""
-    return {**pod_resources.pod_requests(pod.spec or {}), "pods": 1}
-
-
 def is_below(usage: Usage, thresholds: Mapping[str, float]) -> bool:
     """Report whether every resource is used less than its threshold."""
     return all(usage.percent(resource) < limit for resource, limit in thresholds.items())
@@ -134,21 +97,7 @@ def is_above(usage: Usage, thresholds: Mapping[str, float]) -> bool:
 
 def fits(usage: Usage, requests: Mapping[str, int], thresholds: Mapping[str, float]) -> bool:
     """Report whether the node has room for the requests and would not become overused."""
-    after = Usage(usage.name, usage.allocatable, usage.requested + Counter(requests))
-    return not is_above(after, thresholds) and all(
-        after.requested[resource] <= after.allocatable.get(resource, 0)
-        for resource, count in requests.items()
-        if count
-    )
-
-
-def candidates_in_order(candidates: Sequence[Object]) -> list[Object]:
-    """Return the pods in the order in which they are moved: lowest priority first, then youngest."""
-
-    def importance(pod: Object) -> tuple[Any, ...]:
-        return (pod.spec or {}).get("priority") or 0, -pods.created(pod).timestamp(), pod.name
-
-    return sorted(candidates, key=importance)
+    return not usage.lacking(requests) and not is_above(usage.with_requests(requests), thresholds)
 
 
 def _shown(usage: Usage, thresholds: Mapping[str, float]) -> str:

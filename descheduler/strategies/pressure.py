@@ -16,7 +16,7 @@ from controller_runtime.api import names, timestamps
 from controller_runtime.objects import Object
 from descheduler.moving.request import Move
 from descheduler.strategies.base import Params, PeriodicStrategy, Positive
-from descheduler.strategies.imbalance import candidates_in_order
+from descheduler.view.pods import least_important_first
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
@@ -53,7 +53,7 @@ class Pressure(PeriodicStrategy):
     async def _relieve(self, name: str, loads: Mapping[str, float]) -> None:
         moved = 0
         candidates = [pod for pod in self.context.view.pods_on(name) if self.is_candidate(pod)]
-        for pod in candidates_in_order(candidates):
+        for pod in least_important_first(candidates):
             takers = [
                 node.name
                 for node in self.context.view.alternatives(pod)

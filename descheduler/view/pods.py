@@ -7,7 +7,7 @@ re-created.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -96,6 +96,15 @@ def owner_key(pod: Object) -> str:
 def created(pod: Object) -> datetime:
     """Return the pod's creation time."""
     return timestamps.parse(pod.metadata.creation_timestamp or "1970-01-01T00:00:00Z")
+
+
+def least_important_first(found: Sequence[Object]) -> list[Object]:
+    """Return the pods by rising priority, the youngest first among equals."""
+
+    def importance(pod: Object) -> tuple[Any, ...]:
+        return (pod.spec or {}).get("priority") or 0, -created(pod).timestamp(), pod.name
+
+    return sorted(found, key=importance)
 
 
 def is_active(pod: Object) -> bool:

@@ -11,9 +11,10 @@ import pytest
 
 from controller_runtime.api import timestamps
 from controller_runtime.errors import ConfigError
-from descheduler.strategies import duplicates, imbalance
+from descheduler.strategies import duplicates
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from descheduler.strategies.imbalance import Imbalance, ImbalanceParams
+from descheduler.view import room
 from tests.unit.descheduler.bodies import START, cached, pod
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process
@@ -119,7 +120,7 @@ async def test_nothing_moves_without_overused_and_underused_node_and_fitting_pod
 
 
 def test_resource_without_allocatable_is_unused_or_full():
-    usage = imbalance.Usage("a", {}, Counter(gpu=1))
+    usage = room.Usage("a", {}, Counter(gpu=1))
     assert (usage.percent("gpu"), usage.percent("tpu")) == (100.0, 0.0)
 
 
