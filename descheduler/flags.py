@@ -36,6 +36,7 @@ _STRATEGY_FLAGS = (
     "include_failures",
     "move_off_lost_clusters",
     "stale_after",
+    "move_running_after",
     "heal_after",
     "stale_pods_per_second",
 )
@@ -114,6 +115,7 @@ def _by_flags(given: argparse.Namespace) -> tuple[StrategyConfig, ...]:
     if given.move_off_lost_clusters:
         params = {
             "staleAfterSeconds": positive("--stale-after", given.stale_after),
+            "moveRunningAfterSeconds": positive("--move-running-after", given.move_running_after),
             "healAfterSeconds": given.heal_after,
             "podsPerSecond": positive("--stale-pods-per-second", given.stale_pods_per_second),
         }
@@ -203,6 +205,12 @@ def parser() -> Parser:
         "--stale-after",
         20.0,
         "time of NotReady or of a silent Lease after which a virtual node is lost (20s)",
+    )
+    add_duration(
+        strategies,
+        "--move-running-after",
+        300.0,
+        "time of this silence after which pods that may run are moved, if another virtual node has room (5m)",
     )
     add_duration(
         strategies,

@@ -1,7 +1,8 @@
 """Moves pods for all strategies and applies every rule about moving.
 
 A pod may be moved if it is evictable, another ready virtual node admits it, its owner is not in back-off and
-has not reached the maximum of rounds, and the pass has not reached its limits. Bare pods are re-created
+has not reached the maximum of rounds, and the pass has not reached its limits. A pod that may run in a lost cluster is moved
+only if another virtual node has room (``rooms``). Bare pods are re-created
 (``recreation``). Pods with a controller are evicted after the node to avoid has been written to the ConfigMap
 that the webhook reads. A Ready pod is evicted only when its owner can spare it (``departures``).
 """
@@ -9,7 +10,7 @@ that the webhook reads. A Ready pod is evicted only when its owner can spare it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -37,6 +38,7 @@ from descheduler.moving.pending import Waiting
 from descheduler.moving.record_store import NotRecordedError, RecordStore
 from descheduler.moving.recreation import Recreator
 from descheduler.moving.request import Move, Outcome
+from descheduler.moving.rooms import Rooms
 from descheduler.view import claims, pods, replacement
 from descheduler.view.cluster import ClusterView
 from descheduler.view.departure import Departure
@@ -48,6 +50,7 @@ _REFUSAL_RETRY = 60.0
 _REJUDGE = 0.5
 _WAVE = 2.0
 """Seconds after which a pod that waits for other pods of its owner is judged again."""
+_ROOM_RETRY = 15.0
 _FAILED = "request failed"
 _GONE = "the pod no longer exists"
 _CHANGED = "the pod has just changed"
@@ -74,6 +77,7 @@ class Mover:
         leaving = RecordStore(client, Departure, namespace, recorder)
         self.departures = Departures(client, self.view, recorder, leaving, self.options.wave, self.now)
         self.waiting = Waiting(self.view.pods)
+        self.rooms = Rooms(self.view, self.now)
         self._limits = PassLimits(self.options)
         self._budget_backoff = ExponentialBackoff(1.0, 60.0)
         self._owners = KeyedLocks[str]()
@@ -102,6 +106,10 @@ class Mover:
             system_critical=self.options.system_critical,
         )
 
+    async def has_room(self, pod: Object) -> bool:
+        """Report whether a pod of a lost cluster can move now, as far as room is concerned."""
+        return not pods.has_lower_node(pod) or await self.rooms.has(pod)
+
     async def move(self, pod: Object, request: Move) -> Outcome:
         """Move a pod off its virtual node if it may be moved and another node admits it.
 
@@ -126,26 +134,25 @@ class Mover:
         node = (pod.spec or {}).get("nodeName") or ""
         if why := self.why_not_movable(pod, local_storage=request.local_storage):
             return self._reports.stays(pod, why, cause="not evictable")
-        if not self.view.alternatives(pod):
+        if not (admitting := self.view.alternatives(pod)):
             return self._reports.stays(
                 pod, "no other ready virtual node admits it", cause="no node", needs_node=True
             )
-        if why := await claims.why_pinned(self.client, pod, node=node, elsewhere=self.view.alternatives(pod)):
+        reachable, why = await claims.reachable(self.client, pod, node=node, elsewhere=admitting)
+        if not reachable:
             return self._reports.stays(pod, why, cause="claim")
         async with self._owners.of(pods.owner_key(pod)):
-            return await self._move_one(pod, node, request)
+            return await self._move_one(pod, node, reachable, request)
 
-    async def _move_one(self, pod: Object, node: str, request: Move) -> Outcome:
-        key = pods.owner_key(pod)
-        owner = pods.controller_of(pod)
+    async def _move_one(self, pod: Object, node: str, elsewhere: Sequence[Object], request: Move) -> Outcome:
         decision = history.Decision(Verdict.SAME_ROUND)
         if request.counts:
             decision = history.decide(
-                self.memory.history(key),
+                self.memory.history(pods.owner_key(pod)),
                 created=pods.created(pod),
                 now=self.now(),
                 limits=self.options.limits,
-                is_bare=owner is None,
+                is_bare=pods.controller_of(pod) is None,
             )
         if decision.verdict is Verdict.GIVE_UP:
             return self._reports.give_up(pod, decision)
@@ -154,6 +161,23 @@ class Mover:
         plan = await self._plan(pod, request)
         if plan.wait:
             return Outcome(why=plan.wait, cause="wave", retry_after=_WAVE, is_total=plan.is_total)
+        if request.force and pods.has_lower_node(pod) and (why := await self.rooms.take(pod, elsewhere)):
+            return self._reports.stays(pod, why, cause="no room", needs_node=True, retry_after=_ROOM_RETRY)
+        outcome = None
+        try:
+            outcome = await self._carry_out(
+                pod, node, plan, request, is_new_round=decision.verdict is Verdict.NEW_ROUND
+            )
+        finally:
+            is_pretended = self.options.dry_run and outcome is not None and not outcome.cause
+            if outcome is None or not (outcome.moved or is_pretended):
+                self.rooms.give_back(pod)
+        return outcome
+
+    async def _carry_out(
+        self, pod: Object, node: str, plan: Plan, request: Move, *, is_new_round: bool
+    ) -> Outcome:
+        """Move the pod if the limits of the pass allow it."""
         taken = asyncio.get_running_loop().time()
         wait = self._limits.take(node, pod.namespace, now=taken)
         if wait:
@@ -161,13 +185,12 @@ class Mover:
             return Outcome(why=why, cause="limit", retry_after=wait)
         if self.options.dry_run:
             return self._reports.pretend(pod, node, request)
-        outcome = None
+        outcome, key = None, pods.owner_key(pod)
         try:
-            is_new = decision.verdict is Verdict.NEW_ROUND
-            if owner is None:
-                outcome = await self._recreate(pod, node, request, is_new_round=is_new)
+            if pods.controller_of(pod) is None:
+                outcome = await self._recreate(pod, node, request, is_new_round=is_new_round)
             else:
-                if is_new:
+                if is_new_round:
                     await self.memory.note_round(key, pod.namespace)
                 await self._keep_away(key, pod, node, request)
                 outcome = await self._remove(pod, node, plan, request)

@@ -18,8 +18,8 @@ class Move:
     counts: bool = True
     """Whether the move counts for the owner's back-off and maximum of rounds."""
     force: bool = False
-    """Evict pods before their replacement is Ready, and delete bare pods without grace period, because a lost cluster
-    cannot confirm that they have ended."""
+    """The cluster is lost. Evict pods before their replacement is Ready, and delete bare pods without grace period, because a
+    lost cluster cannot confirm that they have ended. Pods with a lower node are moved only if another virtual node has room."""
     budget_matters: bool = True
     """Whether disruption budgets are respected. If not, a pod is deleted if a budget refuses its eviction."""
     timeout: float = 300.0

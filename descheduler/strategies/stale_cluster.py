@@ -1,24 +1,24 @@
 """Moves pods off lost clusters; a cluster that recovers is used again. Event-driven.
 
-A virtual node is lost when it was NotReady, or its Lease was not renewed, for longer than 20 s (the rule
-of project kubeleet). It gets a taint against new pods. Its pods are moved at a limited rate, each after a check
-that the node is still lost. When the node has been healthy for 30 s, the taint is removed and pending pods may use the
-node. Moved pods are not moved back, and a flapping node keeps its taint, so pods do not move back and forth.
-Pods that still run in the lost cluster end when it recovers, because the virtual node deletes lower pods
-without an upper pod.
+A virtual node is lost when it was NotReady, or its Lease was not renewed, for longer than ``staleAfterSeconds``. It gets a taint
+against new pods, and pods without a lower node are moved. Pods that may run are moved only after ``moveRunningAfterSeconds`` of
+silence, if another virtual node has room: their control plane may be away while they run on. All moves have a limited rate, each
+after a check that the node is still lost. When the node has been healthy for 30 s, the taint is removed and pending pods may use
+the node. Moved pods are not moved back, and a flapping node keeps its taint, so pods do not move back and forth. Pods that
+still run in the lost cluster end when it recovers, because the virtual node deletes lower pods without an upper pod.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from controller_runtime import resources
+from controller_runtime.api import timestamps
+from controller_runtime.api.moving.silence import NO_READY_NODES
 from controller_runtime.api.pod.conditions import condition, is_true
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
@@ -28,12 +28,10 @@ from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving.request import Move
 from descheduler.strategies.base import Context, NotNegative, Params, PodQueue, Positive, Strategy
 from descheduler.view import pods, taint
-from descheduler.view.cluster import tainted_since, why_lost
-from descheduler.view.heartbeat import Heartbeats
+from descheduler.view.cluster import why_lost
+from descheduler.view.lost import LostNodes
 
 _LEASE_NAMESPACE = "kube-node-lease"
-_NO_READY_NODES = "NoReadyLowerNodes"
-"""Reason of the Ready condition if the lower cluster responds, but no node is Ready and schedulable. Ready pods stay."""
 _PROOF_RETRY = 2.0
 _WORKERS = 4
 
@@ -43,6 +41,9 @@ class StaleClusterParams(Params):
 
     stale_after_seconds: Positive = 20.0
     """Seconds of NotReady, or without renewal of the Lease, after which a virtual node is lost."""
+    move_running_after_seconds: Positive = 300.0
+    """Seconds of this silence after which pods that may run are moved, at least ``staleAfterSeconds``. 20 is the rule of
+    project kubeleet."""
     heal_after_seconds: NotNegative = 30.0
     """Seconds that a virtual node must be healthy before it is used again."""
     pods_per_second: Positive = 5.0
@@ -53,15 +54,6 @@ class StaleClusterParams(Params):
     0: never."""
 
 
-@dataclass(slots=True)
-class _Lost:
-    """A virtual node that is lost or recovering."""
-
-    since: datetime
-    marked_at: float
-    healthy_at: float | None = None
-
-
 class StaleCluster(Strategy):
     """Taints virtual nodes of lost clusters and moves their pods."""
 
@@ -70,12 +62,11 @@ class StaleCluster(Strategy):
 
     def __init__(self, context: Context, params: StaleClusterParams, *, where: str = "") -> None:
         super().__init__(context, params, where=where)
-        self._after = params.stale_after_seconds
         self._heal_after = params.heal_after_seconds
         self._budget_timeout = params.disruption_budget_timeout_seconds
-        self.heartbeats = Heartbeats(stale_after=self._after)
-        self._not_ready_since: dict[str, float] = {}
-        self._lost: dict[str, _Lost] = {}
+        self._lost = LostNodes(
+            stale_after=params.stale_after_seconds, move_running_after=params.move_running_after_seconds
+        )
         self._bucket = TokenBucket(params.pods_per_second, params.burst)
         self._leases = Informer(
             context.mover.client, resources.LEASES, namespace=_LEASE_NAMESPACE, name="node-leases"
@@ -85,17 +76,17 @@ class StaleCluster(Strategy):
 
     async def run(self) -> None:
         """Follow nodes, leases and pods until cancelled."""
-        view = self.context.view
-        self._leases.on_change(self._lease_changed, lambda lease: self.heartbeats.forget(lease.name))
-        nodes = view.nodes.add_handler(
-            on_add=self._node_added, on_update=self._node_updated, on_delete=self._node_deleted
-        )
-        with nodes, view.pods.on_change(self._pod_changed):
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._leases.run(), name="node leases")
-                await self._leases.wait_synced()
-                group.create_task(self.nodes.run(), name="stale nodes")
-                group.create_task(self.pods.run(), name="pods of stale nodes")
+        view, heartbeats = self.context.view, self._lost.heartbeats
+        self._leases.on_change(self._lease_changed, lambda lease: heartbeats.forget(lease.name))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._leases.run(), name="node leases")
+            # Only a Lease that is renewed after the first list proves that a node with the taint is healthy again.
+            await self._leases.wait_synced()
+            nodes = view.nodes.add_handler(
+                on_add=self._node_added, on_update=self._node_updated, on_delete=self._node_deleted
+            )
+            with nodes, view.pods.on_change(self._pod_changed):
+                await asyncio.gather(self.nodes.run(), self.pods.run())
 
     # --- nodes ------------------------------------------------------------------------------------
 
@@ -105,22 +96,17 @@ class StaleCluster(Strategy):
             self.nodes.enqueue(lease.name)
 
     def _observe(self, name: str, spec: Mapping[str, Any]) -> None:
-        duration = float(spec.get("leaseDurationSeconds") or 0)
-        self.heartbeats.observe(name, spec.get("renewTime") or "", duration=duration, now=_time())
+        heartbeats = self._lost.heartbeats
+        duration, resumed = float(spec.get("leaseDurationSeconds") or 0), heartbeats.resumed_at
+        heartbeats.observe(name, spec.get("renewTime") or "", duration=duration, now=_time())
+        if heartbeats.resumed_at != resumed:  # lost nodes must be silent for some time again
+            for lost in self._lost.tainted:
+                self.nodes.enqueue(lost)
 
     def _node_changed(self, node: Object) -> None:
-        if not self.context.view.is_virtual(node.name):
-            return
-        if is_true(node.status, "Ready"):
-            self._not_ready_since.pop(node.name, None)
-        else:
-            self._not_ready_since.setdefault(node.name, _time())
-            self._handle_not_ready(node.name)
-        marked = tainted_since(node)
-        if marked is not None and node.name not in self._lost:
-            # An earlier leader added the taint.
-            self._lost[node.name] = _Lost(since=marked, marked_at=_time())
-        self.nodes.enqueue(node.name)
+        if self.context.view.is_virtual(node.name):
+            self._lost.observe(node, now=_time())
+            self.nodes.enqueue(node.name)
 
     def _node_added(self, node: Object, _initial: bool) -> None:  # noqa: FBT001 - the informer's signature
         self._node_changed(node)
@@ -131,89 +117,79 @@ class StaleCluster(Strategy):
         if self.pods.needs_node and self.context.view.matters(old, new):
             self.pods.requeue_waiting()
 
-    def _handle_not_ready(self, name: str) -> None:
-        """If the node was recovering, treat it as lost again."""
-        lost = self._lost.get(name)
-        if lost is not None and lost.healthy_at is not None:
-            lost.healthy_at = None
-            for pod in self.context.view.pods_on(name):
-                self.pods.enqueue(pod.key)
-
     def _node_deleted(self, node: Object) -> None:
-        self._not_ready_since.pop(node.name, None)
-        self._lost.pop(node.name, None)
+        self._lost.forget(node.name)
 
     def is_lost(self, node: str) -> bool:
         """Report whether a node is lost now; False for a recovering node."""
-        lost = self._lost.get(node)
-        return lost is not None and lost.healthy_at is None
+        return self._lost.is_lost(node, now=_time())
 
     async def _judge(self, name: str) -> Result | None:
         node = self.context.view.nodes.store.get(name)
         if node is None or not self.context.view.is_virtual(name):
             return None
         now = _time()
-        due = self._due(name)
+        due = self._lost.due(name)
         if due is None:
             return await self._handle_healthy(node, now, None)
         if now <= due:
-            # Not lost now. A node that was lost is recovering only if it is Ready.
-            if name in self._lost and name not in self._not_ready_since:
+            # Not lost now. A node that was lost is recovering only after a sign of health.
+            if self._lost.is_recovering(name):
                 return await self._handle_healthy(node, now, due - now)
             return Result(requeue_after=due - now + 0.01)
-        if is_true(node.status, "Ready"):
-            if not self.heartbeats.any_renewed_recently(now=now):
-                return Result(requeue_after=_PROOF_RETRY)
-            if await self._has_renewed(name):
-                return Result(requeue_after=0)
+        if self._lost.heartbeats.are_interrupted(now=now):
+            return Result(requeue_after=_PROOF_RETRY)
+        if is_true(node.status, "Ready") and await self._has_renewed(name):
+            return Result(requeue_after=0)
         await self._handle_lost(node, now)
         return None
-
-    def _due(self, name: str) -> float | None:
-        """Return when the node is lost if nothing changes (monotonic time); None: it is Ready and has no Lease."""
-        not_ready = self._not_ready_since.get(name)
-        moments = [self.heartbeats.stale_at(name), None if not_ready is None else not_ready + self._after]
-        return min((moment for moment in moments if moment is not None), default=None)
 
     async def _has_renewed(self, name: str) -> bool:
         """Read the Lease from the API, because the watch may be delayed; report whether it was renewed."""
         lease = await find(self.context.mover.client, resources.LEASES, name, namespace=_LEASE_NAMESPACE)
         spec = (lease or {}).get("spec") or {}
-        if lease is None or (spec.get("renewTime") or "") == self.heartbeats.renewed(name):
+        if lease is None or (spec.get("renewTime") or "") == self._lost.heartbeats.renewed(name):
             return False
         self._observe(name, spec)
         return True
 
     async def _handle_lost(self, node: Object, now: float) -> None:
-        """Mark the node as lost: taint it and move its pods."""
-        lost = self._lost.get(node.name)
-        if lost is None:
-            moment = self.context.mover.now()
-            self.log.warning("virtual node is lost", node=node.name, why=why_lost(node))
+        """Mark the node as lost and move its pods."""
+        lost = self._lost.tainted.get(node.name)
+        if lost is None or lost.silent_since is None:
+            wall = self.context.mover.now()
+            silence = self._lost.silence(node, now=now, wall=wall)
+            self.log.warning(
+                "virtual node is lost",
+                node=node.name,
+                why=why_lost(node),
+                silent_since=timestamps.rfc3339(silence.since),
+                running_pods_move_at=timestamps.rfc3339(silence.running_pods_move_at),
+            )
             if not self.context.mover.is_dry_run:
-                await taint.write(self.context.mover.client, node, since=moment)
-            self._lost[node.name] = _Lost(since=moment, marked_at=now)
-        elif lost.healthy_at is not None:
-            self.log.warning("virtual node is lost again", node=node.name, why=why_lost(node))
-            lost.healthy_at = None
-        for pod in self.context.view.pods_on(node.name):
+                since = wall if lost is None else lost.since
+                await taint.mark(self.context.mover.client, node, since=since, silence=silence)
+            self._lost.mark(node.name, silence, now=now, wall=wall)
+        # With little room elsewhere, the most important pods get it.
+        for pod in reversed(pods.least_important_first(self.context.view.pods_on(node.name))):
             self.pods.enqueue(pod.key)
 
     async def _handle_healthy(self, node: Object, now: float, next_look: float | None) -> Result | None:
         """Handle a healthy node: if it was lost, remove the taint after ``healAfterSeconds``."""
-        lost = self._lost.get(node.name)
+        lost = self._lost.tainted.get(node.name)
         if lost is not None:
             self.context.mover.waiting.settle(self.name, *self.context.view.pods_on(node.name))
             if lost.healthy_at is None:
-                lost.healthy_at = now
+                lost.healthy_at, lost.recorded, lost.silent_since = now, None, None
                 self.log.info("virtual node is healthy again", node=node.name, used_again_in=self._heal_after)
             rest = lost.healthy_at + self._heal_after - now
+            if not self.context.mover.is_dry_run:
+                await taint.clear(self.context.mover.client, node, keep_taint=rest > 0)
             if rest > 0:
                 return Result(requeue_after=rest)
             if not self.context.mover.is_dry_run:
-                await taint.write(self.context.mover.client, node, since=None)
                 await self.context.mover.memory.thaw(node.name, since=lost.since)
-            del self._lost[node.name]
+            self._lost.tainted.pop(node.name, None)
             self.log.info("virtual node is used again", node=node.name)
         return None if next_look is None else Result(requeue_after=next_look + 0.01)
 
@@ -224,7 +200,7 @@ class StaleCluster(Strategy):
             self.pods.enqueue(pod.key)
 
     def _pod_to_move(self, key: str) -> tuple[Object, Object] | None:
-        """Return the pod and its node if the pod must be moved now; otherwise None, and it is removed from ``waiting``."""
+        """Return the pod and its node if the pod must be moved; otherwise None, and it is removed from ``waiting``."""
         pod = self.context.view.pods.store.get(key)
         if pod is None:
             return None
@@ -235,27 +211,35 @@ class StaleCluster(Strategy):
             or not pods.is_active(pod)
             or not self.concerns(pod)
             or self.context.mover.why_not_movable(pod)
-            or (condition(node.status, "Ready").get("reason") == _NO_READY_NODES and pods.is_ready(pod))
+            or (condition(node.status, "Ready").get("reason") == NO_READY_NODES and pods.is_ready(pod))
         ):
             self.context.mover.waiting.settle(self.name, pod)
             return None
         return pod, node
 
+    def _seconds_until_move(self, pod: Object, node: Object) -> float:
+        may_run = pods.has_lower_node(pod)
+        return self._lost.seconds_until_move(node.name, has_lower_node=may_run, now=_time())
+
     async def _move(self, key: str) -> Result | None:
-        if due := self._pod_to_move(key):
+        due = self._pod_to_move(key)
+        # The mover only reports a pod without room, which must not delay others.
+        if due and self._seconds_until_move(*due) <= 0 and await self.context.mover.has_room(due[0]):
             await self._bucket.acquire(due[1].name)
             due = self._pod_to_move(key)  # acquire may have waited for minutes
         if due is None:
             return None
         pod, node = due
-        marked_at = self._lost[node.name].marked_at
-        budget_matters = not self._budget_timeout or _time() - marked_at < self._budget_timeout
+        if (rest := self._seconds_until_move(pod, node)) > 0:
+            self.context.mover.waiting.settle(self.name, pod)
+            return Result(requeue_after=rest)
+        lost_for = self._lost.lost_for(node.name, now=_time())
         request = Move(
             strategy=self.name,
             reason=f"cluster is lost: {why_lost(node)}",
             counts=False,
             force=True,
-            budget_matters=budget_matters,
+            budget_matters=not self._budget_timeout or lost_for < self._budget_timeout,
         )
         return self.pods.result(key, await self.context.mover.move(pod, request))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api.moving import movable
@@ -11,8 +12,10 @@ from controller_runtime.client.reads import find
 from controller_runtime.objects import Object
 
 
-async def why_pinned(client: Client, pod: Object, *, node: str, elsewhere: Collection[Object]) -> str:
-    """Return why a bound claim keeps the pod on its virtual node; empty if none does.
+async def reachable(
+    client: Client, pod: Object, *, node: str, elsewhere: Collection[Object]
+) -> tuple[list[Object], str]:
+    """Return the nodes on which the pod can use all its bound claims; without such a node, also why.
 
     ``movable.why_pinned`` has the rules.
 
@@ -25,14 +28,23 @@ async def why_pinned(client: Client, pod: Object, *, node: str, elsewhere: Colle
     Raises:
         ApiError: a request failed.
     """
-    others = [{"metadata": {"name": other.name, "labels": other.labels}} for other in elsewhere]
+    left = list(elsewhere)
     for name in movable.claims(pod.spec or {}):
         claim = await find(client, resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=pod.namespace)
         bound_to = movable.volume_of(claim)
         volume = await find(client, resources.PERSISTENT_VOLUMES, bound_to) if bound_to else None
-        if why := movable.why_pinned(claim, volume, node=node, elsewhere=others):
-            return why
-    return ""
+        why = {
+            other.name: movable.why_pinned(claim, volume, node=node, elsewhere=[_body(other)])
+            for other in left
+        }
+        if all(why.values()):
+            return [], next(iter(why.values()), "")
+        left = [other for other in left if not why[other.name]]
+    return left, ""
+
+
+def _body(node: Object) -> dict[str, Any]:
+    return {"metadata": {"name": node.name, "labels": node.labels}}
 
 
 async def has_single_writer(client: Client, pod: Object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -68,25 +69,30 @@ class ClusterView:
         """Return the names of ``open_nodes``."""
         return {node.name for node in self.open_nodes()}
 
-    def open_nodes_for(self, pod: Object) -> list[Object]:
-        """Return the open nodes that the pod's own selector, affinity and tolerations allow."""
+    def open_nodes_for(self, pod: Object, among: Sequence[Object] | None = None) -> list[Object]:
+        """Return the open nodes that the pod's own selector, affinity and tolerations allow.
+
+        Args:
+            pod: cached pod.
+            among: the open nodes, if the caller has them already.
+        """
         # Without the affinity that the descheduler or the webhook added to avoid nodes.
         spec = node_avoidance.readmit(pod.spec or {}, replacement.avoided_names(pod.annotations))
         return [
             node
-            for node in self.open_nodes()
+            for node in (self.open_nodes() if among is None else among)
             if matching.admits(
                 spec, name=node.name, labels=node.labels, taints=(node.spec or {}).get("taints") or ()
             )
         ]
 
-    def alternatives(self, pod: Object) -> list[Object]:
-        """Return the other virtual nodes that admit the pod.
+    def alternatives(self, pod: Object, among: Sequence[Object] | None = None) -> list[Object]:
+        """Return the other virtual nodes that admit the pod; arguments as in ``open_nodes_for``.
 
-        Free resources are not checked, because a pod can wait for resources in the upper cluster as well.
+        Free resources are not checked, because a pod that does not run can wait for resources in the upper cluster as well.
         """
         here = (pod.spec or {}).get("nodeName")
-        return [node for node in self.open_nodes_for(pod) if node.name != here]
+        return [node for node in self.open_nodes_for(pod, among) if node.name != here]
 
     def pods_on(self, node: str) -> list[Object]:
         """Return the pods bound to a node that are not finished, being deleted or being replaced."""

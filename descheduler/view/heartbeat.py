@@ -1,12 +1,12 @@
 """Decides by Lease renewals whether a virtual node is alive. Does no IO.
 
-The rule of project kubeleet: a node that is silent for more than 20 s is lost; exactly 20 s is not enough. Three
-rules avoid wrong decisions:
+A node is stale when it is silent for more than ``stale_after`` seconds; exactly that long is not enough. Three rules avoid
+wrong decisions:
 
 - Only the descheduler's clock counts: a renewal has the time at which the descheduler *saw* it.
-- After a restart of the descheduler, the 20 s begin again for all nodes.
-- If *no* Lease is renewed, the upper API server is the cause. So a silent node is lost only if another Lease
-  was renewed recently, and at the first renewal after a gap the 20 s begin again for all nodes.
+- After a restart of the descheduler, the time begins again for all nodes.
+- If *no* Lease is renewed, the upper API server is the cause. So no node is lost then, and at the first renewal after such a
+  gap the time begins again for all nodes.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Heartbeats:
         self._last_renewal = float("-inf")
         self._longest_duration = 0.0
         """Longest duration of all Leases ever seen; stored, because it is read at every renewal."""
+        self.resumed_at = float("-inf")
+        """When a Lease was renewed for the first time after a gap without any renewal."""
 
     def observe(self, node: str, renew_time: str, *, duration: float, now: float) -> None:
         """Record a Lease from the watch; do nothing if its renewTime is unchanged."""
@@ -51,8 +53,7 @@ class Heartbeats:
         lease = self._leases[node] = _Lease(renew_time, now, duration or DEFAULT_LEASE_DURATION)
         self._longest_duration = max(self._longest_duration, lease.duration)
         if gap > self._longest_gap():
-            for each in self._leases.values():
-                each.seen_at = now
+            self.resumed_at = now
 
     def forget(self, node: str) -> None:
         """Forget a deleted Lease."""
@@ -63,14 +64,19 @@ class Heartbeats:
         lease = self._leases.get(node)
         return lease.renewed if lease is not None else ""
 
+    def silent_since(self, node: str) -> float | None:
+        """Return when the silence of a node's Lease began; None: no Lease is known."""
+        lease = self._leases.get(node)
+        return None if lease is None else max(lease.seen_at, self.resumed_at)
+
     def stale_at(self, node: str) -> float | None:
         """Return the monotonic time at which the node is lost unless its Lease is renewed; None: no Lease is known."""
-        lease = self._leases.get(node)
-        return None if lease is None else lease.seen_at + max(self._after, lease.duration / 2)
+        lease, since = self._leases.get(node), self.silent_since(node)
+        return None if lease is None or since is None else since + max(self._after, lease.duration / 2)
 
-    def any_renewed_recently(self, *, now: float) -> bool:
-        """Report whether any Lease was renewed recently, which proves that renewals are possible."""
-        return now - self._last_renewal <= self._longest_gap()
+    def are_interrupted(self, *, now: float) -> bool:
+        """Report whether no Lease has been renewed recently, although Leases are known: renewals may be impossible."""
+        return bool(self._leases) and now - self._last_renewal > self._longest_gap()
 
     def _longest_gap(self) -> float:
         return (self._longest_duration or DEFAULT_LEASE_DURATION) / _RENEWALS_PER_DURATION * _SLACK

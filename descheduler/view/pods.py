@@ -117,6 +117,11 @@ def is_ready(pod: Object) -> bool:
     return is_true(pod.status, "Ready")
 
 
+def has_lower_node(pod: Object) -> bool:
+    """Report whether a bound pod has a node in its lower cluster (``movable.has_lower_node``)."""
+    return movable.has_lower_node({"annotations": pod.annotations}, pod.status)
+
+
 def waiting_reasons(status: Mapping[str, Any]) -> Iterable[str]:
     """Yield the reasons of waiting containers and init containers, such as ImagePullBackOff."""
     for field in ("initContainerStatuses", "containerStatuses"):

@@ -109,6 +109,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("descheduler.virtualNodes", _LIST_OF_STRINGS),
     ("descheduler.interval", _DURATION),
     ("descheduler.unschedulableThreshold", _DURATION),
+    ("descheduler.moveRunningAfter", _DURATION),
     ("freezePeriod", _DURATION),
     ("swarm.goneAfter", _DURATION),
     ("multiScheduler.agents", {"type": "array", "minItems": 1, "items": _AGENT}),

@@ -68,7 +68,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 async def descheduler(sandbox: Sandbox) -> AsyncIterator[Process]:
     """Run the descheduler with short times."""
     process = await start_descheduler(
-        sandbox, "--unschedulable-threshold=3s", "--stale-after=10s", "--heal-after=5s", "--backoff=1s",
+        sandbox, "--unschedulable-threshold=3s", "--stale-after=10s", "--move-running-after=10s", "--heal-after=5s", "--backoff=1s",
         "--stale-pods-per-second=20",
     )  # fmt: skip
     yield process

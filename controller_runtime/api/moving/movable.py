@@ -55,6 +55,18 @@ def why_not_evictable(
     return ""
 
 
+def has_lower_node(metadata: Json, status: Json | None) -> bool:
+    """Report whether a bound pod has a node in its lower cluster, as last reported, so that its containers may run.
+
+    The upper API server itself sets PodScheduled=True when a pod is bound. Only on a mirrored pod does the condition come from
+    the lower cluster.
+    """
+    if (status or {}).get("phase", "Pending") != "Pending":
+        return True
+    is_mirrored = names.ANNOTATION_LOWER_UID in (metadata.get("annotations") or {})
+    return is_mirrored and is_true(status, "PodScheduled")
+
+
 def is_of_node(owner: Json | None) -> bool:
     """Report whether the owner of a pod requires the pod on its node, so that a drain ignores the pod."""
     return (owner or {}).get("kind") in {"DaemonSet", "Node"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import random
 from typing import Any
@@ -21,7 +22,7 @@ from tests.integration.descheduler.setup import (
     refused_below,
     run_on,
 )
-from tests.waiting import create, eventually, get, node_ready, ready
+from tests.waiting import becomes, create, eventually, get, node_ready, ready
 
 
 async def test_killed_between_delete_and_create(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
@@ -47,8 +48,17 @@ async def test_killed_between_delete_and_create(sandbox: Sandbox, upper: Cluster
     await upper.kubectl("-n", namespace, "patch", "pod", "bare", "--type=merge", "-p", release)
 
 
+async def places_of(upper: Cluster, namespace: str) -> dict[str, set[str]]:
+    """Return phase and node of the pods that are not ending, by their label app."""
+    found: dict[str, set[str]] = {}
+    for item in await pods_of(upper, namespace):
+        where = found.setdefault(item["metadata"]["labels"]["app"], set())
+        where.add(f"{item['status']['phase']} on {item['spec'].get('nodeName')}")
+    return found
+
+
 async def test_pods_of_a_lost_cluster_move_once(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """They wait for their disruption budget, then move; none moves back, none runs twice."""
+    """Without a lower node at once; running ones later, if there is room and the budget allows it. None runs twice."""
     lost = sandbox.lower[1]
     budget = {
         "apiVersion": "policy/v1",
@@ -56,40 +66,43 @@ async def test_pods_of_a_lost_cluster_move_once(sandbox: Sandbox, upper: Cluster
         "metadata": {"name": "all"},
         "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "owned"}}},
     }
+    nowhere = {"clusterSelector": json.dumps({"nodeSelector": {"no": "node"}})}
     await create(
         upper,
         namespace,
         budget,
         deployment("owned", replicas=2, cpu="100m", prefer=LARGE),
         pod("bare", cpu="100m", prefer=LARGE),
+        pod("large", cpu="3980m", prefer=LARGE),
     )
-    await run_on(upper, namespace, LARGE, count=3)
-    async with descheduler(sandbox, namespace):
+    await run_on(upper, namespace, LARGE, count=4)
+    await create(upper, namespace, pod("waits", cpu="50m", prefer=LARGE, annotations=nowhere))
+    await refused_below(upper, namespace)
+
+    there, here = {f"Running on {LARGE}"}, {f"Running on {SMALL}"}
+    stay = {"large": there, "waits": {f"Pending on {SMALL}"}}
+    places = functools.partial(places_of, upper, namespace)
+    flags = ("--unschedulable-threshold=10m", "--move-running-after")
+    async with descheduler(sandbox, namespace, *flags, "10m"):
         await asyncio.sleep(1)
         await lost.apiserver.kill()
+        await becomes(places, {"owned": there, "bare": there, **stay}, what="the waiting pod moved")
+        taints = (await get(upper, "", "node", LARGE))["spec"]["taints"]
+        assert names.TAINT_STALE_CLUSTER in {taint["key"] for taint in taints}
+    async with descheduler(sandbox, namespace, *flags, "1s"):
         try:
-
-            async def bare_moved() -> bool:
-                found = await pods_of(upper, namespace)
-                return any(
-                    item["metadata"]["name"] == "bare"
-                    and item["spec"].get("nodeName") == SMALL
-                    and item["status"]["phase"] == "Running"
-                    for item in found
-                )
-
-            await eventually(bare_moved, what="the bare pod on the other cluster")
+            await becomes(places, {"owned": there, "bare": here, **stay}, what="the bare pod moved")
 
             async def budget_is_observed() -> bool:
                 return bool(await events_of(upper, namespace, "RescheduleDelayed"))
 
             await eventually(budget_is_observed, what="a refused eviction")
-            owned = [item for item in await pods_of(upper, namespace) if item["metadata"]["name"] != "bare"]
-            assert [item["spec"]["nodeName"] for item in owned] == [LARGE, LARGE]
-            taints = (await get(upper, "", "node", LARGE))["spec"]["taints"]
-            assert names.TAINT_STALE_CLUSTER in {taint["key"] for taint in taints}
+            assert (await places())["owned"] == there
             await upper.kubectl("-n", namespace, "delete", "pdb", "all")
-            await run_on(upper, namespace, SMALL, count=3)
+            await becomes(places, {"owned": here, "bare": here, **stay}, what="all pods with room moved")
+            (why,) = await events_of(upper, namespace, "NotRescheduled")
+            assert why == f"Stays: no other ready virtual node has room for it: {SMALL} lacks cpu"
+            await upper.kubectl("-n", namespace, "delete", "pod", "waits")
         finally:
             await lost.restore()
         moved = {item["metadata"]["uid"] for item in await pods_of(upper, namespace)}
@@ -100,11 +113,14 @@ async def test_pods_of_a_lost_cluster_move_once(sandbox: Sandbox, upper: Cluster
             return all(taint["key"] != names.TAINT_STALE_CLUSTER for taint in taints)
 
         await eventually(healed, what="the taint gone")
+        assert (
+            names.ANNOTATION_SILENCE not in (await get(upper, "", "node", LARGE))["metadata"]["annotations"]
+        )
 
-        async def fenced() -> bool:
-            return not (await get(lost, namespace, "pods"))["items"]
+        async def left() -> list[str]:
+            return [item["metadata"]["name"] for item in (await get(lost, namespace, "pods"))["items"]]
 
-        await eventually(fenced, what="nothing left in the cluster that was lost")
+        await becomes(left, ["large"], what="moved pods gone from the cluster that was lost")
         await asyncio.sleep(3)
         assert {item["metadata"]["uid"] for item in await pods_of(upper, namespace)} == moved
         # The recovered cluster is used again.

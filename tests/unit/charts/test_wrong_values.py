@@ -63,6 +63,7 @@ WRONG = {
     "descheduler: {interval: often}": "/descheduler/interval'",
     "descheduler: {unschedulableThreshold: 3d}": "/descheduler/unschedulableThreshold'",
     "descheduler: {moveOffLostClusters: 'yes'}": "/descheduler/moveOffLostClusters'",
+    "descheduler: {moveRunningAfter: 300}": "/descheduler/moveRunningAfter'",
     "webhook: {failurePolicy: Maybe}": "/webhook/failurePolicy'",
     "webhook: {timeoutSeconds: 31}": "/webhook/timeoutSeconds'",
     "webhook: {port: 70000}": "/webhook/port'",

@@ -23,6 +23,7 @@ class TestFlags:
         ]
         assert options.strategies[0].params.threshold_seconds == 180
         assert options.strategies[1].params.stale_after_seconds == 20
+        assert options.strategies[1].params.move_running_after_seconds == 300
         assert options.leader_elect
         assert not options.eviction.dry_run
         assert (options.freeze_namespace, options.freeze_period) == ("kube-system", 300)
@@ -73,6 +74,7 @@ class TestFlags:
     @pytest.mark.parametrize(
         ("argument", "message"),
         [
+            ("--move-running-after=0s", "--move-running-after: 0"),
             ("--node-selector=a b", "--node-selector: 'a b' is not a label selector"),
             (
                 "--include-failures=image,disk",

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.api.moving.silence import NO_READY_NODES
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
@@ -134,7 +135,7 @@ class NodeController:
         if not self.capacity.ready_nodes and not self._waits_for_nodes():
             total = len(self.caches.lower_nodes.store)
             why = f"None of the {total} nodes of lower cluster {name} that this virtual node selects is Ready and schedulable"
-            return False, "NoReadyLowerNodes", why
+            return False, NO_READY_NODES, why
         return True, "KubeletReady", f"Lower cluster {name} is ready ({self.capacity.ready_nodes} nodes)"
 
     def _waits_for_nodes(self) -> bool:

@@ -137,7 +137,7 @@ def lost_cluster(*bodies: dict[str, Any]) -> tuple[Any, Process]:
     """Return a cluster with one virtual node, and a process with StaleCluster."""
     cluster = cluster_with(*bodies, nodes=("a",))
     process = Process(cluster, options=EvictionOptions())
-    process.add(StaleCluster, StaleClusterParams())
+    process.add(StaleCluster, StaleClusterParams(move_running_after_seconds=20))
     return cluster, process
 
 

@@ -109,6 +109,7 @@ class TestParams:
             ("Unschedulable", "thresholdSeconds", 0),
             ("PodLifeTime", "maxPodLifeTimeSeconds", -1),
             ("StaleCluster", "staleAfterSeconds", 0),
+            ("StaleCluster", "moveRunningAfterSeconds", 0),
             ("StaleCluster", "healAfterSeconds", -1),
             ("StaleCluster", "podsPerSecond", 0),
             ("StaleCluster", "burst", 0),

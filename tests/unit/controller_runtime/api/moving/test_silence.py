@@ -1,0 +1,57 @@
+"""The silence of a lower cluster on its virtual node, and which pods may run meanwhile."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from controller_runtime.api.moving import movable, silence
+from controller_runtime.api.moving.silence import Silence
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+SILENCE = Silence(since=BEGAN, running_pods_move_at=BEGAN + timedelta(seconds=300))
+TEXT = '{"since":"2026-01-01T00:00:00Z","runningPodsMoveAt":"2026-01-01T00:05:00Z"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (TEXT, SILENCE),
+        (None, None),  # an earlier version added the taint
+        ("", None),
+        ("[]", None),
+        ('{"since":"2026-01-01T00:00:00","runningPodsMoveAt":"2026-01-01T00:05:00Z"}', None),
+        ('{"since":"soon","runningPodsMoveAt":"2026-01-01T00:05:00Z"}', None),
+    ],
+)
+def test_silence_needs_valid_annotation(text: str | None, found: Any):
+    assert silence.recorded({} if text is None else {names.ANNOTATION_SILENCE: text}) == found
+
+
+def test_annotation_is_readable():
+    assert silence.render(SILENCE) == TEXT
+
+
+MIRRORED = {names.ANNOTATION_LOWER_UID: "below/above"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "phase", "scheduled", "has_node"),
+    [
+        ({}, "Pending", None, False),
+        ({}, "Pending", "True", False),  # set by the upper API server
+        (MIRRORED, "Pending", None, False),
+        (MIRRORED, "Pending", "False", False),
+        (MIRRORED, "Pending", "True", True),
+        (MIRRORED, "Running", "True", True),
+        ({}, "Running", None, True),
+        ({}, "Unknown", None, True),
+    ],
+)
+def test_pod_has_lower_node_once_the_lower_scheduler_reports_it(annotations, phase, scheduled, has_node):
+    conditions = [] if scheduled is None else [{"type": "PodScheduled", "status": scheduled}]
+    status = {"phase": phase, "conditions": conditions}
+    assert movable.has_lower_node({"annotations": annotations}, status) is has_node
