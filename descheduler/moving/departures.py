@@ -235,6 +235,7 @@ class Departures:
             found.owner if found is not None else None,
             now=self.now(),
             cancelled={one.old_uid: why for one in mine if (why := self._why_cancelled(one))},
+            unseen={one.old_uid for one in mine if self._may_run_unseen(one)},
         )
         for decision in decisions:
             await self._act(decision, listed)
@@ -249,6 +250,10 @@ class Departures:
         if pod is not None and pod.uid == one.old_uid and not self.view.alternatives(pod):
             return "no other ready virtual node admits it"
         return ""
+
+    def _may_run_unseen(self, one: Departure) -> bool:
+        pod = self.view.pods.store.get(one.pod)
+        return pod is not None and pod.uid == one.old_uid and self.view.may_run_unseen(pod)
 
     async def _act(self, decision: steps.Decision, listed: Mapping[str, dict[str, Any]]) -> None:
         one, step, why = decision.departure, decision.step, decision.why

@@ -1,8 +1,8 @@
 """Moves pods for all strategies and applies every rule about moving.
 
 A pod may be moved if it is evictable, another ready virtual node admits it, its owner is not in back-off and
-has not reached the maximum of rounds, and the pass has not reached its limits. A pod that may run in a lost cluster is moved
-only if another virtual node has room (``rooms``). Bare pods are re-created
+has not reached the maximum of rounds, and the pass has not reached its limits. A pod that may run in a silent cluster is moved
+only because the cluster is lost, and only if another virtual node has room (``rooms``). Bare pods are re-created
 (``recreation``). Pods with a controller are evicted after the node to avoid has been written to the ConfigMap
 that the webhook reads. A Ready pod is evicted only when its owner can spare it (``departures``).
 """
@@ -51,6 +51,7 @@ _REJUDGE = 0.5
 _WAVE = 2.0
 """Seconds after which a pod that waits for other pods of its owner is judged again."""
 _ROOM_RETRY = 15.0
+_SILENT_RETRY = 10.0
 _FAILED = "request failed"
 _GONE = "the pod no longer exists"
 _CHANGED = "the pod has just changed"
@@ -134,6 +135,8 @@ class Mover:
         node = (pod.spec or {}).get("nodeName") or ""
         if why := self.why_not_movable(pod, local_storage=request.local_storage):
             return self._reports.stays(pod, why, cause="not evictable")
+        if not request.force and self.view.may_run_unseen(pod):
+            return Outcome(why=movable.MAY_RUN, cause="silent", retry_after=_SILENT_RETRY)
         if not (admitting := self.view.alternatives(pod)):
             return self._reports.stays(
                 pod, "no other ready virtual node admits it", cause="no node", needs_node=True

@@ -41,6 +41,13 @@ class ClusterView:
         """Report whether a pod is bound to a selected virtual node."""
         return self.is_virtual((pod.spec or {}).get("nodeName") or "")
 
+    def may_run_unseen(self, pod: Object) -> bool:
+        """Report whether a pod may run in a lower cluster that does not answer."""
+        node = self.nodes.store.get((pod.spec or {}).get("nodeName") or "")
+        return node is not None and movable.may_run_unseen(
+            {"annotations": pod.annotations}, pod.status, node.status
+        )
+
     def lower_cluster(self, name: str) -> str:
         """Return the lower cluster that a virtual node's labels name; the node's name if they name none."""
         node = self.nodes.store.get(name)

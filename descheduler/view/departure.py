@@ -12,7 +12,7 @@ record with a valid keyed hash. A released pod without a record gets its label b
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -94,6 +94,7 @@ def decide(
     *,
     now: datetime,
     cancelled: Mapping[str, str],
+    unseen: Collection[str] = (),
 ) -> list[Decision]:
     """Return the next step of each departure of one owner.
 
@@ -105,6 +106,7 @@ def decide(
         owner: the ReplicaSet; None: it was deleted.
         now: wall clock.
         cancelled: UID of a pod → why it must stay.
+        unseen: UIDs of pods that may run although they are not Ready, because their lower cluster does not answer.
     """
     leaving = {one.old_uid for one in departures}
     available = (
@@ -112,8 +114,17 @@ def decide(
     )
     decisions = []
     for one in sorted(departures, key=lambda one: (one.deadline, one.old_uid)):
-        step, why = _step(one, pods.get(one.old_uid), owner, available, now=now, cancelled=cancelled)
-        if step is Step.EVICT and is_true((pods[one.old_uid].get("status")), "Ready"):
+        pod, is_unseen = pods.get(one.old_uid), one.old_uid in unseen
+        step, why = _step(
+            one,
+            pod,
+            owner,
+            available,
+            now=now,
+            why_cancelled=cancelled.get(one.old_uid, ""),
+            is_unseen=is_unseen,
+        )
+        if step is Step.EVICT and pod is not None and is_true(pod.get("status"), "Ready"):
             available -= 1
         decisions.append(Decision(one, step, why))
     return decisions
@@ -126,7 +137,8 @@ def _step(
     available: int,
     *,
     now: datetime,
-    cancelled: Mapping[str, str],
+    why_cancelled: str,
+    is_unseen: bool,
 ) -> tuple[Step, str]:
     if pod is None or pod["metadata"].get("deletionTimestamp") or not is_released(one, pod):
         return Step.FORGET, ""
@@ -135,11 +147,13 @@ def _step(
         return Step.DELETE, ""
     if owner.is_orphaning:
         return Step.RESTORE, "its ReplicaSet is being deleted without its pods"
-    if is_finished(status) or not is_true(status, "Ready"):
+    is_ready = is_true(status, "Ready")
+    if is_finished(status) or not (is_ready or is_unseen):
         return Step.EVICT, ""
-    if why := cancelled.get(one.old_uid):
-        return Step.RESTORE, why
-    if available - 1 >= min(owner.desired, one.need):
+    if why_cancelled:
+        return Step.RESTORE, why_cancelled
+    # While the pod is Ready, it is one of the available pods.
+    if available - is_ready >= min(owner.desired, one.need):
         return Step.EVICT, ""
     if now >= timestamps.parse(one.deadline):
         return (

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller_runtime.api import matching, names
-from controller_runtime.api.moving import drain
+from controller_runtime.api.moving import drain, silence
 from controller_runtime.api.pod.conditions import is_true
 
+MAY_RUN = "its lower cluster does not answer, and the pod may run there"
+"""Why a pod with a lower node is not moved off a silent cluster, except by the strategy ``StaleCluster``."""
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"
 """If present, most rules that keep a pod do not apply (``why_not_evictable``), as in
 sigs.k8s.io/descheduler."""
@@ -65,6 +67,17 @@ def has_lower_node(metadata: Json, status: Json | None) -> bool:
         return True
     is_mirrored = names.ANNOTATION_LOWER_UID in (metadata.get("annotations") or {})
     return is_mirrored and is_true(status, "PodScheduled")
+
+
+def may_run_unseen(metadata: Json, status: Json | None, node_status: Json | None) -> bool:
+    """Report whether a pod may run in a lower cluster that does not answer, whatever its own status says.
+
+    Args:
+        metadata: of the pod.
+        status: of the pod.
+        node_status: of its virtual node.
+    """
+    return silence.is_silent(node_status) and has_lower_node(metadata, status)
 
 
 def is_of_node(owner: Json | None) -> bool:

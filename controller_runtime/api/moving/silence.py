@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from controller_runtime.api import names
+from controller_runtime.api.pod.conditions import condition
 
 NO_READY_NODES = "NoReadyLowerNodes"
 """Reason of a virtual node's Ready condition if the lower cluster answers, but no lower node is Ready and schedulable."""
@@ -40,3 +41,9 @@ def recorded(annotations: Mapping[str, str]) -> Silence | None:
         return msgspec.json.decode(annotations.get(names.ANNOTATION_SILENCE) or "", type=Silence)
     except msgspec.DecodeError:
         return None
+
+
+def is_silent(status: Mapping[str, Any] | None) -> bool:
+    """Report whether a virtual node's status says that nothing is known about the pods in its lower cluster."""
+    ready = condition(status, "Ready")
+    return ready.get("status") != "True" and ready.get("reason") != NO_READY_NODES

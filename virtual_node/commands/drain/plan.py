@@ -42,6 +42,8 @@ async def show(reader: Reader, draining: Sequence[Object], *, local_storage: boo
             if movable.is_of_node(movable.controller(body["metadata"])):
                 continue
             how, why = await _judge(reader, body, elsewhere, deployments, local_storage=local_storage)
+            if how != How.STAYS and movable.may_run_unseen(body["metadata"], body.get("status"), node.status):
+                why = f"waits: {movable.MAY_RUN}"
             rows.append((node.name, pod.key, str(how), why))
     output.table(("NODE", "POD", "HOW", "WHY"), rows, empty="There are no pods to move.")
     output.note(reader.note())

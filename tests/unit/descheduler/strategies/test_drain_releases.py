@@ -51,6 +51,22 @@ async def test_cancelled_drain_restores_pods_that_wait():
     assert is_clean(cluster)
 
 
+async def test_released_pods_stay_while_their_cluster_is_silent_and_replacements_are_not_ready():
+    """Kubernetes marks them as not Ready, but they may run."""
+    cluster = draining_cluster()
+    owner = ReplicaSets(cluster, replicas=REPLICAS, ready_after=20)
+    async with owner.running(), drain_process(cluster).running():
+        await asyncio.sleep(10)
+        assert not is_clean(cluster)
+        cluster.replace("nodes", "a", status=node("a", ready=False)["status"])
+        for found in owner.active():
+            unready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+            cluster.replace("pods", f"default/{found['metadata']['name']}", status=unready)
+        await asyncio.sleep(8)
+        assert places(cluster) == "aaaabb"
+        assert len(owner.active()) == REPLICAS + 2
+
+
 async def test_pods_of_deleted_owner_are_deleted():
     cluster = draining_cluster()
     owner = ReplicaSets(cluster, replicas=2, ready_after=None)

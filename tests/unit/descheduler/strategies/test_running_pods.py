@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
+from descheduler.config.options import EvictionOptions
+from descheduler.strategies.base import Params
+from descheduler.strategies.drain import Drain
+from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from descheduler.strategies.stale_cluster import StaleClusterParams
 from tests.unit.descheduler.bodies import node, pod
 from tests.unit.descheduler.lost_clusters import Nodes, leader, running, setting, silence_of
+from tests.unit.descheduler.process import Process
 
 pytestmark = pytest.mark.looptime
 DEFAULT = StaleClusterParams()
@@ -291,3 +296,25 @@ class TestUpperOutage:
             assert on_a(nodes) == ["later", "p"]
             await asyncio.sleep(25)
             assert on_a(nodes) == []
+
+
+@pytest.mark.parametrize(("kind", "params"), [(Drain, Params()), (Duplicates, DuplicatesParams())])
+async def test_other_strategies_do_not_move_pods_that_may_run_in_a_silent_cluster(kind: Any, params: Any):
+    """Kubernetes marks pods of a NotReady node as not Ready, whether they run or not."""
+    bodies = [pod(f"p{number}", owner="rs", phase="Running", refused_at=None) for number in range(4)]
+    nodes, _, _ = setting(*bodies)
+    body = nodes.cluster.get("nodes", "a")
+    body["metadata"]["annotations"] = {names.ANNOTATION_DRAIN: ""}
+    nodes.cluster.replace(
+        "nodes", "a", metadata=body["metadata"], spec={**body["spec"], "unschedulable": True}
+    )
+    nodes.cluster.put("nodes", node("c"))
+    nodes.set_ready("a", ready=False)
+    process = Process(nodes.cluster, options=EvictionOptions(), interval=10)
+    process.add(kind, params)
+    async with process.running():
+        await asyncio.sleep(60)
+        assert on_a(nodes) == ["p0", "p1", "p2", "p3"]
+        nodes.set_ready("a", ready=False, reason="NoReadyLowerNodes")
+        await asyncio.sleep(60)
+        assert len(on_a(nodes)) < 4

@@ -39,6 +39,7 @@ def _departure(uid: str = "old", *, need: int = 3, deadline: float = 60) -> Depa
 
 
 RELEASED = _pod("old", label="h1-leaving", owner=None)
+UNREADY = _pod("old", label="h1-leaving", owner=None, ready=False)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,12 @@ RELEASED = _pod("old", label="h1-leaving", owner=None)
         (RELEASED, "RRR", {"min_ready": 30}, Step.EVICT),
         (RELEASED, "RRR", {"min_ready": 90}, Step.WAIT),
         (RELEASED, "", {"desired": None}, Step.DELETE),  # its owner was deleted
-        (_pod("old", label="h1-leaving", owner=None, ready=False), "RRn", {}, Step.EVICT),
+        (UNREADY, "RRn", {}, Step.EVICT),
+        # It may run in a lower cluster that does not answer.
+        (UNREADY, "RRn", {"unseen": {"old"}}, Step.WAIT),
+        (UNREADY, "RRR", {"unseen": {"old"}}, Step.EVICT),
+        (UNREADY, "RRn", {"unseen": {"old"}, "deadline": 0}, Step.RESTORE),
+        (UNREADY, "RRn", {"unseen": {"old"}, "cancelled": {"old": "cancelled"}}, Step.RESTORE),
         (_pod("old", label="h1-leaving"), "RRn", {}, Step.WAIT),  # not released yet by its owner
         (_pod("old", label="h1-leaving", owner={**_OWNER, "uid": "other"}), "RRR", {}, Step.FORGET),
         (_pod("old"), "RRR", {}, Step.FORGET),  # its label was restored
@@ -75,7 +81,14 @@ def test_step(pod, others, options, step):
     desired = options.get("desired", 3)
     owner = None if desired is None else Owner(desired, options.get("min_ready", 0))
     departure = _departure(need=options.get("need", 3), deadline=options.get("deadline", 60))
-    (decision,) = decide([departure], pods, owner, now=START, cancelled=options.get("cancelled", {}))
+    (decision,) = decide(
+        [departure],
+        pods,
+        owner,
+        now=START,
+        cancelled=options.get("cancelled", {}),
+        unseen=options.get("unseen", ()),
+    )
     assert decision.step is step
     assert bool(decision.why) is (step is Step.RESTORE)
 

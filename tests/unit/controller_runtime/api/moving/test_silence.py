@@ -35,6 +35,19 @@ def test_annotation_is_readable():
     assert silence.render(SILENCE) == TEXT
 
 
+@pytest.mark.parametrize(
+    ("ready", "silent"),
+    [
+        ({"status": "True", "reason": "KubeletReady"}, False),
+        ({"status": "False", "reason": "LowerClusterUnreachable"}, True),
+        ({"status": "Unknown", "reason": "NodeStatusUnknown"}, True),
+        ({"status": "False", "reason": "NoReadyLowerNodes"}, False),
+    ],
+)
+def test_cluster_with_unready_nodes_is_not_silent(ready, silent):
+    assert silence.is_silent({"conditions": [{"type": "Ready", **ready}]}) is silent
+
+
 MIRRORED = {names.ANNOTATION_LOWER_UID: "below/above"}
 
 
