@@ -16,6 +16,8 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.moving import silence
+from controller_runtime.api.moving.silence import Silence
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.tls.key_pairs import self_signed
@@ -32,6 +34,8 @@ from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.web.overview import Overview
 
 Body = dict[str, Any]
+_SILENT = 184.0
+"""Seconds since a lost cluster answered."""
 _NOBODY: Any = SimpleNamespace(cluster="nowhere", outage=None)
 
 
@@ -91,6 +95,8 @@ class Scene:
         found.health.reachable = False
         found.health.error = "connect: no route to host 10.4.0.1:6443"
         found.nodes[f"vn-{cluster}"].ready = False
+        since = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=_SILENT)
+        found.silence = Silence(since=since, running_pods_move_at=since + timedelta(minutes=5))
 
     def pods(self) -> Iterator[Any]:
         """Return all pods on virtual nodes."""
@@ -188,7 +194,7 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
     capacity.upsert_pod("other", f"{name}-node-0", {"cpu": 9_000, "memory": 20 * 1024**3}, counts=True)
     now = asyncio.get_running_loop().time()
     for informer in (upper, lower, lower_nodes):
-        informer._reflector._contact = now - 184  # noqa: SLF001 - as if the informer had synced
+        informer._reflector._contact = now - _SILENT  # noqa: SLF001 - as if the informer had synced
     return SimpleNamespace(
         config=LowerClusterConfig(name=name, kubeconfig=kubeconfig, node_name=node),
         caches=PodCaches(upper={node: upper}, lower=lower),
@@ -196,6 +202,7 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
         nodes={node: SimpleNamespace(ready=True, capacity=capacity)},
         health=SimpleNamespace(reachable=True, error="", version="v1.34.4", served_certificate=_served()),
         recent_events=list,
+        silence=None,
     )
 
 
@@ -223,7 +230,12 @@ def _nodes(name: str, cluster: Any) -> Iterator[Body]:
         if not controller.ready:
             ready |= {"status": "False", "reason": "LowerClusterUnreachable", "message": cluster.health.error}
         labels = {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL, names.LABEL_LOWER_CLUSTER: name}
-        yield {"metadata": {"name": node, "labels": labels}, "spec": {}, "status": {"conditions": [ready]}}
+        metadata: Body = {"name": node, "labels": labels}
+        taints = []
+        if cluster.silence is not None:
+            metadata["annotations"] = {names.ANNOTATION_SILENCE: silence.render(cluster.silence)}
+            taints = [{"key": names.TAINT_STALE_CLUSTER, "effect": "NoSchedule"}]
+        yield {"metadata": metadata, "spec": {"taints": taints}, "status": {"conditions": [ready]}}
 
 
 def _records(pod: Object) -> list[Body]:

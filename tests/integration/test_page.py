@@ -133,6 +133,9 @@ async def test_faults_come_first(tab: chromium.Page, tmp_path: Path) -> None:
         await tab.wait_for("document.querySelector('#verdict').textContent === '2 errors'")
         text = "document.querySelector('#faults').innerText"
         await tab.wait_for(f"{text}.includes('Configuration') && {text}.includes('frankfurt')")
+        await tab.wait_for(f"/silent for 3 min; running pods move in 1[01][0-9] s/.test({text})")
+        shown = await tab.evaluate(text)
+        await tab.wait_for(f"{text} !== {json.dumps(shown)}")  # it counts down by itself
         await tab.wait_for("document.title.startsWith('(2)')")
         await tab.wait_for("document.querySelector('#clusters').innerText.includes('Last heard 3 min ago')")
         await tab.wait_for("document.querySelector('#states').innerText.includes('not seen 1')")

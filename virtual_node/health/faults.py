@@ -6,7 +6,12 @@ import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
+
+import msgspec
+
+from controller_runtime.api.moving.silence import Silence
 
 _SHOWN = 3
 
@@ -98,6 +103,8 @@ class Fault:
     node: str = ""
     """Virtual node; empty: none, or several."""
     count: int = 1
+    silence: Silence | None = None
+    """The silence for which a descheduler counts down until it moves running pods; None: it does not."""
 
     @property
     def severity(self) -> Severity:
@@ -116,10 +123,15 @@ class Fault:
         is_predicate = self.cause.startswith(("is ", "has ", "does "))
         return f"{self.subject}{' ' if is_predicate else ': '}{self.cause}"
 
+    def text(self, now: datetime) -> str:
+        """Return the fault with the countdown of a silent cluster."""
+        return f"{self}; {self.silence.text(now)}" if self.silence is not None else str(self)
+
     def data(self) -> dict[str, Any]:
         """Return the fault for ``-o json`` and the page, with key ``next`` for ``next_step``."""
         row = {"kind": self.kind, "severity": self.severity, **asdict(self), "objects": list(self.objects)}
         row |= {"subject": self.subject, "next": row.pop("next_step")}
+        row["silence"] = msgspec.to_builtins(self.silence)
         return row
 
 

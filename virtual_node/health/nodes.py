@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.moving.silence import NO_READY_NODES, Silence, of_node
 from controller_runtime.api.pod.conditions import condition
 from virtual_node.config import program
 from virtual_node.health.facts import HealthFacts
@@ -36,7 +38,8 @@ def cluster_faults(facts: HealthFacts) -> Iterator[Fault]:
     for name, cause in sorted(lost.items()):
         if name not in failed:
             step = f"bring its API server back, or make it reachable; {program.name('check')} tests the way to it"
-            yield _cluster(Kind.CLUSTER_LOST, name, cause, step)
+            silent = [node for node in facts.nodes or () if cluster_of(node) == name]
+            yield replace(_cluster(Kind.CLUSTER_LOST, name, cause, step), silence=_countdown(silent))
 
 
 def node_faults(facts: HealthFacts) -> Iterator[Fault]:
@@ -92,10 +95,12 @@ def _node(facts: HealthFacts, name: str, node: Json) -> Iterator[Fault]:
     diagnose = program.name(f"diagnose node {name}")
     why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
     why = "" if is_ready else f"is not Ready: {why or 'no reason given'}"
+    countdown = _countdown([node])
     if cause := silence(facts, name, ready=is_ready):
-        yield _fault(Kind.NODE_SILENT, name, cluster, f"{cause}{'; it ' * (not is_ready)}{why}", diagnose)
+        text = f"{cause}{'; it ' * (not is_ready)}{why}"
+        yield replace(_fault(Kind.NODE_SILENT, name, cluster, text, diagnose), silence=countdown)
     elif why and ready.get("reason") != UNREACHABLE:
-        yield _fault(Kind.NODE_NOT_READY, name, cluster, why, diagnose)
+        yield replace(_fault(Kind.NODE_NOT_READY, name, cluster, why, diagnose), silence=countdown)
     elif is_ready and any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in taints(node)):
         yield _fault(
             Kind.NODE_CLOSED,
@@ -105,6 +110,16 @@ def _node(facts: HealthFacts, name: str, node: Json) -> Iterator[Fault]:
             "it removes the taint 30 s after the lower cluster is healthy again; without a descheduler: "
             f"kubectl taint node {name} {names.TAINT_STALE_CLUSTER}-",
         )
+
+
+def _countdown(nodes: Sequence[Json]) -> Silence | None:
+    """Return the silence of these virtual nodes after which running pods move first; None: nobody counts down."""
+    found = (
+        of_node(node)
+        for node in nodes
+        if condition(node.get("status"), "Ready").get("reason") != NO_READY_NODES  # the cluster answers
+    )
+    return min(filter(None, found), key=lambda one: one.running_pods_move_at, default=None)
 
 
 def _is_new(facts: HealthFacts, name: str) -> bool:

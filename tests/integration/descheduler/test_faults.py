@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import random
+import re
 from typing import Any
 
 from controller_runtime.api import names
@@ -13,6 +14,7 @@ from hack.sandbox import Cluster, Sandbox
 from tests.integration.descheduler.setup import (
     LARGE,
     SMALL,
+    command,
     deployment,
     descheduler,
     events_of,
@@ -89,6 +91,8 @@ async def test_pods_of_a_lost_cluster_move_once(sandbox: Sandbox, upper: Cluster
         await becomes(places, {"owned": there, "bare": there, **stay}, what="the waiting pod moved")
         taints = (await get(upper, "", "node", LARGE))["spec"]["taints"]
         assert names.TAINT_STALE_CLUSTER in {taint["key"] for taint in taints}
+        _, text = await command(upper, "status")
+        assert re.search(r"silent for \d+ s; running pods move in \d+ s", text)
     async with descheduler(sandbox, namespace, *flags, "1s"):
         try:
             await becomes(places, {"owned": there, "bare": here, **stay}, what="the bare pod moved")

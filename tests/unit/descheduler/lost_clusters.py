@@ -109,5 +109,5 @@ def is_moved(nodes: Nodes) -> bool:
 
 
 def silence_of(nodes: Nodes) -> Silence | None:
-    """Return the silence in the annotation of node a."""
-    return silence.recorded(nodes.cluster.get("nodes", "a")["metadata"].get("annotations") or {})
+    """Return the silence of node a for which other programs count down."""
+    return silence.of_node(nodes.cluster.get("nodes", "a"))

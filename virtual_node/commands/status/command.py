@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from controller_runtime import resources
@@ -50,8 +51,8 @@ def main(argv: Sequence[str]) -> int:
 async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Health]:
     async with connect.upper(options, agent="virtual-node-status") as client:
         reader = Reader(client)
-        nodes, health = await _gather(reader, options)
-        _show(nodes, reader, options, health=health)
+        nodes, health, now = await _gather(reader, options)
+        _show(nodes, reader, options, health=health, now=now)
         if options.watch:
             await _watch(nodes, reader, options)
     return nodes, health
@@ -89,6 +90,7 @@ def _show(
     *,
     above: Sequence[dict[str, Any]] = (),
     health: Health | None = None,
+    now: datetime | None = None,
 ) -> None:
     """Print nodes and faults, or changed nodes aligned with rows printed earlier (``above``)."""
     if options.output in output.DATA:
@@ -112,15 +114,18 @@ def _show(
         headers=not above and not options.no_headers,
         spare=() if wide else rows.SPARE,
     )
-    if health is not None:
+    if health is not None and now is not None:
         output.note(reader.note())
         for fault in health.faults[:_EXPLAINED]:
-            output.note(f"{fault.severity.value}: {fault} ({fault.next_step})")
+            output.note(f"{fault.severity.value}: {fault.text(now)} ({fault.next_step})")
         if more := len(health.faults) - _EXPLAINED:
             output.note(f"and {count(more, 'more fault')}: {program.name('doctor')}" if more > 0 else "")
 
 
-async def _gather(reader: Reader, options: argparse.Namespace) -> tuple[list[dict[str, Any]], Health]:
+async def _gather(
+    reader: Reader, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], Health, datetime]:
+    """Return the described nodes, the health, and the time by the API server's clock."""
     nodes = _named(await _nodes(reader, _selector(options)), options.names)
     leases, now, _, *pods = await asyncio.gather(
         reader.all(resources.LEASES, namespace=NODE_LEASES),
@@ -145,7 +150,8 @@ async def _gather(reader: Reader, options: argparse.Namespace) -> tuple[list[dic
         leases=None if leases is None else by_name,
         now=now,
     )
-    return described, _about(nodes, health) if options.names or options.selector else health
+    health = _about(nodes, health) if options.names or options.selector else health
+    return described, health, now
 
 
 def _about(nodes: Sequence[Object], health: Health) -> Health:

@@ -1,5 +1,5 @@
 // Builds elements. Data reaches the page as text and attributes only, never as markup.
-import { age } from "./format.js";
+import { age, left } from "./format.js";
 
 export const byId = (id) => document.getElementById(id);
 
@@ -24,11 +24,20 @@ export const cell = (label, content) => element("td", { role: "cell", data: { la
 
 export const chip = (text, state) => element("span", { className: "chip", data: { state } }, text);
 
-// A time, shown as its age, which page.js keeps current.
-export function since(iso, suffix = "") {
-  const node = element("time", { dateTime: iso, title: iso, data: { suffix } });
-  node.textContent = age(iso) + suffix;
+// A time, shown as its age, or as the time left and then as the text `over`. page.js keeps it current.
+export const since = (iso, suffix = "") => time(iso, { suffix });
+export const until = (iso, over) => time(iso, { over });
+
+function time(iso, data) {
+  const node = element("time", { dateTime: iso, title: iso, data });
+  node.textContent = timeText(node);
   return node;
+}
+
+export function timeText({ dateTime, dataset: { suffix = "", over } }) {
+  if (over === undefined) return age(dateTime) + suffix;
+  const rest = left(dateTime);
+  return rest ? `in ${rest}` : over;
 }
 
 // A link to a view of this page. A click changes the view without a page load, and the address can be shared.

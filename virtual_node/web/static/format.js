@@ -13,6 +13,13 @@ export function age(iso) {
   return `${Math.floor(seconds / 86400)} d`;
 }
 
+// The time left until then; empty when it is over.
+export function left(iso) {
+  const seconds = Math.ceil((Date.parse(iso) - Date.now() - skew) / 1000);
+  if (!(seconds > 0)) return "";
+  return seconds < 600 ? `${seconds} s` : `${Math.ceil(seconds / 60)} min`;
+}
+
 export const daysUntil = (iso) => (Date.parse(iso) - Date.now() - skew) / 86400000;
 
 const UNITS = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];

@@ -1,5 +1,5 @@
 // The health model's verdict, its faults, and unknown facts.
-import { byId, chip, command, disclosure, element, keyed, link, p, span } from "./dom.js";
+import { byId, chip, command, disclosure, element, keyed, link, p, since, span, until } from "./dom.js";
 import { plural } from "./format.js";
 
 const COMMAND = /^(virtual-node|kubectl)( |$)/;
@@ -53,13 +53,19 @@ function faultView(fault) {
         chip(WORDS[fault.severity], fault.severity === "error" ? "bad" : "wait"),
         element("strong", {}, subject(fault)),
         " ",
-        span("cause", fault.cause),
+        span("cause", countdown(fault), fault.cause),
       ],
-      p("all", fault.count > 1 ? `${fault.subject}: ` : "", fault.cause),
+      p("all", fault.count > 1 ? `${fault.subject}: ` : "", countdown(fault), fault.cause),
       p("next", span("muted", "Next: "), ...next, " ", seeAlso(fault)),
     ),
   );
 }
+
+// How long a lower cluster is silent, and when the descheduler moves its running pods. First, because the summary is cut.
+const countdown = ({ silence }) =>
+  silence
+    ? ["silent for ", since(silence.since), "; running pods move ", until(silence.runningPodsMoveAt, "to clusters with room"), "; "]
+    : [];
 
 // The details have all names.
 const subject = (fault) => fault.objects[0] + (fault.count > 1 ? ` and ${fault.count - 1} more` : "");

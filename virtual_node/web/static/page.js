@@ -1,5 +1,5 @@
 // Ties the parts of the page together.
-import { byId, element, link, span } from "./dom.js";
+import { byId, element, link, span, timeText } from "./dom.js";
 import { renderClusters } from "./clusters.js";
 import { clusterView } from "./clusterview.js";
 import { renderEvents } from "./events.js";
@@ -103,11 +103,11 @@ document.addEventListener("click", (event) => {
 
 setInterval(() => {
   for (const node of document.querySelectorAll("time")) {
-    const text = age(node.dateTime) + node.dataset.suffix;
+    const text = timeText(node);
     if (node.textContent !== text) node.textContent = text;
   }
   if (byId("connection").dataset.state === "bad") connection("lost");
-}, 5000);
+}, 1000);
 
 listen();
 start(changed, connection);

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.virtual_node.health.health_objects import condition, healthy, lease, node, pod, swarm, waits
+from controller_runtime.api import names
+from controller_runtime.api.moving import silence as silences
+from controller_runtime.api.moving.silence import Silence
+from tests.unit.virtual_node.health.health_objects import (
+    NOW,
+    condition,
+    healthy,
+    lease,
+    node,
+    pod,
+    swarm,
+    waits,
+)
 from virtual_node.health.facts import ClusterState, HealthFacts
 from virtual_node.health.faults import PODS, SWARMS, Kind, Severity, Verdict
 from virtual_node.health.model import examine
@@ -318,7 +331,50 @@ def test_data_is_what_the_page_and_json_show() -> None:
         "cluster": "a",
         "node": "vn-a",
         "count": 1,
+        "silence": None,
     }
+
+
+def counted_down(name: str = "vn-a", *, silent: float = 42, **fields: Any) -> dict[str, Any]:
+    """Return a node for which a descheduler moves running pods 300 s after its silence began."""
+    since = NOW - timedelta(seconds=silent)
+    found = Silence(since=since, running_pods_move_at=since + timedelta(seconds=300))
+    body = node(name, taints=[{"key": names.TAINT_STALE_CLUSTER, "effect": "NoSchedule"}], **fields)
+    body["metadata"]["annotations"] = {names.ANNOTATION_SILENCE: silences.render(found)}
+    return body
+
+
+UNKNOWN = condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+NO_NODES = condition("Ready", "False", "NoReadyLowerNodes", "None of the 2 nodes")
+COUNTDOWN = "; silent for 42 s; running pods move in 258 s"
+LOST = ClusterState(name="a", reachable=False, error="refused")
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        (healthy(nodes=[counted_down(ready=UNREACHABLE)]), COUNTDOWN),
+        (healthy(nodes=[counted_down(ready=UNREACHABLE)], clusters=[LOST]), COUNTDOWN),
+        (healthy(nodes=[counted_down(ready=UNKNOWN)], leases={"vn-a": lease(300)}), COUNTDOWN),
+        (healthy(nodes=[counted_down()], leases={"vn-a": lease(45)}), COUNTDOWN),
+        # The virtual node of the cluster that has been silent for a longer time counts.
+        (
+            healthy(
+                nodes=[counted_down(ready=UNREACHABLE), counted_down("vn-2", silent=10, ready=UNREACHABLE)],
+                leases={"vn-a": lease(), "vn-2": lease()},
+            ),
+            COUNTDOWN,
+        ),
+        (healthy(nodes=[node(ready=UNREACHABLE)]), ""),  # no descheduler
+        (healthy(nodes=[counted_down(ready=NO_NODES)]), ""),  # the cluster answers
+        (healthy(clusters=[LOST], nodes=None), ""),
+    ],
+)
+def test_fault_of_silent_cluster_counts_down(facts: HealthFacts, text: str) -> None:
+    fault = examine(facts).faults[0]
+    assert fault.text(NOW).removeprefix(str(fault)) == text
+    moment = {"since": "2025-12-31T23:59:18Z", "runningPodsMoveAt": "2026-01-01T00:04:18Z"}
+    assert fault.data()["silence"] == (moment if text else None)
 
 
 def test_every_kind_is_documented() -> None:

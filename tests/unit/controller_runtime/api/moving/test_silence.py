@@ -14,21 +14,39 @@ from controller_runtime.api.moving.silence import Silence
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 SILENCE = Silence(since=BEGAN, running_pods_move_at=BEGAN + timedelta(seconds=300))
 TEXT = '{"since":"2026-01-01T00:00:00Z","runningPodsMoveAt":"2026-01-01T00:05:00Z"}'
+TAINT = {"key": names.TAINT_STALE_CLUSTER, "effect": "NoSchedule"}
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("seconds", "text"),
     [
-        (TEXT, SILENCE),
-        (None, None),  # an earlier version added the taint
-        ("", None),
-        ("[]", None),
-        ('{"since":"2026-01-01T00:00:00","runningPodsMoveAt":"2026-01-01T00:05:00Z"}', None),
-        ('{"since":"soon","runningPodsMoveAt":"2026-01-01T00:05:00Z"}', None),
+        (-5, "silent for 0 s; running pods move in 305 s"),  # the reader's clock is behind
+        (42, "silent for 42 s; running pods move in 258 s"),
+        (299.4, "silent for 299 s; running pods move in 1 s"),
+        (300, "silent for 300 s; running pods move to clusters with room"),
+        (4000, "silent for 4000 s; running pods move to clusters with room"),
     ],
 )
-def test_silence_needs_valid_annotation(text: str | None, found: Any):
-    assert silence.recorded({} if text is None else {names.ANNOTATION_SILENCE: text}) == found
+def test_text_counts_down(seconds: float, text: str):
+    assert SILENCE.text(BEGAN + timedelta(seconds=seconds)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "taints", "found"),
+    [
+        (TEXT, [TAINT], SILENCE),
+        (TEXT, [], None),  # an administrator has removed the taint
+        (None, [TAINT], None),  # an earlier version added the taint
+        ("", [TAINT], None),
+        ("[]", [TAINT], None),
+        ('{"since":"2026-01-01T00:00:00","runningPodsMoveAt":"2026-01-01T00:05:00Z"}', [TAINT], None),
+        ('{"since":"soon","runningPodsMoveAt":"2026-01-01T00:05:00Z"}', [TAINT], None),
+    ],
+)
+def test_silence_of_node_needs_taint_and_valid_annotation(text: str | None, taints: list[Any], found: Any):
+    annotations = {} if text is None else {names.ANNOTATION_SILENCE: text}
+    node = {"metadata": {"name": "a", "annotations": annotations}, "spec": {"taints": taints}}
+    assert silence.of_node(node) == found
 
 
 def test_annotation_is_readable():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from controller_runtime.api import timestamps
+from controller_runtime.api import names, timestamps
+from controller_runtime.api.moving.silence import Silence, render
 from tests.unit.virtual_node.commands.doctor_facts import conditions, container, node, pod
 from tests.unit.virtual_node.commands.run_command import EVENTS, LEASES, NODES, PODS, SHOP, Person
 
@@ -197,6 +199,21 @@ async def test_a_replica_that_cannot_mount_names_the_secret(person: Person):
     code, _, err = await person.types("status", objects={**_objects(), SHOP: [replica], EVENTS: [event]})
     assert code == 1
     assert 'Pod shop/vn-0 is Pending: secret "tokoy" not found' in err
+
+
+async def test_countdown_of_a_silent_cluster_follows_its_fault(person: Person):
+    since = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=42)
+    silence = Silence(since=since, running_pods_move_at=since + timedelta(seconds=300))
+    away = {**node("vn-b"), "status": conditions("Ready", "False", "LowerClusterUnreachable", "no answer")}
+    away["metadata"]["annotations"] = {names.ANNOTATION_SILENCE: render(silence)}
+    away["spec"] = {"taints": [{"key": names.TAINT_STALE_CLUSTER, "effect": "NoSchedule"}]}
+    _, _, err = await person.types("status", objects=_objects(away))
+    assert re.match(
+        r"error: Cluster vn-b: no answer; silent for 4\d s; running pods move in 25\d s \(bring its API", err
+    )
+    _, out, _ = await person.types("status", "-o", "json", objects=_objects(away))
+    (fault,) = json.loads(out)["health"]["faults"]
+    assert fault["silence"]["runningPodsMoveAt"] == timestamps.rfc3339(silence.running_pods_move_at)
 
 
 async def test_faults_of_other_nodes_are_left_out(person: Person):
