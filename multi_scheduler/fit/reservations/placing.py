@@ -102,10 +102,21 @@ def settle(
         else:
             displaced.add(entry.key)
             entry.node = ""
+    _return_to_preferred(index, entries.values())
     homeless = sorted((entry for entry in entries.values() if not entry.node), key=_rank)
     if homeless:
         _rehouse(index, homeless, entries.values(), lower, work or Work())
     return [entry for entry in homeless if not entry.node and entry.key in displaced]
+
+
+def _return_to_preferred(index: ClusterIndex, entries: Collection[Entry]) -> None:
+    """Move reservations back to the nodes that their lower pods prefer and that have room again: these nodes will be used."""
+    away = [entry for entry in entries if entry.node and entry.preferred not in ("", entry.node)]
+    for entry in sorted(away, key=_rank):
+        index.remove(entry.key)
+        if _fits(index, entry, entry.preferred):
+            entry.node = entry.preferred
+        index.place(entry.key, placed_on(entry.node, entry.wanted))
 
 
 def _rehouse(
