@@ -95,8 +95,11 @@ class Accounting:
         self.reservations.release(uid)
 
     def nominated(self, pod: Object, node: str) -> None:
-        """Handle a pending pod with a nominated node, where no room is reserved for it; an empty name: it has none."""
-        if node:
+        """Handle a pending pod with a nominated node, where no room is reserved for it; an empty name: it has none.
+
+        The watch of pending pods may be late, so a pod that is known to be bound is ignored.
+        """
+        if node and self.bound_pods.get(pod.uid) is None:
             self._nominated[pod.uid] = pod, node
         else:
             self._nominated.pop(pod.uid, None)
@@ -179,7 +182,10 @@ class Accounting:
             if self._count(pod, node, feed):
                 made.append((pod, node))
         for uid, (pod, name) in list(self._nominated.items()):
-            if (virtual := self.find_node(name)) is not None and virtual.cluster == cluster:
+            # The room of an attempt that goes on is not exchanged for the nominated node of an earlier one.
+            is_attempted = self.reservations.stage(uid) is Stage.TENTATIVE
+            virtual = self.find_node(name)
+            if virtual is not None and virtual.cluster == cluster and not is_attempted:
                 self._hold_nominated(uid, pod, virtual)
         self.reservations.settle(cluster)
         self._grow(cluster, {pod.uid for pod, _node in made})

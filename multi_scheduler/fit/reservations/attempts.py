@@ -71,12 +71,10 @@ class Attempts:
         self._left.pop(uid, None)
         node, last = status.get(NOMINATED) or "", status.get(FAILURE) or ""
         has_failed = bool(last) and uid in self._asked and last != self._asked[uid]
-        if node:
-            if not self.reservations.nominate(uid, node, has_failed=has_failed):
-                self.nominated(pod, node)
+        if node and self.reservations.nominate(uid, node, has_failed=has_failed):
             return
-        self.nominated(pod, "")
-        if self.reservations.stage(uid) is Stage.NOMINATED or has_failed:
+        self.nominated(pod, node)
+        if has_failed or (not node and self.reservations.stage(uid) is Stage.NOMINATED):
             is_released = self.reservations.fail(uid)
             if is_released and has_failed:
                 self._failed[uid] = last
@@ -84,6 +82,7 @@ class Attempts:
     def removed(self, pod: Object) -> None:
         """Handle a pod that is no longer pending: it is bound or deleted."""
         self._forget(pod.uid)
+        self.nominated(pod, "")
         if self.reservations.stage(pod.uid) in {Stage.TENTATIVE, Stage.NOMINATED}:
             self._left[pod.uid] = pod
             self._has_left.set()

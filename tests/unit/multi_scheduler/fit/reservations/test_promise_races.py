@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from multi_scheduler.fit.reservations.reservations import Stage
 from tests.unit.multi_scheduler.fit.reservations.scene import Scene, pod
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -23,3 +24,36 @@ async def test_pod_that_prefers_a_node_returns_to_it():
     scene.native("x", kind="DELETED")
     assert not await scene.passes(pod("Q"))
     assert scene.reserved("P") == "x"
+
+
+async def test_nomination_is_reported_after_the_next_attempt_passed_elsewhere():
+    """The room of the attempt stays reserved."""
+    scene = Scene("x")
+    scene.pending(pod("P"))
+    assert await scene.passes(pod("P"), "vn-2")
+    scene.pending(pod("P", nominatedNodeName="vn-1"), "MODIFIED")
+    scene.agent.sweep()
+    assert scene.reserved("P", "vn-2") == "x"
+    assert scene.agent.reservations.stage("P") is Stage.TENTATIVE
+
+
+async def test_nomination_is_reported_after_the_pod_started():
+    """The watch of pending pods is late."""
+    scene = Scene("x", "y")
+    await scene.place("P")
+    scene.lower("P", "x")
+    scene.pending(pod("P", nominatedNodeName="vn-1"))
+    scene.agent.sweep()
+    assert scene.agent.reservations.stage("P") is None
+
+
+async def test_nominated_pod_is_deleted_before_its_cluster_is_read():
+    scene = Scene("x")
+    scene.feed._nodes._synced.clear()
+    nominated = pod("P", nominatedNodeName="vn-1")
+    scene.pending(nominated)
+    scene.agent.sweep()
+    scene.pending(nominated, "DELETED")
+    scene.feed._nodes._synced.set()
+    scene.agent.sweep()
+    assert scene.agent.reservations.stage("P") is None
