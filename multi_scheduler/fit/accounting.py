@@ -128,6 +128,8 @@ class Accounting:
             # The feed may not have reported a lower pod without a node before.
             self.reservations.arrived(uid, has_node=True)
             self.reservations.release(uid)
+        elif pod is not None and self.reservations.stage(uid) is None:
+            self.pod_changed(pod, is_new=False)  # it was refused, for example by a quota that was increased
         else:
             self.reservations.arrived(uid)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from multi_scheduler.fit.reservations.reservations import Stage
@@ -57,3 +59,21 @@ async def test_nominated_pod_is_deleted_before_its_cluster_is_read():
     scene.feed._nodes._synced.set()
     scene.agent.sweep()
     assert scene.agent.reservations.stage("P") is None
+
+
+async def test_lower_pod_of_a_refused_pod_appears():
+    """A quota was increased, and the virtual node created the lower pod before refused pods are checked again."""
+    scene = Scene("x")
+    quota: Any = {
+        "metadata": {"name": "q", "namespace": "store"},
+        "status": {"hard": {"pods": "0"}, "used": {"pods": "0"}},
+    }
+    scene.agent.admissions["a"].upsert_quota(quota)
+    scene.bound(pod("P"))
+    scene.agent.accounting.prepare("a")
+    assert scene.agent.reservations.stage("P") is None
+    quota["status"]["hard"] = {"pods": "5"}
+    scene.agent.admissions["a"].upsert_quota(quota)
+    scene.lower("P")
+    assert not await scene.passes(pod("R"))
+    assert scene.reserved("P") == "x"
