@@ -102,7 +102,12 @@ class FitAgent(Agent):
             context.recorder,
         )
         self.attempts = Attempts(
-            context.upper, self.reservations, self.accounting.nominated, self._deleted_pending
+            context.upper,
+            self.reservations,
+            self.accounting.nominated,
+            self._deleted_pending,
+            self._is_pending,
+            self._is_bound,
         )
         grow = self._judge.grow if any(self.futures.values()) else None
         planner = Planner(self.judge, self.reservations, self.indexes, self._settings.score, grow)
@@ -347,8 +352,15 @@ class FitAgent(Agent):
     def _gone(self, uid: str) -> None:
         self.accounting.pod_gone(uid)
 
+    def _is_pending(self, key: str, uid: str) -> bool:
+        return self.groups.members.pending.has(key, uid)
+
+    def _is_bound(self, uid: str) -> bool:
+        return self._bound_pods.get(uid) is not None
+
     def _deleted_pending(self, uid: str) -> None:
         self.groups.held.deleted(uid)
+        self.groups.members.candidates.pop(uid, None)
         self.judged.pop(uid, None)
 
     def _lower_changed(self, cluster: str, uid: str, key: str, lower: LowerPod | None) -> None:

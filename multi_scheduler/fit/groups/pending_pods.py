@@ -45,11 +45,16 @@ class PendingPods:
         """Wait until the cache contains a pod (``key``: namespace/name), and therefore all pods that were created before it."""
         try:
             async with asyncio.timeout(seconds):
-                while (pod := self.informer.store.get(key)) is None or pod.uid != uid:
+                while not self.has(key, uid):
                     self._added.clear()
                     await self._added.wait()
         except TimeoutError:
             return
+
+    def has(self, key: str, uid: str) -> bool:
+        """Report whether the cache contains a pod, given its namespace/name and its UID."""
+        pod = self.informer.store.get(key)
+        return pod is not None and pod.uid == uid
 
     def groups(self) -> Collection[str]:
         """Return the keys of all groups with pending members."""

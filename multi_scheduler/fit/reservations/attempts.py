@@ -18,15 +18,16 @@ from controller_runtime import log, resources
 from controller_runtime.api.pod.conditions import condition
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, from_dict
 from multi_scheduler.fit.reservations.reservations import ATTEMPT_SECONDS, SILENT_SECONDS, Reservations, Stage
 
 NOMINATED = "nominatedNodeName"
 FAILURE = "failure"
 """Field of a cached pod's status with the digest of the last failure."""
 _PATIENCE = 0.5
-"""Seconds for which the watch of bound pods may report a pod that is no longer pending, before it is read."""
-_RETRY = 2.0
+"""Seconds for which the watches may report a pod that none of them knows, before it is read."""
+_AGAIN = 5.0
+"""Seconds after which such a pod is read again."""
 
 
 def failure(status: Mapping[str, Any] | None) -> str:
@@ -48,12 +49,16 @@ class Attempts:
     """Called with a pending pod and its nominated node, if no room is reserved for the pod there; empty: it has none."""
     gone: Callable[[str], None]
     """Called with the UID of a deleted pod; its reservation is released already."""
+    is_pending: Callable[[str, str], bool]
+    """Returns whether the watch of pending pods has reported a pod, given its namespace/name and its UID."""
+    is_bound: Callable[[str], bool]
+    """Returns whether the watch of bound pods has reported a pod, given its UID."""
     _asked: dict[str, str] = field(default_factory=dict)
     """By UID of a pod that was filtered: its last failure at that time."""
     _failed: dict[str, str] = field(default_factory=dict)
     """By UID: the failure of an attempt that had passed the filter."""
-    _left: dict[str, Object] = field(default_factory=dict)
-    """By UID: pods that are no longer pending, and not known to be bound or deleted."""
+    _left: dict[str, tuple[Object, float]] = field(default_factory=dict)
+    """By UID: pods with reservations that no watch contains, and when they are read."""
 
     def __post_init__(self) -> None:
         self._has_left = asyncio.Event()
@@ -61,8 +66,11 @@ class Attempts:
 
     def begin(self, pod: Mapping[str, Any]) -> float:
         """Note a filter call that passes; return for how many seconds its attempt can go on."""
-        uid, last = pod["metadata"].get("uid", ""), failure(pod.get("status"))
+        known = from_dict({"metadata": pod["metadata"]})
+        uid, last = known.uid, failure(pod.get("status"))
         self._asked[uid] = last
+        if not self.is_pending(known.key, uid):
+            self._leave(known)  # it may have been deleted while the call waited
         return SILENT_SECONDS if last and self._failed.get(uid) == last else ATTEMPT_SECONDS
 
     def changed(self, pod: Object) -> None:
@@ -83,9 +91,8 @@ class Attempts:
         """Handle a pod that is no longer pending: it is bound or deleted."""
         self._forget(pod.uid)
         self.nominated(pod, "")
-        if self.reservations.stage(pod.uid) in {Stage.TENTATIVE, Stage.NOMINATED}:
-            self._left[pod.uid] = pod
-            self._has_left.set()
+        if self.reservations.stage(pod.uid) is not None and not self.is_bound(pod.uid):
+            self._leave(pod)
 
     def bound(self, uid: str) -> None:
         """Note that a pod is bound."""
@@ -93,22 +100,38 @@ class Attempts:
         self._forget(uid)
 
     async def run(self) -> None:
-        """Release the reservations of deleted pods until cancelled. Each pod is read once, if it is not reported as bound."""
+        """Release the reservations of deleted pods until cancelled.
+
+        Pods that no watch contains are read until one reports them, because a watch that restarts with a list does not
+        report pods that were bound and deleted meanwhile.
+        """
         while True:
             await self._has_left.wait()
-            self._has_left.clear()
             await asyncio.sleep(_PATIENCE)
-            for uid, pod in list(self._left.items()):
-                try:
-                    is_gone = await self._is_gone(pod)
-                except (ApiError, ConfigError) as error:
-                    self._log.warning("cannot read whether a pod was deleted", pod=pod.key, error=str(error))
-                    await asyncio.sleep(_RETRY)
-                    self._has_left.set()
-                    continue
-                if self._left.pop(uid, None) is not None and is_gone:
-                    self.reservations.release(uid)
-                    self.gone(uid)
+            for uid, (pod, due) in list(self._left.items()):
+                if self.reservations.stage(uid) is None:
+                    self._left.pop(uid, None)
+                elif due <= _now():
+                    await self._read(pod)
+            if not self._left:
+                self._has_left.clear()
+
+    def _leave(self, pod: Object) -> None:
+        self._left[pod.uid] = pod, _now() + _PATIENCE
+        self._has_left.set()
+
+    async def _read(self, pod: Object) -> None:
+        """Release the reservation of a pod if it was deleted; otherwise it is read again."""
+        self._left[pod.uid] = pod, _now() + _AGAIN
+        try:
+            is_gone = await self._is_gone(pod)
+        except (ApiError, ConfigError) as error:
+            self._log.warning("cannot read whether a pod was deleted", pod=pod.key, error=str(error))
+            return
+        if is_gone and self._left.pop(pod.uid, None) is not None:
+            self._forget(pod.uid)
+            self.reservations.release(pod.uid)
+            self.gone(pod.uid)
 
     def _forget(self, uid: str) -> None:
         self._asked.pop(uid, None)
@@ -119,3 +142,7 @@ class Attempts:
             resources.PODS, namespace=pod.namespace, field_selector=f"metadata.name={pod.name}"
         )
         return all(one.uid != pod.uid for one in found.items)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

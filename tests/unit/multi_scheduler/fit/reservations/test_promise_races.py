@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from multi_scheduler.fit.reservations.reservations import Stage
-from tests.unit.multi_scheduler.fit.reservations.scene import Scene, pod
+from tests.unit.multi_scheduler.fit.reservations.scene import Scene, failed, pod
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -77,3 +78,37 @@ async def test_lower_pod_of_a_refused_pod_appears():
     scene.lower("P")
     assert not await scene.passes(pod("R"))
     assert scene.reserved("P") == "x"
+
+
+async def test_pod_is_deleted_while_its_filter_call_waits():
+    """Q would hold its room for 15 minutes."""
+    scene = Scene("x")
+    following = asyncio.create_task(scene.agent.attempts.run())
+    scene.pending(pod("P"))
+    scene.pending(pod("Q"))
+    assert await scene.passes(pod("P"))
+    asking = asyncio.ensure_future(scene.passes(pod("Q")))
+    await asyncio.sleep(0.1)
+    scene.pending(pod("Q"), "DELETED")
+    scene.pending(pod("P", **failed("a plug-in failed")), "MODIFIED")
+    await asking
+    await asyncio.sleep(5)
+    assert await scene.passes(pod("R"))
+    following.cancel()
+
+
+async def test_bound_pod_is_deleted_while_no_watch_reports_it():
+    """The watch of bound pods restarts with a list that no longer contains P."""
+    scene = Scene("x", binds=True)
+    following = asyncio.create_task(scene.agent.attempts.run())
+    scene.pending(pod("P"))
+    assert await scene.passes(pod("P"))
+    assert await scene.extender.bind("shop", "P", "P", "vn-1") == ""
+    scene.exists = [pod("P", node="vn-1")]
+    scene.pending(pod("P"), "DELETED")
+    await asyncio.sleep(60)
+    assert not await scene.passes(pod("R"))
+    scene.exists = []
+    await asyncio.sleep(60)
+    assert await scene.passes(pod("R"))
+    following.cancel()
