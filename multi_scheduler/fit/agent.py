@@ -284,9 +284,12 @@ class FitAgent(Agent):
         return {**domain, **(dict.fromkeys(_NODE_ANNOTATIONS[mode], chosen) if chosen else {})}
 
     def bars_binding(self, uid: str, node: str) -> str:
-        """Return that a pod's room is no longer reserved, for example after a restart; empty: the pod may be bound."""
+        """Return that a pod's room is no longer reserved, for example after a restart; empty: the pod may be bound.
+
+        The pod's room on other virtual nodes is released, because the scheduler has chosen this one.
+        """
         virtual, pod = self._node(node), self._bound_pods.get(uid)
-        if virtual is None or virtual.cluster not in self.feeds or self.reservations.has_room(uid, node):
+        if virtual is None or virtual.cluster not in self.feeds or self.reservations.choose(uid, node):
             return ""
         if pod is not None and node_of(pod) == node:
             return ""  # the scheduler has lost the answer to the binding

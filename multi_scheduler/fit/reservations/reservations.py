@@ -209,6 +209,14 @@ class Reservations:
             self._forget(uid)
         self._note()
 
+    def choose(self, uid: str, node: str) -> bool:
+        """Release the pod's places except that on the chosen node; return whether room is still reserved there."""
+        if (option := self._option(uid, node)) is None:
+            return False
+        self.narrow(uid, {node})
+        self.settle(option.cluster)
+        return bool(option.entry.node)
+
     def bind(self, uid: str, node: str) -> bool:
         """Note that the upper pod was bound to a node; return whether it had a reservation there."""
         held = self._held.get(uid)
@@ -219,7 +227,9 @@ class Reservations:
             self._drop(uid, [other for other in held.on if other != node])
             self._set_stage(uid, held, Stage.BOUND)
             option = held.on[node]
-            if not option.is_future and not option.entry.node:
+            if not option.entry.node:
+                self.settle(option.cluster)  # the pod's other places in the cluster may have taken the room
+            if not option.entry.node:
                 self.lost(uid, node)
             self._note()
         return True
@@ -351,11 +361,6 @@ class Reservations:
         """Return the lower node that is reserved for a pod behind a virtual node; empty: none, or not added yet."""
         option = self._option(uid, node)
         return option.entry.node if option is not None and not option.is_future else ""
-
-    def has_room(self, uid: str, node: str) -> bool:
-        """Report whether room is reserved for a pod behind a virtual node, on an existing or on a future node."""
-        option = self._option(uid, node)
-        return option is not None and bool(option.entry.node)
 
     def waiting(self, uid: str, node: str) -> Demand | None:
         """Return the requirements of a pod whose reservation behind a virtual node has no room; None: it has room."""

@@ -112,3 +112,24 @@ async def test_bound_pod_is_deleted_while_no_watch_reports_it():
     await asyncio.sleep(60)
     assert await scene.passes(pod("R"))
     following.cancel()
+
+
+async def test_room_is_lost_just_before_the_binding():
+    scene = Scene("x", binds=True)
+    assert await scene.passes(pod("P"))
+    scene.index.remove_node("x")
+    assert "no room is reserved" in await scene.extender.bind("shop", "P", "P", "vn-1")
+
+
+@pytest.mark.parametrize("binds", [False, True])
+async def test_places_of_one_pod_on_one_lower_node_do_not_displace_each_other(binds):
+    """Two virtual nodes represent the cluster, and the pod uses only one of them."""
+    scene = Scene("x", binds=binds)
+    assert await scene.passes(pod("P"), "vn-1", "vn-2")
+    scene.node("x", 5)
+    scene.agent.sweep()
+    node = "vn-1" if scene.reserved("P", "vn-2") else "vn-2"
+    if binds:
+        assert await scene.extender.bind("shop", "P", "P", node) == ""
+    scene.bound(pod("P"), node)
+    assert (scene.reserved("P", node), scene.events) == ("x", [])
