@@ -66,7 +66,7 @@ class GroupEviction:
 
         def release() -> None:
             for uid in planned:
-                self.reservations.release(uid)
+                self.reservations.leave_group(uid)
 
         lower = [one for one in candidates if one.priority < -ready.rank[0]]
         index = self.indexes[node.cluster]

@@ -84,8 +84,7 @@ class GroupFilter:
 
     def __post_init__(self) -> None:
         self._reservations, self._indexes = self.planner.reservations, self.planner.indexes
-        release = self._reservations.release
-        self.held = HeldGroups(release, self._reservations.leave_group, self._started, _now)
+        self.held = HeldGroups(self._reservations.leave_group, self._started, _now)
         self.members = Members(
             self.upper, self._indexes, self.index_keys, self.bound_pods, self.held, self.attempts
         )
@@ -207,7 +206,8 @@ class GroupFilter:
             self.held.drop(group.key)
             return None
         seconds = self.attempts.begin(pod)
-        self._reservations.reserve(uid, found.places, seconds=seconds, is_of_group=True)
+        priority = pod["spec"].get("priority") or 0
+        self._reservations.reserve(uid, found.places, priority=priority, seconds=seconds, is_of_group=True)
         self.held.passed(uid)
         text = f"room for pod group {group} is reserved on {node.name}"
         others = {one.name: text for one in nodes if one.name != node.name}
@@ -298,7 +298,7 @@ class GroupFilter:
             if isinstance(planned, Shortfall):
                 return False
             for uid in planned:
-                self._reservations.release(uid)
+                self._reservations.leave_group(uid)
         return True
 
 

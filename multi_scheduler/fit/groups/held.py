@@ -28,10 +28,8 @@ class _Held:
 class HeldGroups:
     """The groups with reservations."""
 
-    release: Callable[[str], None]
-    """Releases the reservation of a pod, by UID."""
     leave: Callable[[str], None]
-    """Called instead of ``release`` if the reservations of the pod's group expire, because the pod may be being bound."""
+    """Called with the UID of a pod that loses its group's reservation: releases it unless the pod is being bound."""
     started: Callable[[str], None]
     """Called with the key of a group when all its reservations are used."""
     clock: Callable[[], float]
@@ -91,25 +89,21 @@ class HeldGroups:
         self._forget(uid)
 
     def drop(self, key: str) -> None:
-        """Release all reservations of a group."""
-        self._end(key, self.release)
+        """Release all reservations of a group, except of members that are being bound."""
+        held = self._held.get(key)
+        for uid in list(held.nodes) if held is not None else ():
+            self._forget(uid)
+            self.leave(uid)
 
     def expire(self) -> None:
         """Release reservations of groups without progress."""
         now = self.clock()
         for key in [key for key, held in self._held.items() if held.deadline <= now]:
-            self._end(key, self.leave)
+            self.drop(key)
             times = self._expiries.pop(key, (0, 0.0))[0]
             self._expiries[key] = times + 1, now + _PENALTIES[min(times, len(_PENALTIES) - 1)]
         for key in list(self._expiries)[: max(0, len(self._expiries) - _REMEMBERED)]:
             del self._expiries[key]
-
-    def _end(self, key: str, end: Callable[[str], None]) -> None:
-        held = self._held.get(key)
-        for uid in list(held.nodes) if held is not None else ():
-            self._forget(uid)
-            end(uid)
-        self._held.pop(key, None)
 
     def barred_for(self, key: str) -> float:
         """Return the seconds during which a group may not reserve room, because its reservations expired unused."""

@@ -142,6 +142,8 @@ class Planner:
     ) -> dict[str, VirtualNode] | Shortfall:
         """Reserve room for as many members as possible; for none if fewer than ``ready.needed`` have room.
 
+        Members that are being bound keep their room, and count as members with room.
+
         The time is limited by namespace, because a tenant decides about the size of groups.
 
         Args:
@@ -188,12 +190,13 @@ class Planner:
         )
         if not members or not found:
             return lacking
+        needed = ready.needed - sum(bool(self.reservations.attempted_on(uid)) for uid, _pod in members)
         for option in found:
-            if option.most < ready.needed:
+            if option.most < needed:
                 lacking.note(option, option.most, _too_small(ready, option, option.most))
                 lacking.is_resolvable = True
         # If all are too small, trying the largest one gives the reason.
-        large = [option for option in found if option.most >= ready.needed] or [
+        large = [option for option in found if option.most >= needed] or [
             max(found, key=lambda option: option.most)
         ]
         for option in sorted(large, key=lambda one: -self._score(members[0][1], one.nodes)):
@@ -219,6 +222,10 @@ class Planner:
                 if missing > len(members) - number or (missing <= 0 and self._is_late()):
                     break
                 self._check_time()
+                if attempted := self.reservations.attempted_on(uid):
+                    if node := next((one for one in option.nodes if one.name in attempted), None):
+                        placed[uid] = node
+                    continue
                 allowed = candidates.get(uid)
                 nodes = [node for node in option.nodes if allowed is None or node.name in allowed]
                 found = self.judge(pod, nodes)
@@ -228,14 +235,17 @@ class Planner:
                 fitting = [node for node in nodes if node.name in found.places]
                 node = max(fitting, key=lambda one: self._value(one, found))
                 place = {node.name: found.places[node.name]}
-                self.reservations.reserve(uid, place, seconds=math.inf, is_of_group=True)
+                priority = pod["spec"].get("priority") or 0
+                self.reservations.reserve(uid, place, priority=priority, seconds=math.inf, is_of_group=True)
                 placed[uid] = node
         finally:
             # Release even after an error that a pod's content causes.
             if len(placed) < ready.needed:
                 for uid in placed:
-                    self.reservations.release(uid)
+                    self.reservations.leave_group(uid)
         if len(placed) >= ready.needed:
+            for uid in placed:
+                self.reservations.join_group(uid)
             return placed
         reason = next(iter([*why.resolvable.values(), *why.unresolvable.values()]), "")
         text = _too_small(ready, option, len(placed))

@@ -302,6 +302,20 @@ class Reservations:
         self.release(uid)
         return True
 
+    def attempted_on(self, uid: str) -> Collection[str]:
+        """Return the virtual nodes with room for a pod that is being bound, while no group keeps this room."""
+        held = self._held.get(uid)
+        if held is None or held.stage is not Stage.TENTATIVE or held.is_of_group:
+            return ()
+        return held.on.keys()
+
+    def join_group(self, uid: str) -> None:
+        """Note that a pod's group keeps its reservation, as with ``is_of_group``."""
+        held = self._held[uid]
+        held.is_of_group = True
+        for option in held.on.values():
+            self._tentative[option.cluster].discard(uid)
+
     def leave_group(self, uid: str) -> None:
         """Note that a pod's group no longer keeps its room: only an attempt that goes on still needs it."""
         held = self._held.get(uid)

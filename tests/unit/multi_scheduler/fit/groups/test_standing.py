@@ -82,9 +82,7 @@ class _Holding:
         self.now = 0.0
         self.released: list[str] = []
         self.started: list[str] = []
-        self.held = HeldGroups(
-            self.released.append, self.released.append, started=self.started.append, clock=lambda: self.now
-        )
+        self.held = HeldGroups(self.released.append, started=self.started.append, clock=lambda: self.now)
         self.held.hold("g", {"a": NODE, "b": NODE})
 
     def after(self, seconds: float) -> list[str]:

@@ -133,3 +133,47 @@ async def test_places_of_one_pod_on_one_lower_node_do_not_displace_each_other(bi
         assert await scene.extender.bind("shop", "P", "P", node) == ""
     scene.bound(pod("P"), node)
     assert (scene.reserved("P", node), scene.events) == ("x", [])
+
+
+def _member(uid: str, cpu: str = "4") -> dict[str, Any]:
+    """Return a pod of a group of two."""
+    found = pod(uid, cpu)
+    found["metadata"]["annotations"] = {
+        "virtual-node.io/pod-group": "g",
+        "virtual-node.io/min-members": "2",
+    }
+    return found
+
+
+async def test_group_is_planned_again_while_a_member_is_held():
+    """A is being bound, and B is replaced by a pod that fits nowhere: A keeps its room."""
+    scene = Scene("x", "y")
+    following = asyncio.create_task(scene.agent.attempts.run())
+    for member in (_member("A"), _member("B")):
+        scene.pending(member)
+    assert await scene.passes(_member("A"))
+    scene.pending(_member("B"), "DELETED")
+    await asyncio.sleep(2)
+    scene.pending(_member("C", "8"))
+    assert not await scene.passes(_member("C", "8"))
+    for uid in ("R", "S"):
+        scene.pending(pod(uid))
+    assert [await scene.passes(pod(uid)) for uid in ("R", "S")] == [True, False]
+    following.cancel()
+
+
+async def test_member_that_is_being_bound_counts_for_its_group():
+    """A is being bound when B is replaced by C: C gets the other room, and A keeps its own."""
+    scene = Scene("x", "y", "z")
+    following = asyncio.create_task(scene.agent.attempts.run())
+    for member in (_member("A"), _member("B")):
+        scene.pending(member)
+    assert await scene.passes(_member("A"))
+    before = scene.reserved("A")
+    scene.pending(_member("B"), "DELETED")
+    await asyncio.sleep(2)
+    scene.pending(_member("C"))
+    assert await scene.passes(_member("C"))
+    assert scene.reserved("A") == before
+    assert scene.agent.groups.held.node("A") is not None
+    following.cancel()
