@@ -70,14 +70,15 @@ class Judge:
         demands: dict[Any, Demand] = {}
         text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
         differs = bool(claim_names(pod)) or cluster_selector.UPPER_TERMS in text
-        work = Work() if moves_others else None
         for node in nodes:
             try:
-                self._judge_node(pod, node, found, demands, work, differs=differs)
+                self._judge_node(pod, node, found, demands, differs=differs)
             except TooManyRequirementsError as error:
                 found.unresolvable[node.name] = str(error)
             except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
                 found.unresolvable[node.name] = malformed.note(node.cluster, error)
+        if moves_others:
+            self._move_others(nodes, found)
         return found
 
     def _judge_node(
@@ -86,7 +87,6 @@ class Judge:
         node: VirtualNode,
         found: Judgement,
         demands: dict[Any, Demand],
-        work: Work | None,
         *,
         differs: bool,
     ) -> None:
@@ -121,24 +121,41 @@ class Judge:
         if slots := index.feasible(wanted, rejections):
             predicted = found.judged[node.name] = predict(index, wanted, slots, self.settings.lower)
             found.places[node.name] = _place(node, wanted, predicted.place.node, gated)
-        elif (moves := self._make_room(node.cluster, wanted, work)) is not None:
-            lower = moves.pop(_NEW)
-            found.judged[node.name] = Prediction(placed_on(lower, wanted), 0.0, [lower], wanted)
-            found.places[node.name] = replace(_place(node, wanted, lower, gated), moves=moves)
         else:
             sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), rejections)}"
             rejected = found.resolvable if reasons.is_resolvable(rejections) else found.unresolvable
             rejected[node.name] = sentence
             found.retryable.append((node.cluster, wanted))
             found.lacking[node.name] = wanted, gated
-            if work is not None and work.is_spent:
-                found.unknown.add(node.name)
 
-    def _make_room(self, cluster: str, wanted: Demand, work: Work | None) -> dict[str, str] | None:
-        """Return lower nodes by key for a pod (``_NEW``) and for reservations that make way for it; None: no arrangement."""
-        if work is None or work.is_spent:
-            return None
-        return placing.make_room(self.indexes[cluster], Entry(_NEW, wanted), self.entries(cluster), work)
+    def _move_others(self, nodes: Sequence[VirtualNode], found: Judgement) -> None:
+        """Let other reservations make way for the pod where it lacks room.
+
+        Two arrangements in one cluster would not know of each other, and neither would one know of a place that the pod
+        already has there. So the pod gets at most one place in such a cluster.
+        """
+        work = Work()
+        for node in nodes:
+            if node.name not in found.lacking or node.cluster in {
+                one.cluster for one in found.places.values()
+            }:
+                continue
+            wanted, gated = found.lacking[node.name]
+            index, entry = self.indexes[node.cluster], Entry(_NEW, wanted)
+            try:
+                moves = placing.make_room(index, entry, self.entries(node.cluster), work)
+            except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
+                found.resolvable.pop(node.name, None)
+                found.unresolvable[node.name] = malformed.note(node.cluster, error)
+                continue
+            if moves is not None:
+                lower = moves.pop(_NEW)
+                found.judged[node.name] = Prediction(placed_on(lower, wanted), 0.0, [lower], wanted)
+                found.places[node.name] = replace(_place(node, wanted, lower, gated), moves=moves)
+                for rejected in (found.resolvable, found.unresolvable, found.lacking):
+                    rejected.pop(node.name, None)
+            elif work.is_spent:
+                found.unknown.add(node.name)
 
     def grow(self, nodes: Sequence[VirtualNode], found: Judgement) -> None:
         """Add to a result without places the best node that a lower cluster may add, and reasons where no new node helps."""

@@ -6,6 +6,7 @@ Nodes x and y have four cores, and the pods P, Q and R need four.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -47,15 +48,26 @@ def failed(message: str) -> dict[str, Any]:
 
 
 class Scene:
-    """A lower cluster behind two virtual nodes, and an extender that has read everything."""
+    """A lower cluster behind two virtual nodes, and an extender that has read everything.
 
-    def __init__(self, *nodes: str, binds: bool = False) -> None:
+    Args:
+        nodes: names of the lower nodes.
+        binds: whether the extender binds pods.
+        pools: pool labels by further virtual nodes.
+    """
+
+    def __init__(
+        self, *nodes: str, binds: bool = False, pools: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
         self.exists: list[dict[str, Any]] = []
         """Upper pods that the API server returns when a pod is read."""
         listed = AsyncMock(side_effect=self._list)
         self.created = AsyncMock()
         fake: Any = SimpleNamespace(cluster="test", list=listed, create=self.created)
-        virtual = {name: VirtualNode(name, "a", {}, {}) for name in ("vn-1", "vn-2")}
+        virtual = {
+            name: VirtualNode(name, "a", {}, pool)
+            for name, pool in {"vn-1": {}, "vn-2": {}, **(pools or {})}.items()
+        }
         self.events: list[tuple[str, str]] = []
         recorder: Any = SimpleNamespace(
             event=lambda pod, _kind, reason, _text: self.events.append((pod.uid, reason))
@@ -88,10 +100,10 @@ class Scene:
             items=[from_dict(one) for one in self.exists if one["metadata"]["name"] == name]
         )
 
-    def node(self, name: str, cpu: int = 4, **spec: Any) -> None:
+    def node(self, name: str, cpu: int = 4, *, labels: Mapping[str, str] | None = None, **spec: Any) -> None:
         """Add or change a lower node."""
         body = {
-            "metadata": {"name": name},
+            "metadata": {"name": name, "labels": dict(labels or {})},
             "spec": spec,
             "status": {"allocatable": {"cpu": str(cpu), "pods": "9999"}},
         }

@@ -177,3 +177,18 @@ async def test_member_that_is_being_bound_counts_for_its_group():
     assert scene.reserved("A") == before
     assert scene.agent.groups.held.node("A") is not None
     following.cancel()
+
+
+async def test_pod_moves_others_for_one_virtual_node_of_a_cluster_only():
+    """P of pool 1 needs Q to move to y, and P of pool 2 needs R to move there: y has room for one of them."""
+    scene = Scene("y", pools={"vn-p1": {"pool": "1"}, "vn-p2": {"pool": "2"}})
+    scene.node("y", 0)
+    for number in "12":
+        scene.node(f"x{number}", labels={"pool": number})
+    for uid in ("Q", "R"):
+        assert await scene.passes(pod(uid, "2"))
+    assert {scene.reserved("Q"), scene.reserved("R")} == {"x1", "x2"}
+    scene.node("y", 2)
+    assert await scene.passes(pod("P"), "vn-p1", "vn-p2")
+    free = scene.index.free("cpu")
+    assert all(count >= 0 for count in free), free
