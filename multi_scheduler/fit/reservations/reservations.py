@@ -173,7 +173,7 @@ class Reservations:
                 _key(uid, node), place.wanted, held.rank(), place.node, place.preferred, place.awaits
             )
             held.on[node] = _Option(place.cluster, entry, place.is_future, place.can_prefer)
-            self._put(held.on[node], place)
+            self._put(held.on[node], place, priority)
             if stage is Stage.TENTATIVE and not is_of_group:
                 self._tentative[place.cluster].add(uid)
             if place.charge is not None:
@@ -183,7 +183,7 @@ class Reservations:
             self._nominated.add(uid)
         self.changes += 1
 
-    def _put(self, option: _Option, place: Place) -> None:
+    def _put(self, option: _Option, place: Place, priority: int) -> None:
         cluster, entry = option.cluster, option.entry
         if option.is_future:
             self.futures[cluster].place(entry.key, placed_on(entry.node, entry.wanted))
@@ -192,12 +192,21 @@ class Reservations:
         if place.moves:
             placing.apply(index, entries.values(), place.moves)
         entries[entry.key] = entry
+        self._displace_nominated(cluster, {entry.node, *place.moves.values()} - {""}, priority)
         if entry.node:
             index.place(entry.key, placed_on(entry.node, entry.wanted))
-            if self._nominated:
-                index.touched.add(entry.node)  # a nominated pod of lower priority may have lost its room
         else:
             self._unsettled.add(cluster)
+
+    def _displace_nominated(self, cluster: str, nodes: Collection[str], priority: int) -> None:
+        """Take the room of nominated pods of lower priority on these lower nodes; ``settle`` places them again."""
+        for uid in self._nominated:
+            held = self._held[uid]
+            for option in held.on.values():
+                if held.priority < priority and option.cluster == cluster and option.entry.node in nodes:
+                    self.indexes[cluster].remove(option.entry.key)
+                    option.entry.node = ""
+                    self._unsettled.add(cluster)
 
     def narrow(self, uid: str, nodes: Collection[str]) -> None:
         """Release the pod's places except those on these nodes."""

@@ -192,3 +192,30 @@ async def test_pod_moves_others_for_one_virtual_node_of_a_cluster_only():
     assert await scene.passes(pod("P"), "vn-p1", "vn-p2")
     free = scene.index.free("cpu")
     assert all(count >= 0 for count in free), free
+
+
+async def test_pod_of_higher_priority_keeps_the_room_of_a_nominated_pod():
+    scene = Scene("x")
+    scene.pending(pod("N", nominatedNodeName="vn-1"))
+    scene.agent.sweep()
+    assert scene.agent.reservations.stage("N") is Stage.NOMINATED
+    assert await scene.passes(pod("H", priority=9))
+    scene.agent.sweep()
+    assert (scene.reserved("N"), scene.reserved("H")) == ("", "x")
+    scene.agent.reservations.release("H")
+    scene.agent.sweep()
+    assert scene.reserved("N") == "x"
+
+
+async def test_reservation_that_moves_displaces_the_nominated_pod_of_lower_priority():
+    """H takes the room that is reserved for N on x, and Q moves to N's room on y."""
+    scene = Scene("x")
+    scene.pending(pod("N", nominatedNodeName="vn-1"))
+    scene.agent.sweep()
+    assert scene.agent.reservations.stage("N") is Stage.NOMINATED
+    scene.node("y", 6)
+    assert await scene.passes(pod("Q", "2"))
+    assert (scene.reserved("N"), scene.reserved("Q")) == ("x", "y")
+    assert await scene.passes(pod("H", "6", priority=9))
+    scene.agent.sweep()
+    assert (scene.reserved("N"), scene.reserved("Q"), scene.reserved("H")) == ("", "x", "y")
