@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed, placed_on
-from multi_scheduler.fit.cluster.pod_requirements import Demand
+from multi_scheduler.fit.cluster.pod_requirements import Demand, Term
 from multi_scheduler.fit.cluster.scoring import Lower, predict
 from multi_scheduler.fit.reservations.preemption import without
 
@@ -46,7 +46,7 @@ class Entry:
 
     @property
     def is_movable(self) -> bool:
-        """Report whether the reservation may get another node to make room.
+        """Report whether the reservation may get another node to make room, unless a reservation with affinity follows it.
 
         A pod with affinity is not moved, because the pods that it follows may be reservations, too.
         """
@@ -123,9 +123,9 @@ def _rehouse(
     index: ClusterIndex, homeless: Sequence[Entry], entries: Collection[Entry], lower: Lower, work: Work
 ) -> None:
     """Give reservations without a node a node, in the order of their rank, if there is one."""
-    hopeless: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
+    hopeless: set[object] = set()
     for entry in homeless:
-        kind = entry.wanted.key, tuple(sorted(entry.wanted.requests.items()))
+        kind = _kind(entry)
         if entry.is_plain and kind in hopeless:
             continue
         if node := best_node(index, entry, lower):
@@ -159,7 +159,20 @@ def make_room(
 
     None: there is no such arrangement, or none within the limit of work.
     """
-    movable = [other for other in others if other.is_movable and index.placed(other.key) is not None]
+    placed = [other for other in others if index.placed(other.key) is not None]
+    followed: dict[str, list[Term]] = {}
+    for other in placed:
+        if other.wanted.affinity:
+            followed.setdefault(other.node, []).extend(other.wanted.affinity)
+    movable = [
+        other
+        for other in placed
+        if other.is_movable
+        and not any(
+            term.covers(other.wanted.namespace) and term.matches(other.wanted.labels)
+            for term in followed.get(other.node, ())
+        )
+    ]
     if not movable or entry.wanted.affinity or entry.awaits:
         return None
     helpful = _helpful_nodes(index, entry.wanted, movable)
@@ -211,19 +224,16 @@ class _Search:
     """Kinds of the placed entries by node."""
 
     def __post_init__(self) -> None:
-        kinds: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
+        kinds: dict[object, int] = {}
+        # Pods with other ports, labels or affinity are not the same, even if they request the same.
+        are_plain = all(entry.is_plain for entry in self.entries) and not self.index.has_anti_affinity
         self._kinds = [
-            kinds.setdefault((one.wanted.key, tuple(sorted(one.wanted.requests.items()))), len(kinds))
-            for one in self.entries
+            kinds.setdefault(_kind(entry) if are_plain else entry.key, len(kinds)) for entry in self.entries
         ]
         demands = {entry.wanted.key: entry.wanted for entry in self.entries}
         self._admitted = [set(self.index.admitted(wanted.key, wanted.spec)) for wanted in demands.values()]
         self._resources = sorted({name for entry in self.entries for name in entry.wanted.requests})
-        self._is_plain = (
-            all(entry.is_plain for entry in self.entries)
-            and not self.index.has_anti_affinity
-            and self.index.devices.keys().isdisjoint(self._resources)
-        )
+        self._is_plain = are_plain and self.index.devices.keys().isdisjoint(self._resources)
         self._classes: dict[int, object] = {}
 
     def run(self, position: int = 0) -> bool:
@@ -292,6 +302,11 @@ class _Search:
             if kinds and (slot := self.index.slot(name)) is not None
         ]
         return tuple(sorted(placed, key=repr))
+
+
+def _kind(entry: Entry) -> object:
+    """Return a value that is equal for reservations that need the same, if they are plain."""
+    return entry.wanted.key, tuple(sorted(entry.wanted.requests.items()))
 
 
 def _rank(entry: Entry) -> tuple[int, int, int]:
