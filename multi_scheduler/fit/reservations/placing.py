@@ -43,6 +43,10 @@ class Entry:
     """The lower node that the lower pod prefers; empty: the lower scheduler is free to choose."""
     awaits: frozenset[str] = frozenset()
     """Index keys of pods that are being evicted to make this room, so they count as gone for this reservation."""
+    waits: bool = False
+    """Whether no node had room at the last placing, so that only nodes that changed later can have room."""
+    is_skipped: bool = False
+    """Whether the last placing ended before this reservation because of the limit of work."""
 
     @property
     def is_movable(self) -> bool:
@@ -85,7 +89,8 @@ def settle(
     """Place all reservations of a cluster, by key, on its present nodes; return those that lost their room.
 
     Afterwards, ``Entry.node`` and the index agree, and ``index.touched`` is empty. Reservations without room get a node as
-    soon as there is one.
+    soon as there is one. A tenant can make thousands of them, so past the limit of work the rest is skipped, and comes
+    first next time.
     """
     touched = set(index.touched)
     index.touched.clear()
@@ -102,41 +107,73 @@ def settle(
         else:
             displaced.add(entry.key)
             entry.node = ""
-    _return_to_preferred(index, entries.values())
-    homeless = sorted((entry for entry in entries.values() if not entry.node), key=_rank)
+    touched |= _return_to_preferred(index, entries.values())
+    homeless = sorted(
+        (entry for entry in entries.values() if not entry.node),
+        key=lambda entry: (not entry.is_skipped, entry.rank),
+    )
     if homeless:
-        _rehouse(index, homeless, entries.values(), lower, work or Work())
+        _rehouse(index, homeless, entries.values(), lower, work or Work(), touched=touched)
     return [entry for entry in homeless if not entry.node and entry.key in displaced]
 
 
-def _return_to_preferred(index: ClusterIndex, entries: Collection[Entry]) -> None:
-    """Move reservations back to the nodes that their lower pods prefer and that have room again: these nodes will be used."""
+def _return_to_preferred(index: ClusterIndex, entries: Collection[Entry]) -> set[str]:
+    """Move reservations back to the nodes that their lower pods prefer and that have room again: these nodes will be used.
+
+    Returns:
+        the nodes that they leave.
+    """
+    left = set()
     away = [entry for entry in entries if entry.node and entry.preferred not in ("", entry.node)]
     for entry in sorted(away, key=_rank):
         index.remove(entry.key)
         if _fits(index, entry, entry.preferred):
+            left.add(entry.node)
             entry.node = entry.preferred
         index.place(entry.key, placed_on(entry.node, entry.wanted))
+    return left
 
 
 def _rehouse(
-    index: ClusterIndex, homeless: Sequence[Entry], entries: Collection[Entry], lower: Lower, work: Work
+    index: ClusterIndex,
+    homeless: Sequence[Entry],
+    entries: Collection[Entry],
+    lower: Lower,
+    work: Work,
+    *,
+    touched: set[str],
 ) -> None:
-    """Give reservations without a node a node, in the order of their rank, if there is one."""
+    """Give reservations without a node a node, in the given order, if there is one; ``touched``: nodes that changed."""
     hopeless: set[object] = set()
+    room = _most_free(index, touched)
     for entry in homeless:
-        kind = _kind(entry)
+        if entry.waits and not touched:
+            continue
+        entry.is_skipped = work.left <= 0
+        if entry.is_skipped:
+            entry.waits = False  # all nodes must be tried next time
+            continue
+        kind, has_waited, entry.waits = _kind(entry), entry.waits, True
         if entry.is_plain and kind in hopeless:
             continue
-        if node := best_node(index, entry, lower):
-            entry.node = node
-            index.place(entry.key, placed_on(node, entry.wanted))
-            continue
-        moved = make_room(index, entry, entries, work) if work.left > 0 else None
+        is_local = has_waited and not entry.wanted.spread and not entry.awaits
+        may_fit = not is_local or all(
+            count <= room.get(name, 0) for name, count in entry.wanted.requests.items()
+        )
+        if may_fit:
+            work.left -= len(index) + _STEP
+            if node := best_node(index, entry, lower):
+                entry.node, entry.waits = node, False
+                index.place(entry.key, placed_on(node, entry.wanted))
+                continue
+        moved = make_room(index, entry, entries, work)
         if moved is None:
             hopeless.add(kind)
             continue
+        entry.waits = False
+        touched |= {other.node for other in entries if other.node and other.key in moved}
         apply(index, entries, moved)
+        room = _most_free(index, touched)
         entry.node = moved[entry.key]
         index.place(entry.key, placed_on(entry.node, entry.wanted))
 
@@ -153,12 +190,13 @@ def best_node(index: ClusterIndex, entry: Entry, lower: Lower) -> str:
 
 
 def make_room(
-    index: ClusterIndex, entry: Entry, others: Iterable[Entry], work: Work
+    index: ClusterIndex, entry: Entry, others: Collection[Entry], work: Work
 ) -> dict[str, str] | None:
     """Return nodes by key for a pod that fits on no node, and for the movable reservations that make way for it.
 
     None: there is no such arrangement, or none within the limit of work.
     """
+    work.left -= len(others)
     placed = [other for other in others if index.placed(other.key) is not None]
     followed: dict[str, list[Term]] = {}
     for other in placed:
@@ -302,6 +340,18 @@ class _Search:
             if kinds and (slot := self.index.slot(name)) is not None
         ]
         return tuple(sorted(placed, key=repr))
+
+
+def _most_free(index: ClusterIndex, nodes: Iterable[str]) -> dict[str, int]:
+    """Return the largest free amount of each resource on any of these nodes."""
+    found: dict[str, int] = {}
+    for node in nodes:
+        known, slot = index.node(node), index.slot(node)
+        if known is None or slot is None:
+            continue
+        for resource in known.allocatable:
+            found[resource] = max(found.get(resource, 0), index.free(resource)[slot])
+    return found
 
 
 def _kind(entry: Entry) -> object:

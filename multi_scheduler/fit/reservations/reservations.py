@@ -129,7 +129,7 @@ class Reservations:
         self._tentative: dict[str, set[str]] = {cluster: set() for cluster in self.indexes}
         self._nominated: set[str] = set()
         self._unsettled: set[str] = set()
-        """Lower clusters where a reservation was released or has no room, so that another one may get room."""
+        """Lower clusters with a reservation without room that has not been placed yet."""
         self._changed = asyncio.Event()
         for admission in self.admissions.values():
             admission.recounted = self._note
@@ -190,6 +190,7 @@ class Reservations:
             return
         index, entries = self.indexes[cluster], self._entries[cluster]
         if place.moves:
+            index.touched.update(entries[key].node for key in place.moves.keys() & entries.keys())
             placing.apply(index, entries.values(), place.moves)
         entries[entry.key] = entry
         self._displace_nominated(cluster, {entry.node, *place.moves.values()} - {""}, priority)
@@ -205,8 +206,8 @@ class Reservations:
             for option in held.on.values():
                 if held.priority < priority and option.cluster == cluster and option.entry.node in nodes:
                     self.indexes[cluster].remove(option.entry.key)
+                    self.indexes[cluster].touched.add(option.entry.node)
                     option.entry.node = ""
-                    self._unsettled.add(cluster)
 
     def narrow(self, uid: str, nodes: Collection[str]) -> None:
         """Release the pod's places except those on these nodes."""
@@ -367,7 +368,10 @@ class Reservations:
         if not entries:
             index.touched.clear()
             return
-        for entry in placing.settle(index, entries, lower=self.lower):
+        lost = placing.settle(index, entries, lower=self.lower)
+        if any(entry.is_skipped for entry in entries.values()):
+            self._unsettled.add(cluster)
+        for entry in lost:
             uid, _, node = entry.key.partition("@")
             if self._held[uid].stage is Stage.BOUND:
                 self.lost(uid, node)
@@ -536,8 +540,9 @@ class Reservations:
             cluster = option.cluster
             self.indexes[cluster].remove(key)
             self.futures[cluster].remove(key)
-            if self._entries[cluster].pop(key, None) is not None:
-                self._unsettled.add(cluster)
+            entry = self._entries[cluster].pop(key, None)
+            if entry is not None and entry.node:
+                self.indexes[cluster].touched.add(entry.node)  # another reservation may get the room
             if all(other.cluster != cluster for other in held.on.values()):
                 self._tentative[cluster].discard(uid)
                 self.admissions[cluster].drop(uid)

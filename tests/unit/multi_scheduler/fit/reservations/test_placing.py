@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -166,3 +167,33 @@ def test_pod_that_another_one_follows_does_not_make_way():
     reserved = [entry("p1", {"cpu": 1, "app": "a"}, "n0"), entry("p2", {"cpu": 1, "near": "a"}, "n0")]
     assert put(index, reserved, ["n0", "n0"])
     assert make_room(index, entry("p3", {"cpu": 2}), reserved, Work()) is None
+
+
+def test_thousand_waiting_pods_cost_little_when_a_node_changes(monkeypatch):
+    """A tenant can make them with ``spec.nodeName``, each with other requests."""
+    index = index_of([{"cpu": 1, "memory": 1}] * 100)
+    for number in range(100):
+        index.place(f"user-{number}", placed_on(f"n{number}", entry("p0", {"cpu": 1}).wanted))
+    waiting = {
+        one.key: one for one in (entry(f"p{number}", {"cpu": 9000 + number}) for number in range(1000))
+    }
+    rounds = 1
+    while settle(index, waiting) or any(one.is_skipped for one in waiting.values()):
+        rounds += 1
+    assert rounds < 100
+    asked = Mock(side_effect=index.feasible)
+    monkeypatch.setattr(index, "feasible", asked)
+    index.touched.add("n0")
+    settle(index, waiting)
+    asked.assert_not_called()
+
+
+def test_reservations_past_the_limit_of_work_get_their_room_next_time():
+    index = index_of([{"cpu": 1}] * 500)
+    waiting = {one.key: one for one in (entry(f"p{number}", {"cpu": 1}) for number in range(400))}
+    settle(index, waiting)
+    assert any(one.is_skipped for one in waiting.values())
+    for _ in range(10):
+        settle(index, waiting)
+    assert all(one.node for one in waiting.values())
+    assert not any(one.is_skipped for one in waiting.values())
