@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from controller_runtime.api.names import LABEL_HOSTNAME
 from multi_scheduler.fit.cluster import limits, topology
 from multi_scheduler.fit.cluster.node_filter import Node, NodeFilter, read_node
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import Demand
+from multi_scheduler.fit.cluster.pod_terms import NamespaceLabels
 from multi_scheduler.fit.devices import DeviceColumn
 
 
@@ -258,6 +260,17 @@ class ClusterIndex:
     def slot(self, name: str) -> int | None:
         """Return the slot of a node; None: unknown."""
         return self._slots.get(name)
+
+    @property
+    def namespaces(self) -> NamespaceLabels:
+        """Return the labels of the namespaces by name. Read only."""
+        return self._namespaces
+
+    @property
+    def repels_beyond_nodes(self) -> bool:
+        """Report whether a placed pod repels other pods from a domain that may have several nodes, such as a zone."""
+        terms = (term for placed in self._with_anti_affinity.values() for term in placed.anti_affinity)
+        return any(term.topology_key != LABEL_HOSTNAME for term in terms)
 
     @property
     def has_anti_affinity(self) -> bool:

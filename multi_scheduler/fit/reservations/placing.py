@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed, placed_on
-from multi_scheduler.fit.cluster.pod_requirements import Demand, Term
+from multi_scheduler.fit.cluster.pod_requirements import Demand
+from multi_scheduler.fit.cluster.pod_terms import Term
 from multi_scheduler.fit.cluster.scoring import Lower, predict
 from multi_scheduler.fit.reservations.preemption import without
 
@@ -23,8 +24,8 @@ MOST_MOVABLE = 24
 _WORK = 60_000
 """Work of one search: each step costs the number of nodes, plus ``_STEP``. About 20 ms."""
 _STEP = 20
-_MOST_SPREAD = 50
-"""Number of reservations with spread constraints up to which all are checked after a change of any node."""
+_MOST_DISTANT = 50
+"""Number of reservations that depend on pods on other nodes up to which all are checked after a change of any node."""
 _COMPARED = ("cpu", "memory")
 
 
@@ -95,9 +96,11 @@ def settle(
     touched = set(index.touched)
     index.touched.clear()
     lifted = [entry for node in touched for key in index.on(node) if (entry := entries.get(key)) is not None]
-    spread = [entry for entry in entries.values() if entry.wanted.spread and entry.node] if touched else []
-    if len(spread) <= _MOST_SPREAD:  # pods on other nodes matter for spread constraints only
-        lifted += [entry for entry in spread if entry.node not in touched]
+    # Pods on other nodes matter for spread constraints, and if pods repel others from whole zones.
+    is_wide = index.repels_beyond_nodes
+    distant = [entry for entry in entries.values() if entry.node and (is_wide or entry.wanted.spread)]
+    if touched and len(distant) <= _MOST_DISTANT:
+        lifted += [entry for entry in distant if entry.node not in touched]
     for entry in lifted:
         index.remove(entry.key)
     displaced = set()
@@ -207,7 +210,7 @@ def make_room(
         for other in placed
         if other.is_movable
         and not any(
-            term.covers(other.wanted.namespace) and term.matches(other.wanted.labels)
+            term.covers(other.wanted.namespace, index.namespaces) and term.matches(other.wanted.labels)
             for term in followed.get(other.node, ())
         )
     ]

@@ -107,7 +107,8 @@ async def test_binding_releases_reservations_in_other_clusters():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("passes", "expected"), [(True, {"virtual-node.io/preferred-node": "a-0"}), (False, {})]
+    ("passes", "expected"),
+    [(True, {"preferred-node", "required-node"}), ("Prefer", {"preferred-node"}), (False, set())],
 )
 async def test_binding_names_reserved_lower_node(passes, expected):
     """In the request that binds the pod, so that the virtual node never sees the pod without it."""
@@ -121,7 +122,8 @@ async def test_binding_names_reserved_lower_node(passes, expected):
     upper.create = create
     await extender.filter(_asked(_pod("one"), "vn-a", "vn-b"))
     assert await extender.bind("shop", "one", "one", "vn-a") == ""
-    assert bindings[0]["metadata"]["annotations"] == expected
+    found = bindings[0]["metadata"]["annotations"]
+    assert found == {f"virtual-node.io/{name}": "a-0" for name in expected}
     assert "no room is reserved" in await extender.bind("shop", "unknown", "unknown", "vn-a")
     assert await extender.bind("shop", "unknown", "unknown", "real") == ""
     assert bindings[1]["metadata"]["annotations"] == {}

@@ -13,6 +13,7 @@ from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import NotReadyError
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.reservations.reservations import Stage
+from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, report
 from tests.unit.multi_scheduler.fit.reservations.scene import Scene, failed, pod
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -282,7 +283,7 @@ async def test_binding_without_room_is_refused():
     assert await scene.passes(pod("P"))
     assert await scene.extender.bind("shop", "P", "P", "vn-1") == ""
     annotations = scene.created.await_args_list[0].args[1]["metadata"]["annotations"]
-    assert annotations == {"virtual-node.io/preferred-node": "x"}
+    assert annotations == {"virtual-node.io/preferred-node": "x", "virtual-node.io/required-node": "x"}
 
 
 async def test_pods_of_other_sizes_make_way():
@@ -353,3 +354,28 @@ async def test_group_expires_while_a_member_is_held(fails):
     scene.agent.sweep()
     free = [await scene.passes(pod(uid)) for uid in ("R", "S")]
     assert free == [True, fails]
+
+
+async def test_pod_of_a_lower_user_repels_a_pod_from_its_zone():
+    """It lands on another node than the reserved one."""
+    scene = Scene("x")
+    for name in ("x", "y"):
+        body = {
+            "metadata": {"name": name, "labels": {"zone": "z"}},
+            "status": {"allocatable": {"cpu": "4", "pods": "9"}},
+        }
+        scene.index.upsert_node(body)
+    web = pod("P")
+    web["metadata"]["labels"] = {"app": "web"}
+    assert await scene.passes(web)
+    scene.bound(web)
+    other = {"x": "y", "y": "x"}[scene.reserved("P")]
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}, "namespaces": ["store"]}
+    native = lower_pod("", other, {"cpu": 1000}, name="native", namespace="team")
+    spec = {
+        **(native.spec or {}),
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+    }
+    report(scene.feed, native.with_fields(spec=spec, status={"phase": "Running"}))
+    scene.agent.sweep()
+    assert (scene.reserved("P"), scene.events) == ("", [("P", "NoLowerRoom")])

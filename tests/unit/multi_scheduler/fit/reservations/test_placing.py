@@ -25,12 +25,16 @@ def index_of(nodes: Sequence[dict[str, Any]]) -> ClusterIndex:
         allocatable = {name: str(count) for name, count in node.items() if name != "disk"}
         index.upsert_node(
             {
-                "metadata": {"name": f"n{number}", "labels": {"disk": node.get("disk", "slow")}},
+                "metadata": {"name": f"n{number}", "labels": _labels(number, node)},
                 "status": {"allocatable": {**allocatable, "pods": "99"}},
             }
         )
     index.touched.clear()
     return index
+
+
+def _labels(number: int, node: dict[str, Any]) -> dict[str, str]:
+    return {"disk": node.get("disk", "slow"), _HOSTNAME: f"n{number}"}
 
 
 def entry(name: str, pod: dict[str, Any], node: str = "") -> Entry:
@@ -145,7 +149,7 @@ def test_reservations_lose_their_room_only_if_there_is_no_room(nodes, pods, choi
     size = data.draw(st.integers(0, 6))
     index.upsert_node(
         {
-            "metadata": {"name": f"n{changed}", "labels": {"disk": nodes[changed].get("disk", "slow")}},
+            "metadata": {"name": f"n{changed}", "labels": _labels(changed, nodes[changed])},
             "status": {"allocatable": {"cpu": str(size), "memory": str(size), "pods": "99"}},
         }
     )
