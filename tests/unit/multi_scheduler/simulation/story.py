@@ -8,7 +8,7 @@ from random import Random
 
 from multi_scheduler.fit.reservations.reservations import Stage
 from tests.unit.multi_scheduler.simulation.lower import LowerCluster, LowerPod, Node
-from tests.unit.multi_scheduler.simulation.world import UpperPod, World
+from tests.unit.multi_scheduler.simulation.world import LATE, UpperPod, World
 from tests.unit.simulation.clock import VirtualLoop
 
 _QUIET = 60.0
@@ -73,8 +73,7 @@ def _disturb(world: World, random: Random) -> None:
         ("native", "native", "native ends", "cordon", "shrink", "remove", "add", "up", "restart", "forge")
     )
     world.log(f"{kind} in {cluster.name}")
-    # Watches report the change late, and pods that were promised room until then may lack it.
-    late = now + 1.5
+    late = now + LATE
     name = random.choice(list(cluster.nodes)) if cluster.nodes else ""
     natives = [pod.name for pod in cluster.pods.values() if not pod.upper]
     if kind in {"native", "forge"}:

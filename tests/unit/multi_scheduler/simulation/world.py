@@ -27,6 +27,8 @@ from multi_scheduler.fit.groups import pending_pods
 from tests.unit.multi_scheduler.simulation.lower import FAST, LowerCluster, LowerPod, Node
 
 NAMESPACE = "shop"
+LATE = 1.5
+"""Seconds by which watches may report a change late; pods that were promised room until then may lack it."""
 _VERSIONS = itertools.count(1)
 
 
@@ -202,6 +204,8 @@ class World:
         self._stream(f"{cluster} pods").send(lambda agent: agent.feeds[cluster]._pods.change(kind, body))
         if not pod.upper:
             self._upper_event()  # the virtual node's capacity changes
+            if pod.node:  # it may have waited for room before the promise
+                self.clusters[cluster].disturbed = asyncio.get_running_loop().time() + LATE
         elif pod.node and kind != "DELETED" and (upper := self.pods.get(pod.upper)) is not None:
             upper.phase = "Running"
             self._bound_event(upper, "MODIFIED")
