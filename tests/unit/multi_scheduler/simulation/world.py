@@ -166,6 +166,7 @@ class World:
         self.random.shuffle(lists)
         for listing in lists:
             asyncio.get_running_loop().call_later(self.lag(), self._deliver, listing, agent)
+        self.restarted = asyncio.get_running_loop().time()
         self.log("extender restarts")
 
     def _deliver(self, event: Callable[[FitAgent], None], agent: FitAgent) -> None:
@@ -204,9 +205,10 @@ class World:
         self._stream(f"{cluster} pods").send(lambda agent: agent.feeds[cluster]._pods.change(kind, body))
         if not pod.upper:
             self._upper_event()  # the virtual node's capacity changes
-            if pod.node:  # it may have waited for room before the promise
-                self.clusters[cluster].disturbed = asyncio.get_running_loop().time() + LATE
-        elif pod.node and kind != "DELETED" and (upper := self.pods.get(pod.upper)) is not None:
+        if pod.node and not pod.preferred and (self.binds or not pod.upper):
+            # The lower scheduler chose freely for a pod that the extender did not bind; it may have waited for room for long.
+            self.clusters[cluster].disturbed = asyncio.get_running_loop().time() + LATE
+        if pod.upper and pod.node and kind != "DELETED" and (upper := self.pods.get(pod.upper)) is not None:
             upper.phase = "Running"
             self._bound_event(upper, "MODIFIED")
 
@@ -333,7 +335,8 @@ class World:
             self._forget_assumed(pod.uid)
             self._failed(pod, "a plug-in failed", back_off=True)
             return
-        pod.promised_at = asked
+        # Without binding by the extender, a restart loses the rooms of pods that are being bound.
+        pod.promised_at = asked if self.binds or asked > self.restarted else -1.0
         if not self.binds:
             self._bind(pod.uid, node, {})
             return
