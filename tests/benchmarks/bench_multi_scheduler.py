@@ -117,7 +117,7 @@ def _created(wanted: Sequence[AgentConfig], clusters: Sequence[str]) -> tuple[Sh
         add_handler=lambda **_: None,
         on_change=lambda *_: None,
         has_synced=True,
-        store=SimpleNamespace(get=None),
+        store=SimpleNamespace(get=None, by_index=lambda _index, _key: []),
     )
     configured = [SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters]
     config = Config(clusters=configured, agents=list(wanted))
