@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hack.plots.lines import LineChart, draw
+from hack.plots import bars, lines
 from hack.plots.page import put
-from hack.plots.svg import THEMES
+from hack.plots.svg import THEMES, Theme
 from tests.benchmarks import records, tables
+from tests.benchmarks.exact import tables as exact_tables
 from tests.benchmarks.records import Record
 from tests.benchmarks.suite import BENCHMARKS
 
@@ -25,9 +26,14 @@ _TABLES: Mapping[str, Callable[[Record], str]] = {
     "many-clusters": tables.many_clusters,
     "replay": tables.replay,
     "inspect": tables.inspect,
+    "exact": exact_tables.exact,
 }
 """Benchmarks with tables of their own; for others the page shows the printed lines."""
-_CHARTS: Mapping[str, Callable[[Record], Mapping[str, LineChart]]] = {"mirroring": tables.mirroring_charts}
+_Chart = bars.Chart | lines.LineChart
+_CHARTS: Mapping[str, Callable[[Record], Mapping[str, _Chart]]] = {
+    "mirroring": tables.mirroring_charts,
+    "exact": exact_tables.exact_charts,
+}
 
 
 def write() -> None:
@@ -48,8 +54,12 @@ def render(page: str) -> dict[Path, str]:
         page = put(page, name, f"{table}\n\n{circumstances(record)}")
         for chart_name, chart in _CHARTS.get(name, lambda _: {})(record).items():
             for theme, colours in THEMES.items():
-                files[DOCS / f"benchmarks-{chart_name}-{theme}.svg"] = draw(chart, colours)
+                files[DOCS / f"benchmarks-{chart_name}-{theme}.svg"] = _draw(chart, colours)
     return {**files, PAGE: page}
+
+
+def _draw(chart: _Chart, theme: Theme) -> str:
+    return bars.draw(chart, theme) if isinstance(chart, bars.Chart) else lines.draw(chart, theme)
 
 
 def circumstances(record: Record) -> str:

@@ -67,6 +67,7 @@ BENCHMARKS = (
     _program("many-clusters", 3, "bench_many_clusters"),
     _program("replay", 1, "bench_replay"),
     _program("inspect", 1, "bench_inspect"),
+    _program("exact", 15, "bench_exact"),
     _printed(
         "load",
         20,

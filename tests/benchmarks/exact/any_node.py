@@ -1,0 +1,71 @@
+"""An extender with tensile-kube's rule: a virtual node passes if at least one lower node fits. It reserves nothing.
+
+``python -m tests.benchmarks.exact.any_node CONFIG KUBECONFIG PORT``. It reads the lower clusters with the same rules as the
+agent ``fit``, so that only the reservations differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
+from hack.sandbox.cluster import LOOPBACK
+from multi_scheduler import config as configuration
+from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
+from multi_scheduler.directory import NodeDirectory
+from multi_scheduler.extender.extender import Extender, Weighted
+from multi_scheduler.extender.server import ExtenderServer
+from multi_scheduler.fit.agent import FitAgent
+
+
+class AnyNodeAgent(Agent):
+    """Passes a virtual node if a lower node fits."""
+
+    def __init__(self, context: AgentContext) -> None:
+        self._fit = FitAgent(context)
+
+    async def run(self) -> None:
+        """Follow the lower clusters until cancelled."""
+        await asyncio.gather(*(feed.run() for feed in self._fit.feeds.values()))
+
+    def unready(self) -> str | None:
+        """Return that a lower cluster has not been read yet; None: all have been read."""
+        found = [name for name, feed in self._fit.feeds.items() if not feed.has_synced]
+        return f"not read yet: {', '.join(found)}" if found else None
+
+    async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
+        """Return the virtual nodes without a fitting lower node."""
+        found = self._fit.judge(pod, nodes, moves_others=False)
+        return Rejections(found.resolvable, found.unresolvable)
+
+
+async def main(config_file: str, upper_kubeconfig: str, port: int) -> None:
+    """Serve until the process is stopped."""
+    config = configuration.load(config_file)
+    async with contextlib.AsyncExitStack() as stack:
+        loaded = await kubeconfig.load(upper_kubeconfig)
+        upper = await stack.enter_async_context(Client(loaded, qps=0, user_agent="any-node", cluster="upper"))
+        lower = {}
+        for cluster in config.clusters:
+            loaded = await kubeconfig.load(cluster.kubeconfig)
+            client = Client(loaded, qps=0, user_agent="any-node", cluster=cluster.name)
+            lower[cluster.name] = await stack.enter_async_context(client)
+        directory = NodeDirectory(upper, config)
+        clusters = {cluster.name: cluster for cluster in config.clusters}
+        agent = AnyNodeAgent(AgentContext("fit", {}, upper, lower, clusters))
+        extender = Extender([Weighted("any-node", agent, 1)], directory, upper=upper)
+        server = ExtenderServer(LOOPBACK, port, tls=None, extender=extender)
+        server.health.add("any-node", agent.unready)
+        server.health.add("nodes", directory.unready)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        await asyncio.gather(directory.nodes.run(), agent.run())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
