@@ -48,6 +48,8 @@ class LowerCluster:
     nodes_changed: Callable[[Node, str], None]
     """Called with a node and the kind of its change: ADDED, MODIFIED, DELETED."""
     pods_changed: Callable[[LowerPod, str], None]
+    ignoring: float = 0.0
+    """Probability that the scheduler ignores a preferred node that has room, because its other scores weigh more."""
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, LowerPod] = field(default_factory=dict)
     disturbed: float = -1.0
@@ -103,7 +105,7 @@ class LowerCluster:
         return lacking
 
     def _choice(self, pod: LowerPod, fitting: list[str]) -> str:
-        if pod.preferred in fitting:
+        if pod.preferred in fitting and (not self.ignoring or self.random.random() >= self.ignoring):
             return pod.preferred
         if self.strategy == "random":
             return self.random.choice(fitting)

@@ -15,26 +15,29 @@ _QUIET = 60.0
 """Seconds without actions after which every process has finished its work."""
 
 
-def simulate(seed: int, *, binds: bool | None = None, disturbs: bool | None = None) -> World:
+def simulate(
+    seed: int, *, binds: bool | None = None, disturbs: bool | None = None, ignoring: float = 0.0
+) -> World:
     """Play one story; return the world, whose ``wrong`` is empty if all promises were kept.
 
     Args:
         seed: determines all choices.
         binds: whether the extender binds; None: by the seed.
         disturbs: whether lower users and administrators take room, and processes fail; None: by the seed.
+        ignoring: probability that a lower scheduler ignores a preferred node with room.
     """
     random = Random(seed)
     binds = random.random() < 0.75 if binds is None else binds
     disturbs = random.random() < 0.5 if disturbs is None else disturbs
     loop = VirtualLoop()
     try:
-        return loop.run_until_complete(_play(random, binds=binds, disturbs=disturbs))
+        return loop.run_until_complete(_play(random, binds=binds, disturbs=disturbs, ignoring=ignoring))
     finally:
         loop.close()
 
 
-async def _play(random: Random, *, binds: bool, disturbs: bool) -> World:
-    world = World(random, binds)
+async def _play(random: Random, *, binds: bool, disturbs: bool, ignoring: float) -> World:
+    world = World(random, binds, ignoring)
     tasks = [asyncio.create_task(world.schedule()), asyncio.create_task(world.run_lower())]
     await asyncio.sleep(2)
     for burst in range(random.randint(1, 4)):

@@ -89,6 +89,8 @@ class World:
     random: Random
     binds: bool = True
     """Whether the extender binds pods, which passes the reserved lower node on."""
+    ignoring: float = 0.0
+    """As ``LowerCluster.ignoring``."""
     pods: dict[str, UpperPod] = field(default_factory=dict)
     active: list[str] = field(default_factory=list)
     """UIDs in the scheduler's active queue."""
@@ -131,6 +133,7 @@ class World:
             strategy,
             nodes_changed=lambda node, kind: self._node_changed(name, node, kind),
             pods_changed=lambda pod, kind: self._lower_changed(name, pod, kind),
+            ignoring=self.ignoring,
         )
         for number in range(self.random.randint(1, 4)):
             node = Node(f"{name}-n{number}", self.random.choice((4, 4, 6, 8)), self.random.random() < 0.4)
