@@ -289,6 +289,10 @@ class ClusterIndex:
         """Return the slots of the nodes whose labels and taints admit a pod, given its ``Demand.key`` and ``Demand.spec``."""
         return self._node_filter.ask(key, spec).slots
 
+    def avoided(self, key: str, spec: Mapping[str, Any]) -> Mapping[int, int]:
+        """Return by slot how many taints make a pod avoid a node that admits it, arguments as for ``admitted``."""
+        return self._node_filter.ask(key, spec).avoided
+
     def node(self, name: str) -> Node | None:
         """Return a node; None: unknown."""
         slot = self._slots.get(name)

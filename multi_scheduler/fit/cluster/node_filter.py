@@ -60,6 +60,8 @@ class Answer:
 
     slots: list[int]
     reasons: Counter[str]
+    avoided: dict[int, int]
+    """By slot of an admitting node: number of its ``PreferNoSchedule`` taints that the pod does not tolerate, if any."""
 
 
 class NodeFilter:
@@ -117,6 +119,7 @@ class NodeFilter:
         states: dict[Any, str] = {}
         slots: list[int] = []
         reasons: Counter[str] = Counter()
+        avoided: dict[int, int] = {}
         for slot, values in enumerate(zip(*columns, strict=True)):
             node = self._nodes[slot]
             if node is None:
@@ -131,7 +134,9 @@ class NodeFilter:
                 reasons[reason] += 1
             else:
                 slots.append(slot)
-        return Answer(slots, reasons)
+                if node.taints and (count := _avoiding_taints(node, spec)):
+                    avoided[slot] = count
+        return Answer(slots, reasons, avoided)
 
     def _label_column(self, key: str) -> list[Any]:
         """Return by slot the value of a label."""
@@ -158,6 +163,14 @@ def _state_objection(node: Node, spec: Mapping[str, Any]) -> str:
         if taint.get("effect") in {"NoSchedule", "NoExecute"} and not _tolerated(taint, tolerations):
             return f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value') or ''}}}"
     return ""
+
+
+def _avoiding_taints(node: Node, spec: Mapping[str, Any]) -> int:
+    tolerations = spec.get("tolerations") or ()
+    return sum(
+        taint.get("effect") == "PreferNoSchedule" and not _tolerated(taint, tolerations)
+        for taint in node.taints
+    )
 
 
 def _label_objection(node: Node, spec: Mapping[str, Any]) -> str:

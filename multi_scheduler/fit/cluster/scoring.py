@@ -45,7 +45,9 @@ def predict(
         wanted: the pod's requirements.
         slots: slots of the nodes that can take the pod; at least one.
         lower: strategy of the lower scheduler. LeastAllocated, kube-scheduler's default: the node with most cpu and memory
-            free on average. MostAllocated: the node with least free, counting divisible devices as well.
+            free on average. MostAllocated: the node with least free, counting divisible devices as well. In both cases
+            a node with fewer ``PreferNoSchedule`` taints comes first, because kube-scheduler scores them with up to 300, and a
+            preferred node with 200.
     """
     looked_at = slots[:: max(1, len(slots) // _LOOKED_AT)]
     left = [index.left_over(looked_at, wanted, resource) for resource in _RESOURCES]
@@ -55,7 +57,8 @@ def predict(
         devices = (one for one in index.devices if one in wanted.requests)
         more = [index.left_over(looked_at, wanted, resource) for resource in devices]
         rooms = [-sum(shares) for shares in zip(*left, *more, strict=True)]
-    order = sorted(range(len(rooms)), key=rooms.__getitem__, reverse=True)
+    avoided = index.avoided(wanted.key, wanted.spec)
+    order = sorted(range(len(rooms)), key=lambda one: (avoided.get(looked_at[one], 0), -rooms[one]))
     likely = [index.name(looked_at[one]) for one in order[:_KEPT]]
     return Prediction(placed_on(likely[0], wanted), min(map(max, *left)), likely, wanted)
 

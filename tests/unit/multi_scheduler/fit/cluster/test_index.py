@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
+from multi_scheduler.fit.cluster.scoring import Lower, predict
 from multi_scheduler.fit.reasons import no_fit
 
 
@@ -202,3 +203,20 @@ def test_free_columns_equal_the_plain_sum(actions, wanted):
 def test_message_without_reasons_is_complete(total):
     """There is always a message."""
     assert no_fit(total, {}).startswith(f"0/{total} nodes are available")
+
+
+@pytest.mark.parametrize("lower", ["LeastAllocated", "MostAllocated"])
+@pytest.mark.parametrize(
+    ("tolerations", "expected"), [([], "plain"), ([{"key": "old", "operator": "Exists"}], "avoided")]
+)
+def test_predicts_a_node_without_taints_that_the_pod_avoids(
+    tolerations: list[dict[str, str]], expected: str, lower: Lower
+):
+    """kube-scheduler's TaintToleration plug-in has more weight than room, and than a preference for one node."""
+    cores = {"LeastAllocated": ("64", "8"), "MostAllocated": ("8", "64")}[lower]
+    taints = [{"key": "old", "effect": "PreferNoSchedule"}]
+    index = _index(_node("avoided", cores[0], taints=taints), _node("plain", cores[1]))
+    wanted = _demand(tolerations=tolerations)
+    assert predict(index, wanted, index.feasible(wanted), lower).place.node == expected
+    only = index.feasible(wanted, only="avoided")
+    assert predict(index, wanted, only, lower).place.node == "avoided"
