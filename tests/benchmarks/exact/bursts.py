@@ -83,6 +83,7 @@ class Player:
     stories: Path | None = None
     """Directory for the stories of bursts that break a goal."""
     asks_lower_schedulers: bool = True
+    _played: int = 0
 
     async def play(
         self, burst: Sequence[Wanted], tag: str, *, quiet: float = _QUIET, clients: int = 16
@@ -94,6 +95,7 @@ class Player:
         watched, client = self.watched, self.watched.upper.client
         pods = {f"{tag}-{pod.name}": replace(pod, name=f"{tag}-{pod.name}") for pod in burst}
         watched.story.lines.clear()
+        self._played += 1
         for cluster in watched.lower.values():
             cluster.start_burst()
         started = time.monotonic()
@@ -220,7 +222,7 @@ class Player:
             for at, text in self.watched.story.lines
         ]
         self.stories.mkdir(parents=True, exist_ok=True)
-        (self.stories / f"{tag}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (self.stories / f"{self._played:03}-{tag}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _groups(watched: Watched) -> dict[str, tuple[int, int]]:

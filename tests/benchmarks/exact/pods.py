@@ -24,8 +24,10 @@ TOTAL = 1000 * sum(sum(cores) for cores in CORES.values())
 """Millicores of all lower nodes together."""
 _GIB_PER_CORE = 4
 _HOST = names.LABEL_HOSTNAME
-_SIZES = (((100, 250, 500, 1000), 50), ((1500, 2000, 3000, 4000), 38), ((6000, 8000, 12000), 12))
-"""Millicores of small, medium and large pods, and how many of 100 pods have such a size."""
+_SIZES = ((100, 250, 500, 1000), (1500, 2000, 3000, 4000), (6000, 8000, 12000))
+"""Millicores of small, medium and large pods."""
+_OF_100 = (50, 38, 12)
+"""How many of 100 pods are small, medium and large."""
 _PORTS = (8080, 8081, 9090)
 
 _PORT_TAKEN = 8080
@@ -138,7 +140,7 @@ def _group(random: Random, name: str) -> list[Wanted]:
 
 
 def _single(random: Random, name: str) -> Wanted:
-    cpu = random.choice(random.choices(*zip(*_SIZES, strict=True))[0])
+    cpu = random.choice(random.choices(_SIZES, _OF_100)[0])
     memory = round(cpu * random.choice((0.5, 1, 2, 4, 7)))
     app = f"a{random.randrange(6)}"
     selector: dict[str, Any] = {}

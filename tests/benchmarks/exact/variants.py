@@ -35,10 +35,11 @@ class Variant:
 
 VARIANTS = {
     "a": Variant("fit (default)"),
-    "b": Variant("fit, passNode: false", settings={"passNode": False}),
-    "c": Variant("fit, without --bind", binds=False),
-    "d": Variant("kube-scheduler alone", extender=""),
-    "e": Variant("one fitting lower node", extender="any-node"),
+    "b": Variant("fit, passNode: Prefer", settings={"passNode": "Prefer"}),
+    "c": Variant("fit, passNode: false", settings={"passNode": False}),
+    "d": Variant("fit, without --bind", binds=False),
+    "e": Variant("kube-scheduler alone", extender=""),
+    "f": Variant("one fitting lower node", extender="any-node"),
 }
 """By the letter that names of pods begin with."""
 
@@ -56,7 +57,8 @@ async def scheduling(sandbox: Sandbox, variant: Variant) -> AsyncIterator[None]:
     elif variant.extender:
         file = write_configuration(sandbox, "any-node.json", clusters)
         (port,) = free_ports(1)
-        argv = [sys.executable, "-m", "tests.benchmarks.exact.any_node", file, sandbox.upper.kubeconfig, str(port)]  # fmt: skip
+        program = [sys.executable, "-m", "tests.benchmarks.exact.any_node"]
+        argv = [*program, str(file), str(sandbox.upper.kubeconfig), str(port)]
         process = await sandbox.start_process("any-node", argv)
         url = f"http://{LOOPBACK}:{port}"
         await wait_healthy(process, f"{url}/readyz")

@@ -95,7 +95,7 @@ class LowerCluster:
             whole = pod.to_dict()
             if uid and uid not in self.bound:
                 self._is_bound(uid, node, whole)
-            placed = placed_on(node, _requirements(whole))
+            placed = placed_on(node, requirements(whole))
             self.index.remove(pod.uid)
             self.index.place(pod.uid, replace(placed, is_ending=pod.metadata.deletion_timestamp is not None))
         else:
@@ -121,7 +121,7 @@ class LowerCluster:
             self.unschedulable[uid] = time.monotonic() - self._since.pop(uid)
         had_room = False
         if preferred:
-            had_room = bool(self.index.feasible(_requirements(pod), only=preferred))
+            had_room = bool(self.index.feasible(requirements(pod), only=preferred))
             self.preferences.append(Preference(name, preferred, node, had_room))
         ignored = " (ignores its preferred node)" if had_room and preferred != node else ""
         self._story.note(f"{self.client.cluster}: {name} bound to {node}{ignored}")
@@ -158,7 +158,7 @@ class UpperCluster:
         Node selectors choose virtual nodes. Ports, anti-affinity and topology spread over hosts also apply to virtual nodes. They are rules of the stock
         scheduler that no extender can lift.
         """
-        wanted = replace(_requirements(pod.to_dict()), requests={})
+        wanted = replace(requirements(pod.to_dict()), requests={})
         return bool(self._index.feasible(wanted, only=node))
 
     def _changed(self, pod: Object) -> None:
@@ -173,7 +173,7 @@ class UpperCluster:
             self._story.note(f"upper: {pod.name} {text}")
         self._index.remove(pod.uid)
         if node:
-            self._index.place(pod.uid, placed_on(node, _requirements(pod.to_dict())))
+            self._index.place(pod.uid, placed_on(node, requirements(pod.to_dict())))
 
     def _gone(self, pod: Object) -> None:
         self._bound.discard(pod.uid)
@@ -266,9 +266,9 @@ async def watching(upper: Client, lower: Sequence[Client]) -> AsyncIterator[Watc
     watched = Watched(
         UpperCluster(upper, story), {client.cluster: LowerCluster(client, story) for client in lower}, story
     )
-    informers = [
-        informer for one in (watched.upper, *watched.lower.values()) for informer in (one.nodes, one.pods)
-    ]
+    informers = [watched.upper.nodes, watched.upper.pods]
+    for cluster in watched.lower.values():
+        informers += [cluster.nodes, cluster.pods]
     tasks = [asyncio.create_task(informer.run()) for informer in informers]
     try:
         for informer in informers:
@@ -294,7 +294,7 @@ def _is_ours(pod: Object) -> bool:
     return names.LABEL_UPPER_UID in pod.labels
 
 
-def _requirements(pod: Mapping[str, Any]) -> Demand:
+def requirements(pod: Mapping[str, Any]) -> Demand:
     """Return a pod's requirements for the nodes of its own cluster."""
     spec = pod["spec"]
     selector = {key: spec[key] for key in ("nodeSelector", "affinity", "tolerations") if spec.get(key)}
