@@ -23,7 +23,7 @@ from tests.benchmarks import request_counts
 from tests.benchmarks.delay import delayed
 from tests.benchmarks.load import LoadResult, run_load
 from tests.benchmarks.stage import client_of, start_node
-from tests.benchmarks.usage import usage
+from tests.benchmarks.usage import idle, usage
 
 IDLE_SECONDS = 20.0
 _CHURN_RATE = 20.0
@@ -132,12 +132,9 @@ async def main(arguments: Sequence[str]) -> int:
                 )
                 for title, own in VARIANTS.items()
             }
-            before = {title: usage(process.pid).cpu for title, process in processes.items()}
-            await asyncio.sleep(IDLE_SECONDS)
             for title, process in processes.items():
-                idle = usage(process.pid)
-                share = (idle.cpu - before[title]) / IDLE_SECONDS
-                print(f"{title}, idle: {share:.2%} CPU, {idle.rss_mib:.0f} MiB", flush=True)
+                share, rss = await idle(sandbox, process.pid, seconds=IDLE_SECONDS)
+                print(f"{title}, idle: {share:.2%} CPU, {rss:.0f} MiB", flush=True)
             targets = (
                 [] if options.skip_direct else [(DIRECT, lower, "lower1-node-0"), (SCHEDULED, lower, "")]
             )

@@ -44,7 +44,7 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
         await until(lambda: _are_ready(at.upper, clusters * nodes), seconds=_LIMIT)
         ready = time.perf_counter() - begun
         process = await starting
-        share, rss = await idle(process.pid, seconds=seconds)
+        share, rss = await idle(at.sandbox, process.pid, seconds=seconds, limit=_LIMIT)
         await make_namespace(at.upper, _NAMESPACE)
         async with PodWatch(at.upper, namespace=_NAMESPACE) as watch:
             begun = time.perf_counter()

@@ -36,7 +36,7 @@ MEMORY = 250.0
 """Target in MiB with all pods."""
 _NAMESPACE, _LIMIT = "many", 3600.0
 _QUIET = 10.0
-"""Seconds after the restart in which writes still count; also seconds without a write before it."""
+"""Seconds after the restart in which writes still count."""
 
 
 async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
@@ -51,8 +51,7 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
         async with PodWatch(at.upper, namespace=_NAMESPACE) as watch:
             await _create(at.upper, count, "old")
             await watch.until(watch.ran, count, limit=_LIMIT)
-        await until(lambda: _writes_nothing(at), seconds=_LIMIT)  # events are written for minutes
-        share, full = await idle(process.pid, seconds=seconds)
+        share, full = await idle(at.sandbox, process.pid, seconds=seconds)
         figures: dict[str, Any] = {
             "pods": count,
             "emptyMiB": empty,
@@ -130,23 +129,7 @@ async def _restart(at: Stage, process: Process, count: int, metrics: str) -> dic
         "adoptSeconds": seconds,
         "adoptCpuSeconds": took.cpu,
         "restartedMiB": took.rss_mib,
-        "writes": _writes(before, await request_counts.served_by(at.sandbox)),
-    }
-
-
-async def _writes_nothing(at: Stage) -> bool:
-    """Report whether neither cluster gets a write for some seconds."""
-    before = await request_counts.served_by(at.sandbox)
-    await asyncio.sleep(_QUIET)
-    return not _writes(before, await request_counts.served_by(at.sandbox))
-
-
-def _writes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
-    """Return the writes between two readings by cluster, verb and resource."""
-    return {
-        f"{cluster} {row}": number
-        for cluster in before
-        for row, number in request_counts.writes(before[cluster], after[cluster]).items()
+        "writes": request_counts.writes_by(before, await request_counts.served_by(at.sandbox)),
     }
 
 

@@ -53,6 +53,17 @@ def writes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int
     }
 
 
+def writes_by(
+    before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]
+) -> dict[str, int]:
+    """Return the same for two results of ``served_by``, by cluster and row."""
+    return {
+        f"{cluster} {row}": count
+        for cluster in before
+        for row, count in writes(before[cluster], after[cluster]).items()
+    }
+
+
 def table(columns: Mapping[str, Mapping[str, float]]) -> str:
     """Return rows of figures as text.
 

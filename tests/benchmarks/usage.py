@@ -1,4 +1,4 @@
-"""CPU time and memory of processes, from /proc."""
+"""CPU time and memory of processes, from /proc, also while they are idle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hack.sandbox import Sandbox
 from tests.background import working
+from tests.benchmarks import request_counts
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -55,12 +57,22 @@ async def sampled(pid: int, *, every: float = 1.0) -> AsyncIterator[list[list[fl
         yield samples
 
 
-async def idle(pid: int, *, seconds: float) -> tuple[float, float]:
-    """Return the share of one core that a process uses during so many seconds, and its memory in MiB."""
-    before = usage(pid).cpu
-    await asyncio.sleep(seconds)
-    after = usage(pid)
-    return (after.cpu - before) / seconds, after.rss_mib
+async def idle(sandbox: Sandbox, pid: int, *, seconds: float, limit: float = 3600.0) -> tuple[float, float]:
+    """Return the share of one core that a process uses when idle, and its memory in MiB.
+
+    The first period of ``seconds`` without a write to any cluster counts. After the last pod is Running, events are still
+    written for minutes.
+
+    Raises:
+        TimeoutError: every period within ``limit`` seconds had writes.
+    """
+    async with asyncio.timeout(limit):
+        while True:
+            served, before, begun = await request_counts.served_by(sandbox), usage(pid).cpu, time.monotonic()
+            await asyncio.sleep(seconds)
+            after, taken = usage(pid), time.monotonic() - begun
+            if not request_counts.writes_by(served, await request_counts.served_by(sandbox)):
+                return (after.cpu - before) / taken, after.rss_mib
 
 
 def percentile(values: Sequence[float], share: float) -> float:
