@@ -25,6 +25,7 @@ from controller_runtime.objects import from_dict
 from controller_runtime.process import lifecycle
 from multi_scheduler.agent import GROUP, VirtualNode
 from multi_scheduler.agents.learned import LearnedAgent
+from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
@@ -113,12 +114,7 @@ def _measure(shared: Shared, clusters: list[str]) -> None:
 
 def _created(wanted: Sequence[AgentConfig], clusters: Sequence[str]) -> tuple[Shared, list[Weighted]]:
     fake: Any = SimpleNamespace(cluster="bench")
-    bound: Any = SimpleNamespace(
-        add_handler=lambda **_: None,
-        on_change=lambda *_: None,
-        has_synced=True,
-        store=SimpleNamespace(get=None, by_index=lambda _index, _key: []),
-    )
+    bound = bound_pods(fake)
     configured = [SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters]
     config = Config(clusters=configured, agents=list(wanted))
     shared = Shared(config, fake, dict.fromkeys(clusters, fake), bound)
