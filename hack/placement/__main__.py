@@ -20,6 +20,9 @@ def main() -> None:
     trace.add_argument("--out", type=Path, default=RESULTS / "default.jsonl")
     trace.add_argument("--seeds", type=int, default=10)
     trace.add_argument("--workers", type=int, default=1)
+    trace.add_argument(
+        "--clusters", type=int, choices=(1, campaign.CLUSTERS), help="number of clusters; default: both"
+    )
     trace.add_argument("policies", nargs="*", help="all, if none is named")
     for name, text in (("risk", "simulate usage and overload"), ("learning", "evaluate the learned agent")):
         other = commands.add_parser(name, help=text)
@@ -34,6 +37,7 @@ def main() -> None:
             arguments.nodes,
             arguments.out,
             seeds=arguments.seeds,
+            clusters=arguments.clusters,
             policies=arguments.policies,
             workers=arguments.workers,
         )

@@ -20,11 +20,12 @@ PUBLISHED = {
     "GpuClustering": 91.65,
     "GpuPacking": 91.78,
     "BestFit": 92.86,
-    "FGD": 95.23,
+    "FGD-first": 95.23,
 }
 """Percent of GPUs allocated when 100 % are requested, as published for one cluster."""
 CLUSTERS, FIRST_SEED, RATIO = 20, 42, 1.3
 ONE_CLUSTER = [
+    "FGD-first",
     "FGD",
     "FGD-learned",
     "BestFit",
@@ -63,15 +64,33 @@ def runs(seeds: int) -> Iterator[Run]:
 
 
 def run_trace(
-    tasks: Path, nodes: Path, out: Path, *, seeds: int, policies: Sequence[str], workers: int
+    tasks: Path,
+    nodes: Path,
+    out: Path,
+    *,
+    seeds: int,
+    clusters: int | None,
+    policies: Sequence[str],
+    workers: int,
 ) -> None:
-    """Run the simulations that a file of results lacks, and add their results."""
+    """Run the simulations that a file of results lacks, and add their results.
+
+    Args:
+        tasks: task list of the trace.
+        nodes: node list of the trace.
+        out: file of results.
+        seeds: number of seeds.
+        clusters: number of clusters; None: a single one, and several.
+        policies: names of policies; none: all.
+        workers: number of processes.
+    """
     done = {(one["policy"], one["clusters"], one["lower"], one["seed"]) for one in records.read(out)}
     missing = [
         (run, tasks, nodes)
         for run in runs(seeds)
         if (run.policy, run.clusters, run.lower, run.seed) not in done
         and (not policies or run.policy in policies)
+        and clusters in (None, run.clusters)
     ]
     _all(_trace, missing, out, workers)
 

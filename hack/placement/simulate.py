@@ -18,9 +18,9 @@ from multi_scheduler.fit.cluster import scoring
 from multi_scheduler.fragmentation.gradient import BETWEEN_CLUSTERS, Fragmentation
 from multi_scheduler.fragmentation.workload import Workload, shape_of
 
-LIKELY, LEARNED = "likely", "learned"
+LIKELY, LEARNED, FIRST = "likely", "learned", "first"
 """In names of FGD variants: a ``likely`` one scores the node that the lower scheduler will choose, a ``learned`` one
-learns the workload."""
+learns the workload, and a ``first`` one chooses the first of the nodes with equal classes of the gradient, as published."""
 _LEARNED_EVERY = 100
 _HALF_LIFE = 2000
 
@@ -40,7 +40,10 @@ class Simulation:
     """The state of one run."""
 
     def __init__(self, run: Run, nodes: Sequence[Mapping[str, Any]], tasks: Sequence[Task]) -> None:
-        """Distribute the nodes, in random order, to the clusters. A single cluster has them in the trace's order.
+        """Distribute the nodes, in random order, to the clusters.
+
+        The order also matters in a single cluster, where the first of equal nodes is chosen. The published evaluation orders
+        them at random, too.
 
         Args:
             run: the parameters.
@@ -50,8 +53,7 @@ class Simulation:
         self._run = run
         self._random = random.Random(run.seed + 1000)  # noqa: S311 - a simulation is to be repeatable
         dealt = list(nodes)
-        if run.clusters > 1:
-            self._random.shuffle(dealt)
+        self._random.shuffle(dealt)
         self.clusters = [Cluster(dealt[number :: run.clusters]) for number in range(run.clusters)]
         self._learns = LEARNED in run.policy
         self._workload = Workload(half_life=_HALF_LIFE if self._learns else 1e12)
@@ -149,9 +151,14 @@ class Simulation:
 
     def _look_at_workload(self) -> None:
         fragmentation = self._fragmentation = Fragmentation(self._workload.typical(), GPU, UNITS)
-        self._score: Score = lambda cluster, task, slots: [
-            -key for key in fragmentation.keys(cluster.index, shape_of(demand_of(task), GPU), slots)
-        ]
+
+        def score(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
+            shape = shape_of(demand_of(task), GPU)
+            if FIRST in self._run.policy:
+                return [-step.level for step in fragmentation.steps(cluster.index, shape, slots)]
+            return [-key for key in fragmentation.keys(cluster.index, shape, slots)]
+
+        self._score: Score = score
 
 
 def simulate(

@@ -19,11 +19,11 @@ from multi_scheduler.fit.devices import parts
 from multi_scheduler.fragmentation.workload import Shape, Typical
 
 _LARGE_CPU, _LARGE_DEVICES = 128_000, 8
-"""Size of a large node. Free cpu and devices are divided by it, then summed."""
+"""Size of a large node. For pods without devices, free cpu and devices are divided by it, then summed."""
 _LEVEL = 1000.0
 BETWEEN_CLUSTERS = 4
 """``width`` for comparing clusters. Only one node of each cluster is compared, so with single classes ties would be
-rare, and a tight fit would rarely decide."""
+rare, and the room of nodes would rarely decide."""
 _MOST_STATES = 200_000
 """Number of cached results. At this number the cache is cleared."""
 
@@ -81,9 +81,9 @@ class Fragmentation:
     def keys(self, index: ClusterIndex, pod: Shape, slots: Sequence[int], *, width: int = 1) -> list[float]:
         """Return a key for each slot by which nodes and clusters are compared; smaller is better.
 
-        Small differences of the gradient matter less than how tightly a pod fits, so gradients are compared by class, and ties
-        go to the node with the least left over. With exact gradients, or with random tie-breaking, nodes end up with devices
-        but without cpu for them.
+        Small differences of the gradient matter less than how full a node is, so gradients are compared by class, and ties go to
+        the node with the least room. With exact gradients, or with random tie-breaking, nodes end up with devices but without
+        cpu for them.
 
         Args:
             index: the index of the nodes.
@@ -91,11 +91,23 @@ class Fragmentation:
             slots: slots of nodes with room for the pod.
             width: number of neighbouring classes that count as one.
         """
-        cpu, units = index.free("cpu"), index.free(self._resource)
         return [
-            step.level // width * _LEVEL + cpu[slot] / _LARGE_CPU + units[slot] / self._large
-            for slot, step in zip(slots, self.steps(index, pod, slots), strict=True)
+            step.level // width * _LEVEL + room
+            for step, room in zip(self.steps(index, pod, slots), self._rooms(index, pod, slots), strict=True)
         ]
+
+    def _rooms(self, index: ClusterIndex, pod: Shape, slots: Sequence[int]) -> list[float]:
+        """Return for each slot how much room its node has, at most 2 on a large node.
+
+        For a pod with devices this is a share of the node, because by amount the small nodes would fill first, and these are
+        often the only ones with a model that other pods require. A pod without devices needs no model. By amount, it leaves
+        the cpu of nodes with many free devices to pods with devices.
+        """
+        cpu, units = index.free("cpu"), index.free(self._resource)
+        if not pod.units:
+            return [cpu[slot] / _LARGE_CPU + units[slot] / self._large for slot in slots]
+        devices = index.devices[self._resource].free
+        return [units[slot] / self._units / max(1, len(devices[slot])) for slot in slots]
 
     def steps(self, index: ClusterIndex, pod: Shape, slots: Sequence[int]) -> list[Step]:
         """Return for each slot the effect of the pod on its node. All nodes must have room for it."""

@@ -75,18 +75,40 @@ def test_remembered_nodes_with_room_agree_with_the_index(trace):
 
 
 @pytest.mark.parametrize(
-    "policy", ["FGD", "FGD-likely-learned", "BestFit", "GpuClustering", "SumOfCapacity", "fit", "Random"]
+    "policy",
+    ["FGD", "FGD-first", "FGD-likely-learned", "BestFit", "GpuClustering", "SumOfCapacity", "fit", "Random"],
 )
 def test_allocates_everything_that_fits(trace, policy):
     """Never more than has arrived."""
     nodes = read_nodes(trace[1])
     tasks = [TASKS[0], TASKS[2]] * 20
-    is_one = policy in {"FGD", "BestFit", "Random"}
+    is_one = policy in {"FGD", "FGD-first", "BestFit", "Random"}
     run = Run(policy, 1, None, 1) if is_one else Run(policy, 2, "LeastAllocated", 1)
     curve = simulate(run, nodes, tasks, tasks)
     assert all(0 <= share <= percent + 1 for percent, share in enumerate(curve))
     assert curve[60] == pytest.approx(60, abs=8)
     assert curve[-1] < 100
+
+
+def test_the_first_of_equal_nodes_depends_on_the_seed(trace):
+    """In the published evaluation a single cluster has its nodes in random order, too."""
+    nodes = read_nodes(trace[1])
+    firsts = {
+        Simulation(Run("BestFit", 1, None, seed), nodes, []).clusters[0].index.name(0) for seed in range(20)
+    }
+    assert firsts == {"n0", "n1", "n2"}
+
+
+def test_only_the_published_choice_between_equal_nodes_ignores_their_room():
+    """The agent prefers the fuller node among those with the same class of the gradient."""
+    row = {"cpu": "64000m", "memory": "262144Mi", "pods": "1000", "alibabacloud.com/gpu-milli": "2000"}
+    nodes = [{"metadata": {"name": f"n{number}"}, "status": {"allocatable": row}} for number in range(3)]
+    small = Task(1000, 1024, 0, 0, "")
+    for policy, expected in (("FGD-first", 0), ("FGD", 2)):
+        simulation = Simulation(Run(policy, 1, None, 1), nodes, [small])
+        [cluster] = simulation.clusters
+        cluster.place("used", Task(32000, 1024, 0, 0, ""), 2)
+        assert simulation._choose(small) == (0, expected, -1)
 
 
 def test_the_page_and_its_plots_are_current():

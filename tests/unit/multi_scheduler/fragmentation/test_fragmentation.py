@@ -90,8 +90,12 @@ def test_gradient_equals_the_difference_of_fragments(cpu, free, pod):
     assert step.gradient == pytest.approx(least - _fragments(cpu, free), abs=1e-6)
 
 
-def test_prefers_filled_devices_then_the_least_left_over():
-    """The remaining resources break ties of the gradient."""
+ONE_CLASS = 101
+"""Width of a class that contains every gradient, so that only the room of nodes decides."""
+
+
+def test_prefers_filled_devices():
+    """To idle ones, on the same node and on others."""
     index = _index((64000, 2000), (64000, 2000), (16000, 1000))
     index.place("half", Placed("n1", {GPU: 500}, devices=[0]))
     fragmentation = Fragmentation(_typical(*WORKLOAD), GPU, 1000)
@@ -99,10 +103,35 @@ def test_prefers_filled_devices_then_the_least_left_over():
     assert keys.index(min(keys)) == 1
     [_, step, _] = fragmentation.steps(index, _shape(4000, 500), [0, 1, 2])
     assert step.device == 500
-    one, other = fragmentation.keys(index, _shape(4000, 500), [0, 1], width=101)
-    assert one > other  # by what is left over alone
-    keys = fragmentation.keys(index, _shape(8000, 1000), [0, 2])
-    assert keys[1] < keys[0]
+    idle, half = fragmentation.keys(index, _shape(4000, 500), [0, 1], width=ONE_CLASS)
+    assert idle > half
+
+
+def test_does_not_prefer_small_nodes_for_pods_with_devices():
+    """They may be the only ones with a model that other pods require: equal gradients are decided by the share in use."""
+    index = _index((64000, 8000), (16000, 2000), (16000, 2000))
+    fragmentation = Fragmentation(_typical(*WORKLOAD), GPU, 1000)
+    large, small, _ = fragmentation.keys(index, _shape(4000, 500), [0, 1, 2], width=ONE_CLASS)
+    assert large == small
+    index.place("half", Placed("n0", {"cpu": 16000, GPU: 4000}))
+    large, small, _ = fragmentation.keys(index, _shape(4000, 500), [0, 1, 2], width=ONE_CLASS)
+    assert large < small
+
+
+def test_keeps_the_cpu_of_nodes_with_many_free_devices_for_pods_with_devices():
+    """A pod without devices goes to the node with the least free cpu and devices."""
+    index = _index((64000, 8000), (64000, 2000), (16000, 2000))
+    fragmentation = Fragmentation(_typical(*WORKLOAD), GPU, 1000)
+    many, few, small = fragmentation.keys(index, _shape(2000, 0), [0, 1, 2], width=ONE_CLASS)
+    assert many > few > small
+
+
+def test_a_node_that_lost_its_devices_has_a_key():
+    """A prediction can be older than the removal of a device plug-in."""
+    keys = Fragmentation(_typical(*WORKLOAD), GPU, 1000).keys(
+        _index((64000, 0), (64000, 1000)), _shape(4000, 500), [0, 1]
+    )
+    assert keys[0] > keys[1]
 
 
 def test_node_that_typical_pods_avoid_has_gradient_zero():
