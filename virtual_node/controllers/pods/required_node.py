@@ -22,6 +22,7 @@ from controller_runtime.client.client import PatchType
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.preconditions import patch_only
 
 PATIENCE = 3.0
 """Seconds for which a lower pod may be unschedulable: the lower scheduler may see later than others that a pod has ended."""
@@ -73,16 +74,12 @@ class RequiredNode:
         if not upper.annotations.get(names.ANNOTATION_REQUIRED_NODE):
             return  # an earlier attempt has done it
         annotations: dict[str, Any] = {names.ANNOTATION_REQUIRED_NODE: "", names.ANNOTATION_LOWER_UID: None}
-        metadata = {
-            "uid": upper.uid,
-            "resourceVersion": upper.resource_version,
-            "annotations": annotations,
-        }
-        await self.context.upper.patch(
+        await patch_only(
+            self.context.upper,
             resources.PODS,
-            upper.name,
-            {"metadata": metadata},
-            namespace=upper.namespace,
+            upper,
+            {"metadata": {"annotations": annotations}},
+            resource_version=upper.resource_version,
             subresource="status",
             patch_type=PatchType.STRATEGIC,
         )
