@@ -31,7 +31,7 @@ from multi_scheduler.fit.groups.group_filter import UNREADABLE
 from multi_scheduler.fit.growing import Growing
 from multi_scheduler.fit.judge import Judge
 from multi_scheduler.fit.judgement import Judgement
-from multi_scheduler.fit.reservations.bound_pods import BoundPods, node_of
+from multi_scheduler.fit.reservations.bound_pods import BoundPods, node_of, priority_of
 from multi_scheduler.fit.reservations.reservations import Place, Reservations, Stage
 
 _SLICE = 0.02
@@ -226,8 +226,9 @@ class Accounting:
                 can_prefer=gated.can_prefer,
                 preferred=gate.preferred_node(whole),
             )
-            priority = int((pod.spec or {}).get("priority") or 0)
-            self.reservations.reserve(pod.uid, {node.name: place}, stage=Stage.BOUND, priority=priority)
+            self.reservations.reserve(
+                pod.uid, {node.name: place}, stage=Stage.BOUND, priority=priority_of(pod)
+            )
         except UNREADABLE as error:
             self._log.warning("no room reserved for a bound pod", pod=pod.key, error=repr(error))
             return False
@@ -245,9 +246,12 @@ class Accounting:
             if gated.refusal:
                 return
             place = Place(node.cluster, self.judge.demand(gated, node), "", awaits=ending)
-            priority = int((pod.spec or {}).get("priority") or 0)
             self.reservations.reserve(
-                uid, {node.name: place}, stage=Stage.NOMINATED, priority=priority, seconds=math.inf
+                uid,
+                {node.name: place},
+                stage=Stage.NOMINATED,
+                priority=priority_of(pod),
+                seconds=math.inf,
             )
         except UNREADABLE as error:
             self._log.warning("no room reserved for a nominated pod", pod=pod.key, error=repr(error))
@@ -270,8 +274,7 @@ class Accounting:
             found = Judgement(lacking={name: (wanted, self.judge.gates[cluster].judge(pod.to_dict(), node))})
             self.judge.grow([node], found)
             if found.places:
-                priority = int((pod.spec or {}).get("priority") or 0)
-                self.reservations.reserve(uid, found.places, stage=Stage.BOUND, priority=priority)
+                self.reservations.reserve(uid, found.places, stage=Stage.BOUND, priority=priority_of(pod))
                 if has_arrived:
                     self.reservations.arrived(uid)
 

@@ -26,7 +26,7 @@ from multi_scheduler.fit.judge import Judge
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations import preemption as choosing
 from multi_scheduler.fit.reservations.attempts import Attempts
-from multi_scheduler.fit.reservations.bound_pods import BoundPods, node_of
+from multi_scheduler.fit.reservations.bound_pods import BoundPods, node_of, priority_of
 from multi_scheduler.fit.reservations.reservations import RECENT_SECONDS, Place, Reservations, Stage
 from multi_scheduler.fit.settings import FitSettings
 
@@ -236,7 +236,7 @@ class FitAgent(Agent):
         if self.groups.held.node(uid) is not None:
             return None  # its room is reserved, even if ``standing`` needs none while members are being bound
         bound = [
-            (one, choosing.Mirrored(one.uid, key, (one.spec or {}).get("priority") or 0))
+            (one, choosing.Mirrored(one.uid, key, priority_of(one)))
             for one in self._bound_pods.on(node.name)
             for key in self.accounting.index_keys(one.uid, node)
         ]

@@ -113,7 +113,7 @@ def _node(facts: HealthFacts, name: str, node: Json) -> Iterator[Fault]:
 
 
 def _countdown(nodes: Sequence[Json]) -> Silence | None:
-    """Return the silence of these virtual nodes after which running pods move first; None: nobody counts down."""
+    """Return the silence of these virtual nodes after which running pods move first; None: no program counts down."""
     found = (
         of_node(node)
         for node in nodes

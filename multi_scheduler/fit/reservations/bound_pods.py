@@ -64,6 +64,11 @@ class BoundPods:
         return [pod for pod in found if pod.metadata.deletion_timestamp is None]
 
 
+def priority_of(pod: Object) -> int:
+    """Return the priority of a pod."""
+    return int((pod.spec or {}).get("priority") or 0)
+
+
 def node_of(pod: Object) -> str:
     """Return the upper node of a pod; empty: not bound."""
     return str((pod.spec or {}).get("nodeName") or "")

@@ -264,7 +264,7 @@ class TestChangeOfTheLeader:
 
 
 class TestUpperOutage:
-    """While no Lease is renewed, nobody can report health."""
+    """While no Lease is renewed, no virtual node can report health."""
 
     @pytest.mark.parametrize("is_ready", [True, False])
     async def test_silence_begins_after_the_outage(self, is_ready):
