@@ -99,6 +99,10 @@ class ResponseTooLarge(Unavailable):
     """The server's response exceeds one of our limits, so it was not read or not decoded."""
 
 
+class CacheFull(Exception):  # noqa: N818 - a state, like asyncio.QueueFull
+    """The caches of an API server exceed their limit of memory. Not an ApiError, because a retry does not help."""
+
+
 class NotConnected(ConnectionFailed):
     """No connection, or no TLS on it: the server never received the request."""
 

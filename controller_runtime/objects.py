@@ -17,6 +17,8 @@ import msgspec
 from controller_runtime.api.decoding import decode, decoder
 
 _NOTHING = msgspec.Raw()
+_OBJECT_BYTES, _ENTRY_BYTES = 800, 140
+"""Bytes of an object without content, with its place in a cache, and of a label without its text."""
 
 
 class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, eq=False):
@@ -124,6 +126,25 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Return the approximate length of the object as JSON in bytes, including metadata."""
         return len(msgspec.json.encode(self.metadata)) + sum(map(len, self._raw_fields().values()))
 
+    @property
+    def memory(self) -> int:
+        """Return the approximate bytes that the object occupies in a cache; takes about a microsecond."""
+        metadata = self.metadata
+        total = _OBJECT_BYTES + len(bytes(metadata.raw_owner_references))
+        for texts in (metadata.labels, metadata.annotations):
+            for key, value in texts.items():
+                text = len(key) + len(value)
+                # Python stores all characters of a string with the width of the widest.
+                total += _ENTRY_BYTES + (text if value.isascii() else 4 * text)
+        total += sum(map(len, metadata.finalizers))
+        if self._spec is not None:
+            total += len(self._spec)
+        if self._status is not None:
+            total += len(self._status)
+        if self._others:
+            total += sum(map(len, self._others.values()))
+        return total
+
     def has_spec_equal(self, other: Object) -> bool:
         """Report whether both specs are the same JSON; compares bytes without decoding."""
         return self._spec == other._spec
@@ -158,6 +179,12 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Return the object with some top-level fields replaced, for informer transforms."""
         replaced = {name: msgspec.json.encode(value) for name, value in fields.items()}
         return self._with({**self._raw_fields(), **replaced})
+
+    def without_metadata(self, *fields: str) -> Object:
+        """Return the object without some fields of its metadata, such as ``annotations``, for informer transforms."""
+        empty = ObjectMeta()
+        metadata = msgspec.structs.replace(self.metadata, **{name: getattr(empty, name) for name in fields})
+        return msgspec.structs.replace(self, metadata=metadata)
 
     def _raw_fields(self) -> dict[str, bytes]:
         fields: dict[str, bytes] = {}  # Not a comprehension: transforms call this for each object.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from controller_runtime.objects import Object
@@ -23,6 +24,25 @@ class Store:
         self._indexers = dict(indexers or {})
         self._objects: dict[str, Object] = {}
         self._indexes: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self._indexers}
+        self._index_users: Counter[str] = Counter(self._indexers)
+
+    def add_indexers(self, indexers: Mapping[str, Indexer]) -> None:
+        """Add indexes of all objects; an index that exists stays, with one user more."""
+        self._index_users.update(indexers.keys())
+        for name, indexer in indexers.items():
+            if name not in self._indexers:
+                index = self._indexes[name] = {}
+                self._indexers[name] = indexer
+                for key, cached in self._objects.items():
+                    for value in set(indexer(cached)):
+                        index.setdefault(value, {})[key] = None
+
+    def drop_indexers(self, names: Iterable[str]) -> None:
+        """Remove the indexes that have no other user."""
+        for name in names:
+            self._index_users[name] -= 1
+            if not self._index_users[name]:
+                del self._index_users[name], self._indexers[name], self._indexes[name]
 
     def get(self, key: str) -> Object | None:
         """Return the object with this key (``namespace/name``), or None."""

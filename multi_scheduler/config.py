@@ -61,6 +61,9 @@ class SchedulerClusterConfig(_Base):
     context: str = ""
     server: str = ""
     """Overrides the API server's URL in the kubeconfig."""
+    cache_bytes: Annotated[int, Meta(ge=0)] = 128 * 1024**2
+    """Maximum memory for cached objects of this cluster. Beyond it, its virtual nodes are rejected, and it is read again
+    after five minutes; other clusters go on. 128 MiB are enough for about 60,000 pods. 0: no limit."""
     nodes: list[NodeConfig] = []
     """Virtual nodes of the cluster. Empty: Nodes with label ``virtual-node.io/lower-cluster: <name>``, and the Node with the
     cluster's name."""

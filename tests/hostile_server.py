@@ -62,6 +62,24 @@ async def pages(path: str) -> AsyncIterator[bytes]:
     yield _HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
+_numbers = itertools.count()
+
+
+async def many(path: str) -> AsyncIterator[bytes]:
+    """Lists that never end, in pages of 9 MB within all limits; as many different events."""
+    if "watch=" in path:
+        yield _HEAD + b"Connection: close\r\n\r\n"
+        while True:
+            event = (
+                b'{"type":"ADDED","object":' + _object(padding=100_000, name=f"e{next(_numbers)}") + b"}\n"
+            )
+            yield event
+    count = 1 if "limit=1&" in path else 90
+    items = b",".join([_object(padding=100_000, name=f"p{next(_numbers)}") for _ in range(count)])
+    body = b'{"metadata":{"resourceVersion":"1","continue":"more"},"items":[' + items + b"]}"
+    yield _HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
 async def chunks(_path: str) -> AsyncIterator[bytes]:
     """Chunks of one byte."""
     yield _HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -97,7 +115,7 @@ async def errors(_path: str) -> AsyncIterator[bytes]:
 
 KINDS: dict[str, Callable[[str], AsyncIterator[bytes]]] = {
     kind.__name__: kind
-    for kind in (big, endless, compressed, values, deep, pages, chunks, informational, events, errors)
+    for kind in (big, endless, compressed, values, deep, pages, many, chunks, informational, events, errors)
 }
 
 
@@ -106,8 +124,8 @@ def _bomb() -> bytes:
     return gzip.compress(b"0" * (100 * MIB), 9)
 
 
-def _object(*, padding: int) -> bytes:
-    metadata = {"name": "a", "namespace": "b", "uid": "c", "resourceVersion": "2"}
+def _object(*, padding: int, name: str = "a") -> bytes:
+    metadata = {"name": name, "namespace": "b", "uid": "c", "resourceVersion": "2"}
     return json.dumps({"metadata": metadata, "spec": {"x": "y" * padding}}).encode()
 
 

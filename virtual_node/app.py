@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
 from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.process import lifecycle, loop_stalls
@@ -125,6 +126,8 @@ class App:
             upper = await stack.enter_async_context(
                 Client(upper_config, user_agent=COMPONENT, cluster="upper")
             )
+            limit = self._config.limits.cache_bytes_per_namespace
+            self._supervisor.shared = SharedInformers(upper, bytes_per_namespace=limit)
             # Served before other requests are sent, so that an occupied port is reported immediately, and probes show
             # why the process is not ready.
             served = process_serving.serving(self, self._config, upper=upper, worker=self._worker)

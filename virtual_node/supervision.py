@@ -8,7 +8,8 @@ from datetime import datetime
 
 import structlog
 
-from controller_runtime.errors import ConfigError
+from controller_runtime.cache.shared import SharedInformers
+from controller_runtime.errors import CacheFull, ConfigError
 from controller_runtime.process import lifecycle
 from controller_runtime.util import backoff
 from virtual_node import metrics
@@ -19,6 +20,9 @@ from virtual_node.controllers.nodes.hold import Identity
 from virtual_node.health.certificates import ending
 from virtual_node.health.reports import Report
 
+_TOO_LARGE_PAUSE = 300.0
+"""Seconds until a lower cluster that exceeds its limit of memory is listed again."""
+
 
 class Supervisor:
     """Runs lower clusters until they are stopped.
@@ -27,6 +31,7 @@ class Supervisor:
         configs: configurations of the clusters that were started and not stopped, by name.
         clusters: the running clusters, by name.
         failures: why a cluster does not run and is restarted later, by name.
+        shared: caches of the upper cluster for the clusters that start from now on; None: each has its own.
     """
 
     def __init__(self, *, report: Callable[[], Report], identity: Identity | None) -> None:
@@ -39,6 +44,7 @@ class Supervisor:
         self.configs: dict[str, LowerClusterConfig] = {}
         self.clusters: dict[str, LowerCluster] = {}
         self.failures: dict[str, str] = {}
+        self.shared: SharedInformers | None = None
         self._unusable: dict[str, str] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._report = report
@@ -126,16 +132,18 @@ class Supervisor:
                 endpoints=endpoints,
                 report=self._report,
                 identity=self._identity,
+                shared=self.shared,
             )
             self.clusters[cluster.name] = lower
             self.failures.pop(cluster.name, None)
-            unusable = ""
+            unusable, is_too_large = "", False
             try:
                 await lower.run()
             except ConfigError as error:
                 unusable = self.failures[cluster.name] = str(error)
                 log.error("lower cluster cannot be used", error=unusable)  # noqa: TRY400 - one clear line
             except Exception as error:
+                is_too_large = isinstance(error, CacheFull)
                 known = lifecycle.describe(error)
                 failure = self.failures[cluster.name] = known or repr(error)
                 unusable = failure if _is_configuration(error) else ""
@@ -149,7 +157,7 @@ class Supervisor:
             self._unusable.pop(cluster.name, None)
             if unusable:
                 self._unusable[cluster.name] = unusable
-            delay = restarts.delay(loop.time() - started)
+            delay = max(restarts.delay(loop.time() - started), _TOO_LARGE_PAUSE if is_too_large else 0.0)
             log.info("restarting lower cluster", retry_in=round(delay, 1))
             await asyncio.sleep(delay)
 

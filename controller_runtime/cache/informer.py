@@ -94,12 +94,14 @@ class Informer:
         self.store = Store({key: _guarded(indexer) for key, indexer in (indexers or {}).items()})
         self.name = name or resource.qualified
         self._client = client
+        self._transform = _unchanged if transform is None else _guarded(transform)
         self._reflector = Reflector(
             client,
             resource,
             self,
             selection=selection,
-            transform=None if transform is None else _guarded(transform),
+            transform=None if transform is None else self._transform,
+            list_transform=self._listing,
             name=self.name,
             is_minor=is_minor,
         )
@@ -116,6 +118,7 @@ class Informer:
         on_add: OnAdd | None = None,
         on_update: OnUpdate | None = None,
         on_delete: OnDelete | None = None,
+        with_cached: bool = True,
     ) -> Registration:
         """Register handlers for changes; already cached objects are delivered as adds.
 
@@ -125,10 +128,11 @@ class Informer:
             on_add: called with the object, and with True if it is part of the first list or was already cached.
             on_update: called with the old and the new state.
             on_delete: called with the last known state.
+            with_cached: whether to deliver already cached objects.
         """
         registration = Registration(self, {"add": on_add, "update": on_update, "delete": on_delete})
         self._registrations = (*self._registrations, registration)
-        for cached in self.store.list():
+        for cached in self._delivered() if with_cached else ():
             registration.deliver("add", cached, True)
         return registration
 
@@ -191,7 +195,11 @@ class Informer:
         return self._reflector.last_error
 
     async def run(self) -> None:
-        """Follow the server until cancelled; retry failures with back-off."""
+        """Follow the server until cancelled; retry failures with back-off.
+
+        Raises:
+            CacheFull: the objects exceed the memory that the caches of the server may use.
+        """
         gauge = _OBJECTS.labels(self._client.cluster, self.name)
         # A weak reference, because the metric lives as long as the process and must not keep the cache of a
         # cluster that is no longer followed.
@@ -199,6 +207,16 @@ class Informer:
         gauge.set_function(lambda: 0 if (store := found()) is None else len(store))
         with consistency.following(self._client, self.resource, self):
             await self._reflector.run()
+
+    async def clear(self) -> None:
+        """Remove all objects, with a call of the handlers for each, and list again at the next ``run``."""
+        self._synced.clear()
+        self._reflector.resource_version = ""
+        slicer = Slicer()
+        cached = self.store.keys()
+        for key in cached:
+            self._remove(key, None)
+            await slicer.tick()
 
     def detach(self, registration: Registration) -> None:
         """Stop deliveries to a registration."""
@@ -208,6 +226,10 @@ class Informer:
         """Log and count the exception of a handler; the informer continues."""
         _HANDLER_ERRORS.labels(self._client.cluster, self.name).inc()
         self._log.exception("event handler failed")
+
+    def _delivered(self) -> list[Object]:
+        """Return the objects of which handlers know."""
+        return self.store.list()
 
     # --- called by the reflector -------------------------------------------------------------------
 
@@ -225,6 +247,26 @@ class Informer:
             await slicer.tick()
         self._synced.set()
 
+    def _listing(self, count: Callable[[Object], None]) -> Callable[[Object], Object]:
+        """Return a function that transforms the objects of one list, and counts their memory.
+
+        It returns the cached object if that has the listed version, so that a repeated list takes no more memory.
+        """
+
+        def listed(new: Object) -> Object:
+            cached = self.store.get(new.key)
+            if (
+                cached is not None
+                and cached.uid == new.uid
+                and cached.resource_version == new.resource_version
+            ):
+                return cached
+            new = self._transform(new)
+            count(new)
+            return new
+
+        return listed
+
     def change(self, kind: str, changed: Object) -> None:
         """Store one change; its kind is ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
@@ -241,6 +283,7 @@ class Informer:
             old = None
         if old is not None and old.resource_version == new.resource_version:
             return
+        self._client.caches.change(old, new)
         self.store.put(key, new)
         for registration in self._registrations:
             if old is None:
@@ -255,11 +298,16 @@ class Informer:
         if final is None or final.uid != old.uid:
             final = old
         self.store.remove(key)
+        self._client.caches.change(old, None)
         for registration in self._registrations:
             registration.deliver("delete", final)
 
     def __repr__(self) -> str:
         return f"<Informer {self.name} objects={len(self.store)} synced={self.has_synced} rv={self._reflector.resource_version}>"
+
+
+def _unchanged(listed: Object) -> Object:
+    return listed
 
 
 def _guarded(function: Callable[[Object], T]) -> Callable[[Object], T]:

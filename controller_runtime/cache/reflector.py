@@ -47,6 +47,9 @@ repeated in a loop."""
 _FREE_SHORTS = 3
 
 
+ListTransform = Callable[[Callable[[Object], None]], Callable[[Object], Object]]
+
+
 class _Silent(ConnectionFailed):
     """A watch that no longer receives anything, not even bookmarks."""
 
@@ -80,7 +83,7 @@ class Reflector:
         selection: ObjectSelection,
         transform: Callable[[Object], Object] | None,
         name: str,
-        list_transform: Callable[[Object], Object] | None = None,
+        list_transform: ListTransform | None = None,
         is_minor: bool = False,
     ) -> None:
         """Create a reflector; ``run`` starts it.
@@ -92,7 +95,8 @@ class Reflector:
             selection: namespace and selectors.
             transform: called on every object before the sink receives it; None: no change.
             name: in logs and metrics.
-            list_transform: called instead of ``transform`` on the objects of a list; None: ``transform``.
+            list_transform: called for each list, with a function that counts the memory of an object that is kept;
+                returns the function to call on the listed objects instead of ``transform``. None: ``transform``.
             is_minor: while the server is unreachable, other reflectors reconnect first. Applies after the
                 first list.
         """
@@ -104,7 +108,7 @@ class Reflector:
         self._sink = sink
         self._selection = selection
         self._transform = transform
-        self._list_transform = list_transform or transform
+        self._list_transform = list_transform
         self._name = name
         self._is_minor = is_minor
         self._contact: float | None = None
@@ -169,7 +173,9 @@ class Reflector:
             await asyncio.sleep(delay)
 
     async def _list(self) -> None:
-        listed = await self._client.list(self._resource, transform=self._list_transform, **self._selection)
+        with self._client.caches.reading() as count:
+            convert = self._list_transform(count) if self._list_transform else self._transform
+            listed = await self._client.list(self._resource, transform=convert, **self._selection)
         self._note_contact()
         self._client.outage.answered()
         await self._sink.replace(listed.items)

@@ -14,7 +14,7 @@ from controller_runtime.client.decoding import ListMeta, decode_list, decode_wat
 from controller_runtime.client.list_pages import ListOptions, ListPages, ObjectList, ObjectSelection
 from controller_runtime.client.object_verbs import ObjectVerbs, PatchType
 from controller_runtime.client.transport import NETWORK_ERRORS
-from controller_runtime.errors import ApiError, ConnectionFailed, Unavailable
+from controller_runtime.errors import ApiError, CacheFull, ConnectionFailed, ResponseTooLarge, Unavailable
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource
 from controller_runtime.util.lines import LineSplitter, LineTooLong
@@ -59,8 +59,22 @@ class Client(ObjectVerbs):
         transform: Callable[[Object], Object] | None = None,
         **options: Unpack[ListOptions],
     ) -> ObjectList:
-        """Return a complete collection; see ``list_as``, with ``transform`` as ``convert``."""
-        return ObjectList(*await self.list_as(resource, transform or _unchanged, **options))
+        """Return a complete collection; see ``list_as``, with ``transform`` as ``convert``.
+
+        Without ``transform``, the list must fit into the memory that the caches of this server may use.
+        """
+        if transform is not None:
+            return ObjectList(*await self.list_as(resource, transform, **options))
+        with self.caches.reading() as count:
+
+            def counted(listed: Object) -> Object:
+                count(listed)
+                return listed
+
+            try:
+                return ObjectList(*await self.list_as(resource, counted, **options))
+            except CacheFull as error:
+                raise ResponseTooLarge(f"the list of {resource.qualified} is too large: {error}") from None
 
     async def list_as(
         self, resource: Resource, convert: Callable[[Object], T], **options: Unpack[ListOptions]

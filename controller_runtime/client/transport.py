@@ -16,6 +16,7 @@ from controller_runtime import errors
 from controller_runtime.auth import impersonation
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.connection_pool import ConnectionPools, refusal
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.client.response_limits import ResponseLimits, ResponseReader
@@ -57,6 +58,7 @@ class Transport:
         turn: a lock held while a page of a list is decoded or a batch of events is handled. So a server that sends
             data on many connections takes no more time of an event loop pass than on one.
         reader: reads responses within the limits.
+        caches: counts the memory of all informer caches of the server.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Transport:
         timeout: float = 30.0,
         cluster: str = "",
         limits: ResponseLimits | None = None,
+        cache_bytes: int = 0,
     ) -> None:
         """Create a client; connections open on first use.
 
@@ -82,6 +85,7 @@ class Transport:
             timeout: as the attribute.
             cluster: as the attribute.
             limits: of the server's responses; None: the defaults.
+            cache_bytes: maximum memory of all informer caches of the server; 0: no limit.
         """
         self.config = config
         self.cluster = cluster
@@ -89,6 +93,7 @@ class Transport:
         self.bucket = TokenBucket(qps, burst)
         self.outage = Outage()
         self.turn = asyncio.Lock()
+        self.caches = CacheBudget(cache_bytes, cluster=cluster)
         headers = {
             "User-Agent": user_agent,
             "Accept": "application/json",

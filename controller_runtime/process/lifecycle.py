@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from controller_runtime import log
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.errors import ApiError, CacheFull, ConfigError
 
 _log = log.get_logger(component="lifecycle")
 
@@ -103,14 +103,23 @@ def describe(error: BaseException) -> str | None:
     A group of such errors is one line, too.
     """
     if isinstance(error, BaseExceptionGroup):
-        lines = [describe(leaf) for leaf in _leaves(error)]
+        lines = [describe(leaf) for leaf in leaves(error)]
         return None if None in lines else "; ".join(dict.fromkeys(map(str, lines)))
-    if isinstance(error, ConfigError | ApiError):
+    if isinstance(error, ConfigError | ApiError | CacheFull):
         return str(error)
     if isinstance(error, OSError) and error.errno in _PLAIN_ERRNOS:
         subject = f"{error.filename}: " if error.filename else ""
         return f"{subject}{error.strerror}"
     return None
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the actual errors inside exception groups of task groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
 
 
 def tune_gc() -> None:
@@ -212,22 +221,13 @@ def _exit_code(task: asyncio.Future[object], *, asked_to_stop: bool) -> int:
     error = task.exception()
     if error is None:
         return 0
-    leaves = list(_leaves(error))
-    if not asked_to_stop and all(isinstance(leaf, ConfigError) for leaf in leaves):
-        raise ConfigError("; ".join(map(str, leaves))) from None
-    for leaf in leaves:
+    found = list(leaves(error))
+    if not asked_to_stop and all(isinstance(leaf, ConfigError) for leaf in found):
+        raise ConfigError("; ".join(map(str, found))) from None
+    for leaf in found:
         line = describe(leaf)
         if line is None:
             _log.error("unexpected error", error=repr(leaf), exc_info=leaf)
         else:
             _log.error(line)
     return 1
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the actual errors inside exception groups of task groups."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error

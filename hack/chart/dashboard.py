@@ -147,6 +147,12 @@ _WATCHES = [
     ),
     Panel("Objects in caches", current("virtual_node_cached_objects", "cluster, resource", _BOTH)),
     Panel(
+        "Memory of caches",
+        current("virtual_node_cache_bytes", "cluster", _CLUSTERS),
+        unit="bytes",
+        meaning="A lower cluster that reaches its cacheBytes (128 MiB) stops. Raise the limit before.",
+    ),
+    Panel(
         "Errors in event handlers",
         rate("virtual_node_handler_errors_total", "cluster, resource", _BOTH),
         unit="ops",

@@ -100,7 +100,7 @@ async def _connected(
             if isinstance(found, BaseException):
                 raise found
             weaknesses.warn(found, cluster=cluster.name)
-            client = Client(found, user_agent=program, cluster=cluster.name)
+            client = Client(found, user_agent=program, cluster=cluster.name, cache_bytes=cluster.cache_bytes)
             lower[cluster.name] = await stack.enter_async_context(client)
         used = [cluster for cluster in wanted.clusters if cluster.name in lower]
         await work(msgspec.structs.replace(wanted, clusters=used), upper, lower)

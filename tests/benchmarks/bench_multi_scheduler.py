@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from controller_runtime.process import lifecycle
 from multi_scheduler.agent import GROUP, VirtualNode
@@ -113,7 +114,7 @@ def _measure(shared: Shared, clusters: list[str]) -> None:
 
 
 def _created(wanted: Sequence[AgentConfig], clusters: Sequence[str]) -> tuple[Shared, list[Weighted]]:
-    fake: Any = SimpleNamespace(cluster="bench")
+    fake: Any = SimpleNamespace(cluster="bench", caches=CacheBudget(0, cluster="bench"))
     bound = bound_pods(fake)
     configured = [SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters]
     config = Config(clusters=configured, agents=list(wanted))
@@ -152,7 +153,7 @@ async def main(names: Sequence[str], directory: str) -> None:
     _measure(shared, clusters)
     filled = time.perf_counter() - started
     lifecycle.tune_gc()  # as the program does when it starts
-    fake: Any = SimpleNamespace(cluster="bench")
+    fake: Any = SimpleNamespace(cluster="bench", caches=CacheBudget(0, cluster="bench"))
     directory_of_nodes: Any = _Directory()
     extender = Extender(agents, directory_of_nodes, upper=fake)
     nodes = [f"vn-{cluster}" for cluster in clusters]

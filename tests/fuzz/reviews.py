@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock
 import msgspec
 
 from controller_runtime.api import decoding
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ApiError
 from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.extender import protocol
@@ -56,7 +57,7 @@ def _checked(answer: bytes) -> None:
 
 
 async def _fit(raw: bytes) -> None:
-    fake: Any = SimpleNamespace(cluster="test")
+    fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
     agent = FitAgent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
     node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "9"}}}
     agent.indexes["a"].upsert_node(node)

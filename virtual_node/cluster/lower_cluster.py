@@ -1,7 +1,7 @@
 """One lower cluster: its clients, caches, controllers and virtual nodes, in one task group.
 
-Lower clusters share no state except ``KubeletEndpoints``, so a failure does not spread from one to another. The
-process (``app.py``) runs each in a supervised task of its own.
+Lower clusters share no state except ``KubeletEndpoints`` and caches of the upper cluster, so a failure does not spread
+from one to another. The process (``app.py``) runs each in a supervised task of its own.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import structlog
 
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
-from controller_runtime.errors import Unavailable
+from controller_runtime.errors import ApiError, CacheFull, Unavailable
 from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.process import lifecycle
 from virtual_node import metrics
 from virtual_node.cluster.controllers import ClusterControllers
 from virtual_node.cluster.credential_renewal import CredentialRenewal
@@ -33,8 +35,11 @@ from virtual_node.controllers.nodes.hold import Identity, NodeHold, this_process
 from virtual_node.controllers.nodes.lease import NodeLeaseController
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.health.reports import Report
+from virtual_node.translate.nodes.node import TOO_LARGE
 
 COMPONENT = "virtual-node"
+_REPORTING = 5.0
+"""Maximum seconds to report on the Nodes that a cluster stops."""
 
 
 @dataclass(eq=False, repr=False)
@@ -52,6 +57,8 @@ class LowerCluster:
     """Returns problems that only this process knows, published on the virtual nodes' Leases."""
     identity: Identity | None = None
     """Holder of these Leases; None: ``this_process()``."""
+    shared: SharedInformers | None = None
+    """Caches of the upper cluster that all lower clusters of the process share; None: this cluster has its own."""
     nodes: dict[str, NodeController] = field(default_factory=dict)
     leases: dict[str, NodeLeaseController] = field(default_factory=dict)
     holds: dict[str, NodeHold] = field(default_factory=dict)
@@ -76,6 +83,7 @@ class LowerCluster:
         Raises:
             ConfigError: a kubeconfig or a virtual node's name cannot be used.
             ApiError: a cluster refuses or does not answer before the controllers start.
+            CacheFull: the lower cluster has more objects than ``cacheBytes`` allows.
             ExceptionGroup: a controller failed with an unexpected error.
         """
         settings, config = self.settings, self.config
@@ -98,6 +106,7 @@ class LowerCluster:
                     lower_config,
                     qps=config.client_qps,
                     burst=config.client_burst,
+                    cache_bytes=config.cache_bytes,
                     user_agent=agent,
                     cluster=config.name,
                 )
@@ -113,6 +122,7 @@ class LowerCluster:
                 nodes={node.name: node for node in config.virtual_nodes()},
                 recorder=recorder,
                 log=self._log,
+                shared=self.shared,
             )
             await refuse_real_nodes(context.upper, context.nodes)
             # Checked before anything is written; a cluster that does not answer yet is checked again later.
@@ -181,9 +191,29 @@ class LowerCluster:
                 await made.pods.adopt_all()
                 made.start(group)
                 self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.pods.lower.store))
+        except BaseExceptionGroup as errors:
+            reasons = [str(leaf) for leaf in lifecycle.leaves(errors) if isinstance(leaf, CacheFull)]
+            if not reasons:
+                raise
+            await self._give_up(context, reasons[0])
+            raise CacheFull(reasons[0]) from None
         finally:
             self.nodes.clear()
             self.leases.clear()
+
+    async def _give_up(self, context: ClusterContext, why: str) -> None:
+        """Report on the Nodes that the lower cluster is too large. Errors are only logged, because the cluster stops."""
+        recorder = EventRecorder(context.upper, component=COMPONENT, host=context.name)
+        try:
+            async with asyncio.timeout(_REPORTING):
+                for node in self.nodes.values():
+                    await node.give_up(why)
+                    if (body := node.node) is not None:
+                        recorder.event(body, "Warning", TOO_LARGE, why)
+                async with lifecycle.beside(recorder.run()):
+                    await asyncio.sleep(0)  # otherwise the recorder would be cancelled before it starts
+        except (ApiError, TimeoutError) as error:
+            self._log.warning("not reported that the lower cluster is too large", error=str(error))
 
     def _refresh(self) -> None:
         for node in self.nodes.values():

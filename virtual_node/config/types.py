@@ -116,6 +116,10 @@ class LowerClusterConfig(_Base):
     """Requests per second to the lower apiserver, on average."""
     client_burst: Annotated[int, Meta(gt=0), Setting(LOWER, "--client-burst N")] = 1000
     """Requests that may be sent at once before ``clientQps`` limits them."""
+    cache_bytes: Annotated[int, Meta(ge=0)] = 128 * 1024**2
+    """Maximum memory for cached objects of this cluster. Beyond it, the virtual nodes of this cluster stop with
+    condition ``LowerClusterTooLarge``, and start again after five minutes; other clusters go on. 128 MiB are enough for
+    about 10,000 mirrored pods, 2,000 nodes and 30,000 other pods. 0: no limit."""
     node_name: Annotated[str, Setting(NODE, "--nodename NODE", "DEFAULT_NODE_NAME", "DEFAULTNODE_NAME")] = ""
     """Name of the cluster's only virtual node. Empty: the cluster's name, or ``virtual-kubelet`` without
     ``--config``. Not used beside ``nodes``."""
@@ -181,9 +185,13 @@ class LimitsConfig(_Base):
     """ConfigMaps and Secrets that the pods of one upper namespace may reference in one lower cluster. A pod
     that would exceed the limit waits with the same event. Other namespaces are not affected."""
     bytes_per_namespace: Annotated[int, Meta(gt=0)] = 64 * 1024**2
-    """Maximum bytes, as JSON, of ConfigMaps and Secrets that one upper namespace's pods reference in one
+    """Maximum memory of ConfigMaps and Secrets that one upper namespace's pods reference in one
     lower cluster. Further objects are not mirrored, and pods that need them wait with the same event.
     Existing copies stay unchanged."""
+    cache_bytes_per_namespace: Annotated[int, Meta(gt=0)] = 16 * 1024**2
+    """Maximum memory of the Services, EndpointSlices, claims and followed objects of one upper namespace, for all lower
+    clusters together. Also the maximum memory of its pods beyond 16 KiB per pod, for each lower cluster. Further objects
+    are not kept, and the namespace's new pods wait with event ``NamespaceTooLarge``. Existing copies stay unchanged."""
     watches_per_namespace: Annotated[int, Meta(ge=0)] = 50
     """Maximum watches of referenced objects of one upper namespace in one lower cluster, each with its own
     connection. Other objects are read when a pod starts and about once a minute, 20 per second in all.

@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime import resources
+from controller_runtime import log, resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import condition, is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
+from controller_runtime.errors import ApiError, CacheFull, ConfigError, Forbidden, Unauthorized
 from controller_runtime.objects import Object
+from controller_runtime.process import lifecycle
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster import resizing
 from multi_scheduler.fit.cluster.index import ClusterIndex
@@ -24,12 +25,15 @@ from multi_scheduler.fit.cluster.pod_requirements import host_ports
 from multi_scheduler.fit.cluster.pod_terms import required_terms
 from multi_scheduler.fit.feeds.admission_feed import AdmissionFeed
 
+_log = log.get_logger(component="fit")
 _LIMITED = ("cpu", "memory")
 _BOUND = "Bound"
 _QUIET = 75.0
 """Seconds without an event after which a watch no longer proves that the cluster responds. Bookmarks come every minute."""
 _LOOK = 10.0
 _PING = 5.0
+_TOO_LARGE_PAUSE = 300.0
+"""Seconds until a cluster that exceeds its limit of memory is listed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Feed:
     """By UID of the upper pod and namespace/name. A lower user may write any UID into the label of an own pod."""
     _unreachable: str = ""
     """Why the cluster's data is unreliable: the error of the last check; empty: it is reliable."""
+    _too_large: str = ""
+    """Why the cluster is not followed; empty: it is."""
     _volumes: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     """Bound volumes by name: key of the claim, and required node affinity."""
     _by_claim: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -96,12 +102,21 @@ class Feed:
         return found.annotations if found is not None else {}
 
     async def run(self) -> None:
-        """Follow the cluster until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        """Follow the cluster until cancelled; forget it for five minutes when it exceeds its limit of memory."""
+        while True:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for informer in self.informers:
+                        group.create_task(informer.run())
+                    group.create_task(self._rules.run())
+                    group.create_task(self._check_cluster())
+            except* CacheFull as errors:
+                self._too_large = str(next(lifecycle.leaves(errors)))
+            _log.error("lower cluster is not followed", cluster=self.client.cluster, error=self._too_large)
             for informer in self.informers:
-                group.create_task(informer.run())
-            group.create_task(self._rules.run())
-            group.create_task(self._check_cluster())
+                await informer.clear()
+            await asyncio.sleep(_TOO_LARGE_PAUSE)
+            self._too_large = ""
 
     @property
     def has_synced(self) -> bool:
@@ -110,6 +125,8 @@ class Feed:
 
     def trouble(self) -> str:
         """Return why the cluster's data is unreliable, for users; empty: it is reliable."""
+        if self._too_large:
+            return self._too_large
         if not self.has_synced:
             error = self._last_error()
             return str(error) if error else "its nodes and pods are being listed"
@@ -256,9 +273,10 @@ def shrink_pod(pod: Object) -> Object:
     limits = pod_resources.pod_limits(spec)
     if more := {name: limits[name] for name in _LIMITED if limits.get(name, 0) > requests.get(name, 0)}:
         kept["limits"] = more
-    return pod.with_fields(
+    shrunk = pod.with_fields(
         spec=kept, status={"phase": status.get("phase", ""), "since": _bound_at(pod, status)}
     )
+    return shrunk.without_metadata("annotations", "finalizers", "raw_owner_references")
 
 
 def _bound_at(pod: Object, status: Mapping[str, Any]) -> float:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from controller_runtime import consistency
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import ObjectList, PatchType
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import ApiError
@@ -54,6 +55,7 @@ class MemoryClient:
         self.cluster = server.name
         self.outage = Outage()
         self.turn = asyncio.Lock()
+        self.caches = CacheBudget(0, cluster="test")
         self.config = SimpleNamespace(server=f"https://{server.name}:6443")
         self.served_certificate = None
         self.calls: list[tuple[str, str, str]] = []

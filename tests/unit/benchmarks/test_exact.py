@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.benchmarks.exact import pods, tables
@@ -22,7 +23,7 @@ _VERSIONS = itertools.count(1)
 @pytest.fixture
 def cluster() -> LowerCluster:
     """A lower cluster with two nodes of two cores."""
-    client: Any = SimpleNamespace(cluster="lower1")
+    client: Any = SimpleNamespace(cluster="lower1", caches=CacheBudget(0, cluster="lower1"))
     found = LowerCluster(client, Story())
     for name in ("x", "y"):
         found.nodes.change("ADDED", from_dict(kwok_node(name, cpu="2")))

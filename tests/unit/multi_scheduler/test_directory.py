@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from controller_runtime.api import names
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.inventory.settings import ClusterProfiles
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import Agent
@@ -39,7 +40,7 @@ def _directory(
     *clusters: SchedulerClusterConfig, unknown: Literal["Reject", "Pass"] = "Reject", **nodes: Labels
 ) -> NodeDirectory:
     """Return a directory that has read these Nodes; ``vn_a`` is Node ``vn-a``."""
-    fake: Any = SimpleNamespace(cluster="upper")
+    fake: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
     directory = NodeDirectory(fake, Config(clusters=list(clusters), unknown_nodes=unknown))
     for name, labels in nodes.items():
         _put(directory, name.replace("_", "-"), labels)
@@ -58,7 +59,7 @@ def _delete(directory: NodeDirectory, name: str) -> None:
 
 def _extender(directory: NodeDirectory) -> Extender:
     """Return an extender without the fit agent."""
-    upper: Any = SimpleNamespace(cluster="upper")
+    upper: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
     return Extender([Weighted("any", Agent(), 1.0)], directory, upper=upper)
 
 
@@ -127,7 +128,7 @@ def test_diagnosis_knows_the_reason():
 
 def test_reason_mentions_cluster_profiles_if_they_are_used():
     """A ClusterProfile with an unusable kubeconfig is left out of the configuration."""
-    fake: Any = SimpleNamespace(cluster="upper")
+    fake: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
     profiles = ClusterProfiles(namespace="fleet", providers_file="providers.yaml")
     directory = NodeDirectory(fake, Config(cluster_profiles=profiles))
     _put(directory, "profile-b", _of("profile-b"))

@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import ObjectList
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import AlreadyExists, ConfigError, Conflict, Forbidden
@@ -154,6 +155,7 @@ class _Cluster:
     def __init__(self) -> None:
         self.outage = Outage()
         self.turn = asyncio.Lock()
+        self.caches = CacheBudget(0, cluster="test")
         self.secret: dict | None = None
         self.log: list[tuple[str, bytes]] = []
         self.delivers = asyncio.Event()

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from controller_runtime.api.names import ANNOTATION_WANTS_CA as WANTS_CA
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import from_dict
@@ -20,6 +21,8 @@ USERS = base64.b64encode(b"the user's").decode()
 
 class _Cluster:
     """One configuration for both kinds, or none; keeps the written CA bundles."""
+
+    caches = CacheBudget(0, cluster="upper")
 
     def __init__(self, configuration: dict[str, Any] | None) -> None:
         self.configuration = configuration

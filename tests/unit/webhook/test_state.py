@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api.moving import node_avoidance
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.objects import from_dict
 from webhook.mutation.mutate import Surroundings
@@ -23,6 +24,7 @@ MEMORY = {
 class _Client:
     cluster = "upper"
     outage = Outage()
+    caches = CacheBudget(0, cluster="upper")
 
 
 @pytest.mark.parametrize(("namespace", "avoided"), [("tenant", ["a"]), ("victim", [])])

@@ -12,7 +12,8 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
-from controller_runtime.objects import Object
+from controller_runtime.cache.namespace_budget import NamespaceBudget
+from controller_runtime.objects import Object, ObjectMeta
 from virtual_node.controllers.base.context import (
     INDEX_CLAIM,
     INDEX_LOWER_KEY,
@@ -23,6 +24,8 @@ from virtual_node.controllers.base.context import (
 )
 from virtual_node.translate.base import ownership
 
+_NORMAL_POD = 16 * 1024
+"""Bytes of each upper pod that do not count for its namespace's limit, because quotas limit the number of pods."""
 INDEX_NAMESPACE = "namespace"
 INDEX_SERVICE = "service"
 """Index by the key of the upper Service."""
@@ -33,19 +36,24 @@ class ClusterCaches:
 
     def __init__(self, context: ClusterContext) -> None:
         """Create the informers of one lower cluster, without any IO."""
-        upper, lower = context.upper, context.lower
+        lower = context.lower
         ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
+        budget: NamespaceBudget[str] = NamespaceBudget(
+            context.settings.limits.cache_bytes_per_namespace, free=_NORMAL_POD, shrink=pod_stub
+        )
         self.pods = PodCaches(
-            upper={name: _upper_pods(context, name) for name in context.nodes}, lower=_lower_pods(context)
+            upper={name: _upper_pods(context, name, budget) for name in context.nodes},
+            lower=_lower_pods(context),
+            budget=budget,
         )
         self.config_maps = Informer(lower, resources.CONFIG_MAPS, label_selector=ours)
         """Lower ConfigMaps with our ownership label; ``secrets``, ``lower_namespaces`` and ``lower_services`` are
         selected in the same way."""
         self.secrets = Informer(lower, resources.SECRETS, label_selector=ours)
-        self.upper_namespaces = Informer(upper, resources.NAMESPACES)
+        self.upper_namespaces = context.upper_informer(resources.NAMESPACES)
         self.lower_namespaces = Informer(lower, resources.NAMESPACES, label_selector=ours)
-        self.upper_services = Informer(
-            upper, resources.SERVICES, indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)}
+        self.upper_services = context.upper_informer(
+            resources.SERVICES, indexers={INDEX_NAMESPACE: _namespace}
         )
         self.lower_services = Informer(
             lower, resources.SERVICES, label_selector=ours, indexers={INDEX_SERVICE: upper_service}
@@ -68,7 +76,7 @@ class ClusterCaches:
         ``deciding`` omits them, because the lower cluster may not serve these kinds."""
         settings = context.settings
         self.accounts = (
-            Informer(upper, resources.SERVICE_ACCOUNTS, transform=_only_metadata)
+            context.upper_informer(resources.SERVICE_ACCOUNTS, transform=_only_metadata)
             if settings.enable_serviceaccount and settings.identities.tokens == "node"
             else None
         )
@@ -112,7 +120,8 @@ def shrink_foreign(pod: Object) -> Object:
         if kind in spec
     }
     kept |= {field: spec[field] for field in ("nodeName", "overhead", "resources") if field in spec}
-    return pod.with_fields(spec=kept, status={"phase": status.get("phase", "")})
+    shrunk = pod.with_fields(spec=kept, status={"phase": status.get("phase", "")})
+    return shrunk.without_metadata("labels", "annotations", "finalizers", "raw_owner_references")
 
 
 def _without_images(node: Object) -> Object:
@@ -122,11 +131,31 @@ def _without_images(node: Object) -> Object:
     return node.with_fields(status=status)
 
 
-def _upper_pods(context: ClusterContext, node_name: str) -> Informer:
-    return Informer(
+def pod_stub(pod: Object) -> Object:
+    """Return a pod without its labels, annotations and version, and, unless it has started, without its containers."""
+    metadata, spec, status = pod.metadata, pod.spec or {}, pod.status or {}
+    mark = metadata.annotations.get(names.ANNOTATION_LOWER_UID)
+    kept = ObjectMeta(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        creation_timestamp=metadata.creation_timestamp,
+        deletion_timestamp=metadata.deletion_timestamp,
+        deletion_grace_period_seconds=metadata.deletion_grace_period_seconds,
+        finalizers=metadata.finalizers,
+        annotations={} if mark is None else {names.ANNOTATION_LOWER_UID: mark},
+    )
+    if not status.get("startTime"):
+        spec = {"nodeName": spec.get("nodeName", ""), "containers": []}
+    return Object(kept, pod.api_version, pod.kind).with_fields(spec=spec, status=status)
+
+
+def _upper_pods(context: ClusterContext, node_name: str, budget: NamespaceBudget[str]) -> Informer:
+    informer = Informer(
         context.upper,
         resources.PODS,
         field_selector=f"spec.nodeName={node_name}",
+        transform=lambda pod: budget.fit(pod.uid, pod),
         indexers={
             INDEX_UID: lambda pod: (pod.uid,),
             INDEX_CLAIM: PodCaches.claims_of,
@@ -134,6 +163,8 @@ def _upper_pods(context: ClusterContext, node_name: str) -> Informer:
         },
         name=f"pods-{node_name}",
     )
+    informer.add_handler(on_delete=lambda pod: budget.forget(pod.uid))
+    return informer
 
 
 def _lower_pods(context: ClusterContext) -> Informer:
@@ -154,5 +185,10 @@ def _upper_uid(pod: Object) -> Iterable[str]:
     return (uid,) if uid else ()
 
 
+def _namespace(found: Object) -> Iterable[str]:
+    return (found.namespace,)
+
+
 def _only_metadata(account: Object) -> Object:
-    return Object(account.metadata, account.api_version, account.kind, None, None, None)
+    whole = Object(account.metadata, account.api_version, account.kind, None, None, None)
+    return whole.without_metadata("labels", "annotations")

@@ -8,22 +8,31 @@ from typing import Any, TypeVar
 
 import structlog
 
+from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.api.overrides.applying import OverrideSet
 from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.namespace_budget import NamespaceBudget
+from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find_object
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from controller_runtime.store import Indexer
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.config.types import Config, LowerClusterConfig, NodeConfig
+from virtual_node.controllers.base.problems import Problem, namespace_too_large
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 
 K = TypeVar("K", bound=Hashable)
+TOO_LARGE_RETRY = 60.0
+"""Seconds until an object is reconciled again whose namespace or lower cluster is too large."""
 SHORTEST_PAUSE = 0.01
 """Minimum pause in seconds, because waiting for less than a clock tick returns immediately and would become a
 busy loop."""
@@ -53,6 +62,8 @@ class ClusterContext:
     recorder: EventRecorder
     """Writes events to the upper cluster."""
     log: structlog.stdlib.BoundLogger
+    shared: SharedInformers | None = None
+    """Caches of the upper cluster that the lower clusters of a process share; None: this cluster has its own."""
     policy: PolicySet = field(init=False)
     """Decides what pods may request in the lower cluster."""
     overrides: OverrideSet = field(init=False)
@@ -123,6 +134,30 @@ class ClusterContext:
         """Write an event of type Warning about an object of the upper cluster."""
         self.recorder.event(upper, "Warning", reason, message)
 
+    def upper_informer(
+        self,
+        resource: Resource,
+        *,
+        indexers: Mapping[str, Indexer] | None = None,
+        transform: Callable[[Object], Object] | None = None,
+    ) -> Informer:
+        """Return an informer of all upper objects of a kind, see ``SharedInformers.informer``."""
+        if self.shared is None:
+            return Informer(self.upper, resource, indexers=indexers, transform=transform)
+        return self.shared.informer(self.upper, resource, indexers=indexers, transform=transform)
+
+    @property
+    def index_lower_key(self) -> str:
+        """Return the name of the index by lower key in shared informers, where each lower cluster has its own."""
+        return f"{INDEX_LOWER_KEY} {self.name}"
+
+    def too_large(self, namespace: str) -> Problem | None:
+        """Return why copies of an upper namespace's objects must stay as they are; None: all its objects are known."""
+        if self.shared is None or not (left_out := self.shared.stubs(namespace)):
+            return None
+        limit = self.settings.limits.cache_bytes_per_namespace
+        return namespace_too_large(namespace, f"{left_out} of its objects are not read", limit)
+
     def lower_namespace(self, upper: str) -> str:
         """Return the lower namespace that stands for an upper namespace."""
         return next(iter(self.options.values())).namespace_map(upper)
@@ -167,6 +202,8 @@ class PodCaches:
     """By virtual node; indexed by ``INDEX_UID``, ``INDEX_CLAIM`` and ``INDEX_LOWER_KEY``."""
     lower: Informer
     """Only pods that carry our ownership labels; indexed by ``INDEX_UPPER_UID``."""
+    budget: NamespaceBudget[str] = field(default_factory=lambda: NamespaceBudget(0))
+    """Memory of the upper pods by uid. Pods that do not fit are stubs."""
 
     @staticmethod
     def claims_of(pod: Object) -> list[str]:
@@ -178,6 +215,24 @@ class PodCaches:
         """Return the upper pod of that uid on any of our virtual nodes; None: not cached."""
         found = (pod for informer in self.upper.values() for pod in informer.store.by_index(INDEX_UID, uid))
         return next(found, None)
+
+    async def complete(self, upper: Client, stub: Object) -> bool:
+        """Read an upper pod of which only a stub is kept, if its namespace has room for it now; report whether it was read.
+
+        Raises:
+            ApiError: the upper cluster does not answer.
+        """
+        version = self.budget.fitting([stub.uid]).get(stub.uid)
+        informer = self.upper.get((stub.spec or {}).get("nodeName", ""))
+        if version is None or informer is None:
+            return False
+        whole = await find_object(upper, resources.PODS, stub.name, namespace=stub.namespace)
+        is_same = whole is not None and whole.uid == stub.uid
+        # Unless a newer event has arrived meanwhile.
+        if whole is None or not is_same or self.budget.fitting([stub.uid]).get(stub.uid) != version:
+            return False
+        informer.change("MODIFIED", self.budget.fit(whole.uid, whole))
+        return True
 
     def upper_by_name(self, namespace: str, name: str) -> Object | None:
         """Return the upper pod of that name if it is bound to one of our virtual nodes."""

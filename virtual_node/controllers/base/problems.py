@@ -10,6 +10,7 @@ from virtual_node.translate.pods.dependencies import Dependency
 CLAIM_CONFLICT = "ClaimConflict"
 NAMESPACE_NOT_ADOPTED = "NamespaceNotAdopted"
 NAMESPACE_CONFLICT = "NamespaceConflict"
+NAMESPACE_TOO_LARGE = "NamespaceTooLarge"
 NAMESPACE_PROBLEMS = (NAMESPACE_NOT_ADOPTED, NAMESPACE_CONFLICT)
 SERVICE_CONFLICT = "ServiceConflict"
 
@@ -47,6 +48,25 @@ def too_many(what: str, limit: str, setting: str) -> Problem:
     """Return the problem of a pod that exceeds a limit of the configuration."""
     text = f"{what}; the virtual node follows {limit} ({setting} in the virtual node's configuration)"
     return Problem("TooManyReferences", text, "TooManyReferences", text)
+
+
+def namespace_too_large(namespace: str, what: str, limit: int) -> Problem:
+    """Return the problem of an upper namespace whose objects exceed their limit of memory (bytes)."""
+    text = (
+        f"Namespace {namespace} has more objects than are kept for one namespace: {what}. Delete Services, EndpointSlices, "
+        f"claims, followed objects or pods, or raise limits.cacheBytesPerNamespace ({limit // 1024**2} MiB) in the virtual "
+        "node's configuration"
+    )
+    return Problem(NAMESPACE_TOO_LARGE, text, NAMESPACE_TOO_LARGE, text)
+
+
+def lower_cluster_full(cluster: str) -> Problem:
+    """Return the problem of a pod of a namespace that uses more than its share of a lower cluster's caches."""
+    text = (
+        f"Lower cluster {cluster} has nearly as many objects as are kept for it, and this namespace has more than its share. "
+        "Delete pods, ConfigMaps or Secrets of the namespace, or raise cacheBytes of this cluster"
+    )
+    return Problem("LowerClusterFull", text, "LowerClusterFull", text)
 
 
 def admin_access(what: str) -> Problem:

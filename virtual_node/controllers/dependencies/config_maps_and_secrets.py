@@ -18,6 +18,7 @@ from controller_runtime.api import names
 from controller_runtime.api.overrides.applying import applied
 from controller_runtime.api.pod.resource_claims import as_admitted
 from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden, NotFound, ResponseTooLarge
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Controller, Result
@@ -25,7 +26,6 @@ from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.controllers.base.problems import Problem, missing, too_many, unreadable
-from virtual_node.controllers.dependencies.budget import is_stub
 from virtual_node.controllers.dependencies.copies import Copies
 from virtual_node.controllers.dependencies.single_object_watch import ObjectWatches
 from virtual_node.controllers.namespaces.controller import Namespaces

@@ -13,12 +13,12 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find_object
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.object_key import KINDS, ObjectKey
-from virtual_node.controllers.dependencies.budget import ObjectBudget
 
 PERIOD = 60.0
 """Seconds between two reads of one object."""
@@ -47,7 +47,7 @@ class ObjectPolls:
     """The upper cluster."""
     on_change: Callable[[ObjectKey], None]
     """Called when a read shows another state than the previous read."""
-    budget: ObjectBudget
+    budget: NamespaceBudget[ObjectKey]
     """Decides which objects are kept with their content."""
     _queues: dict[str, dict[ObjectKey, _Polled]] = field(default_factory=dict)
     """Objects by namespace. Namespaces are in the order of their turns, the objects of each in the order

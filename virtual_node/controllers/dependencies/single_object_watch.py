@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 import structlog
 
 from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Unavailable
 from controller_runtime.objects import Object
 from virtual_node.config.types import LimitsConfig
 from virtual_node.controllers.base.object_key import KINDS, ObjectKey
-from virtual_node.controllers.dependencies.budget import ObjectBudget
 from virtual_node.controllers.dependencies.polls import ObjectPolls
 
 _log = structlog.get_logger()
@@ -51,7 +51,7 @@ class ObjectWatches:
 
     def __post_init__(self) -> None:
         """Create an empty set."""
-        self._budget = ObjectBudget(self.limits.bytes_per_namespace)
+        self._budget: NamespaceBudget[ObjectKey] = NamespaceBudget(self.limits.bytes_per_namespace)
         self._polls = ObjectPolls(self.client, on_change=self.on_change, budget=self._budget)
 
     async def run(self) -> None:

@@ -21,7 +21,9 @@ class MirroredKind:
     """Such as ``Pod``."""
     lower: Informer
     upper: Collection[Informer]
-    """Indexed by ``INDEX_LOWER_KEY``."""
+    """Indexed by ``index_lower_key``."""
+    index_lower_key: str
+    """Index of upper objects by the namespace and name that their lower object has."""
     upper_of: Callable[[Object], Object | None]
     """Returns the upper object of a lower one; None: not cached."""
     node_of: Callable[[Object], str]
@@ -48,7 +50,7 @@ class MirroredKind:
         return any(
             upper.uid != known
             for informer in self.upper
-            for upper in informer.store.by_index(INDEX_LOWER_KEY, lower_key)
+            for upper in informer.store.by_index(self.index_lower_key, lower_key)
         )
 
 
@@ -61,7 +63,7 @@ def pods(caches: PodCaches) -> MirroredKind:
     def node_of(upper: Object) -> str:
         return str((upper.spec or {}).get("nodeName", ""))
 
-    return MirroredKind("Pod", caches.lower, caches.upper.values(), upper_of, node_of)
+    return MirroredKind("Pod", caches.lower, caches.upper.values(), INDEX_LOWER_KEY, upper_of, node_of)
 
 
 def claims(context: ClusterContext, *, lower: Informer, upper: Informer) -> MirroredKind:
@@ -77,7 +79,7 @@ def claims(context: ClusterContext, *, lower: Informer, upper: Informer) -> Mirr
         selected = selected_node(claim.to_dict())
         return selected if selected in context.nodes else next(iter(context.nodes))
 
-    return MirroredKind("PersistentVolumeClaim", lower, (upper,), upper_of, node_of)
+    return MirroredKind("PersistentVolumeClaim", lower, (upper,), context.index_lower_key, upper_of, node_of)
 
 
 def involved(event: Object) -> tuple[str, str]:

@@ -99,7 +99,7 @@ class _Reader:
             self,
             selection={"field_selector": self._of_kind},
             transform=None,
-            list_transform=self._take_listed,
+            list_transform=lambda _count: self._take_listed,
             name=resources.EVENTS.qualified,
             is_minor=True,
         )

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
-from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base import peers
-from virtual_node.controllers.base.context import ClusterContext, namespace_of
+from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, namespace_of
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.follow import addresses
@@ -60,8 +59,7 @@ class FollowController:
 
     def __post_init__(self) -> None:
         """Create the caches and the work queue."""
-        self._upper = Informer(
-            self.context.upper,
+        self._upper = self.context.upper_informer(
             self.kind.resource,
             indexers={_NAMESPACE: lambda found: (found.namespace,), _SELECTING: self.kind.selecting},
         )
@@ -112,6 +110,10 @@ class FollowController:
     async def reconcile(self, key: str) -> Result | None:
         """Create, update or delete the copy of one object."""
         upper = self._upper.store.get(key)
+        if (problem := self.context.too_large(namespace_of(key))) is not None:
+            if upper is not None:
+                self.pending.failed(upper, problem.event_reason, problem.message)
+            return Result(requeue_after=TOO_LARGE_RETRY)
         for copy in self._copies.misplaced(key):
             # The configuration has changed and maps the upper namespace to another lower one now.
             if self.surroundings.has_lower_pods(copy.namespace):

@@ -87,6 +87,20 @@ class NodeController:
             group.create_task(self._mine.run(), name=f"own node {self.config.name}")
             group.create_task(self._write_loop(), name=f"node status {self.config.name}")
 
+    async def give_up(self, why: str) -> None:
+        """Report that the lower cluster is too large for its caches; called after ``run`` has ended."""
+        current = self.node
+        if current is None:
+            return
+        conditions = translate.node_conditions(
+            ready=False,
+            reason=translate.TOO_LARGE,
+            message=why,
+            now=datetime.now(UTC),
+            previous=(current.get("status") or {}).get("conditions") or [],
+        )
+        await self._patch({"status": {"conditions": conditions}}, subresource="status")
+
     async def _write_loop(self) -> None:
         await self._first_contact()
         loop = asyncio.get_running_loop()

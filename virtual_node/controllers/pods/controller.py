@@ -12,6 +12,7 @@ number of times.
     deleting     gone           write the last status, then delete the upper pod finally
     finished     gone           nothing: its status is final
     finished     not finished   delete the lower pod: its result is not used, its owner may have started another pod
+    stub         any            mirror only the status; without a lower pod, report that the namespace is too large
     exists       never existed  create dependencies, then the lower pod
     exists       existed, gone  set phase Failed: never start a pod twice under one uid without a trace
     exists       unschedulable  with ``onUnschedulable: Reject`` delete the lower pod, set phase Failed (with
@@ -29,12 +30,13 @@ from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.autoscaling import MARGIN_SECONDS
 from controller_runtime.api.pod.conditions import condition, is_finished
+from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.config.types import REJECT
-from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.pods import live_reads
 from virtual_node.controllers.pods.creator import PodCreator
@@ -197,11 +199,23 @@ class PodController:
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:
             return await self._remover.upper_deleting(upper, lower, record)
+        if is_stub(upper):
+            return await self._too_large(upper, lower, record)
         if lower is not None:
             return await self._follow(upper, lower, record)
         if may_start:
             return await self.creator.create(upper, record)
         return await self._lower_missing(upper, record) if self._has_started(upper, record) else None
+
+    async def _too_large(self, upper: Object, lower: Object | None, record: PodRecord) -> Result | None:
+        """Mirror only the status of a pod that is kept as a stub, until its namespace has room for the pod."""
+        if await self.caches.complete(self.context.upper, upper):
+            return None  # the change requeues the pod
+        if lower is None:
+            return await self.creator.wait_until_read(upper, record)
+        self.creator.adopt(upper, lower)
+        await self.status.mirror(upper, lower, record)
+        return Result(requeue_after=TOO_LARGE_RETRY)
 
     async def _follow(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         """Apply spec changes to the lower pod and mirror its status; delete it if the upper pod has finished."""

@@ -16,9 +16,14 @@ from controller_runtime.errors import AlreadyExists, ApiError, NotConnected, Not
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
-from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only
-from virtual_node.controllers.base.problems import NAMESPACE_PROBLEMS, Problem
+from virtual_node.controllers.base.problems import (
+    NAMESPACE_PROBLEMS,
+    Problem,
+    lower_cluster_full,
+    namespace_too_large,
+)
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
 from virtual_node.controllers.follow.facade import Follow
@@ -92,6 +97,13 @@ class PodCreator:
         )
         return waiting
 
+    async def wait_until_read(self, upper: Object, record: PodRecord) -> Result:
+        """Report that a pod's namespace is too large, so that the pod is kept as a stub and cannot be created."""
+        limit = self.context.settings.limits.cache_bytes_per_namespace
+        problem = namespace_too_large(upper.namespace, "this pod is not read", limit)
+        await self._wait_for(upper, upper.to_dict(), record, [problem])
+        return Result(requeue_after=TOO_LARGE_RETRY)
+
     def forget_pod(self, uid: str) -> None:
         """Remove what only this pod needed in the lower cluster; its upper pod is gone."""
         self.dependencies.forget_pod(uid)
@@ -163,6 +175,10 @@ class PodCreator:
 
     async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Create what a new pod needs in the lower cluster; return what is missing or cannot be created."""
+        if (problem := self.context.too_large(upper.namespace)) is not None:
+            return [problem]
+        if not self.context.lower.caches.has_room(options.namespace_map(upper.namespace)):
+            return [lower_cluster_full(self.context.name)]
         problem = await self.namespaces.ensure(upper.namespace, is_for_new_pod=True)
         if problem is None:
             problem = await self.follow.ready(upper.namespace, upper.uid)

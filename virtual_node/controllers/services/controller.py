@@ -25,7 +25,12 @@ from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, INDEX_SERVICE, ClusterCaches, upper_service
-from virtual_node.controllers.base.context import ClusterContext, namespace_of, requeue_on_change
+from virtual_node.controllers.base.context import (
+    TOO_LARGE_RETRY,
+    ClusterContext,
+    namespace_of,
+    requeue_on_change,
+)
 from virtual_node.controllers.base.problems import SERVICE_CONFLICT, Problem
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.services.endpoint_slices import (
@@ -69,7 +74,7 @@ class ServiceController:
             "services", self.reconcile, workers=_WORKERS, flow=namespace_of
         )
         self._users = NamespaceUsers(self.caches.pods.upper.values(), on_change=self._add_all)
-        self._slices = upper_slices(self.context.upper)
+        self._slices = upper_slices(self.context)
 
     async def run(self) -> None:
         """Mirror until cancelled if ``enableControllers`` has ServiceControllers; wait for a cluster that is down."""
@@ -94,6 +99,8 @@ class ServiceController:
 
     async def reconcile(self, key: str) -> Result | None:
         """Create, update or delete the copy of one Service and its endpoints."""
+        if self.context.too_large(namespace_of(key)) is not None:
+            return Result(requeue_after=TOO_LARGE_RETRY)
         upper = self.caches.upper_services.store.get(key)
         lower_namespace = self.context.lower_namespace(namespace_of(key))
         for copy in self.caches.lower_services.store.by_index(INDEX_SERVICE, key):

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -25,9 +24,9 @@ from virtual_node.translate.base import ownership
 from virtual_node.translate.services import endpoints as translate
 
 
-def upper_slices(client: Client) -> Informer:
+def upper_slices(context: ClusterContext) -> Informer:
     """Return an informer of all upper EndpointSlices, indexed by the key of their Service."""
-    return Informer(client, resources.ENDPOINT_SLICES, indexers={INDEX_SERVICE: service_of_upper})
+    return context.upper_informer(resources.ENDPOINT_SLICES, indexers={INDEX_SERVICE: service_of_upper})
 
 
 def service_of_upper(piece: Object) -> Iterable[str]:

@@ -8,7 +8,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
-from virtual_node.controllers.base.context import INDEX_LOWER_KEY, ClusterContext
+from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.storage.binder_pod import LABEL_BINDER_OF
 from virtual_node.translate.storage.shared import LABEL_SHARED, is_guest
 
@@ -23,10 +23,9 @@ class VolumeCaches:
         """Create the informers of one lower cluster."""
         upper, lower = context.upper, context.lower
         ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
-        self.upper_claims = Informer(
-            upper,
+        self.upper_claims = context.upper_informer(
             resources.PERSISTENT_VOLUME_CLAIMS,
-            indexers={INDEX_LOWER_KEY: lambda claim: (context.lower_key(claim.key),)},
+            indexers={context.index_lower_key: lambda claim: (context.lower_key(claim.key),)},
         )
         self.lower_claims = Informer(lower, resources.PERSISTENT_VOLUME_CLAIMS, label_selector=ours)
         """Only claims that carry our ownership label."""
@@ -39,7 +38,7 @@ class VolumeCaches:
             resources.PERSISTENT_VOLUMES,
             indexers={INDEX_GUEST: lambda volume: _guest_claims(volume, context.cluster_id)},
         )
-        self.upper_classes = Informer(upper, resources.STORAGE_CLASSES)
+        self.upper_classes = context.upper_informer(resources.STORAGE_CLASSES)
         self.binders = Informer(
             lower, resources.PODS, label_selector=f"{ours},{LABEL_BINDER_OF}", name="volume-binders"
         )

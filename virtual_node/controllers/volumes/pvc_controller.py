@@ -24,7 +24,7 @@ from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.util.keyed_locks import KeyedLocks
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
-from virtual_node.controllers.base.context import ClusterContext, PodCaches, namespace_of
+from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, PodCaches, namespace_of
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder
@@ -109,6 +109,8 @@ class ClaimController:
 
     async def reconcile(self, key: str) -> Result | None:
         """Take one step for one upper claim, by namespace and name."""
+        if self.context.too_large(namespace_of(key)) is not None:
+            return Result(requeue_after=TOO_LARGE_RETRY)
         async with self._locks.of(key):
             result = await self._reconcile(key)
             return await self._shared.reconcile(key) or result

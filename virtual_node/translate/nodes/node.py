@@ -23,6 +23,10 @@ _PRESSURES = (
 )
 
 
+TOO_LARGE = "LowerClusterTooLarge"
+"""Type of the condition, and reason of Ready and of the event, when the caches of a lower cluster exceed their limit."""
+
+
 def is_real(node: Mapping[str, Any]) -> bool:
     """Report whether a Node is not virtual, by label ``type``, which tensile-kube's virtual nodes also have."""
     return (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL
@@ -115,11 +119,20 @@ def node_conditions(
     now: datetime,
     previous: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return Ready and the pressure conditions of a kubelet. A transition time changes only with its status."""
+    """Return Ready and the pressure conditions of a kubelet. A transition time changes only with its status.
+
+    ``TOO_LARGE`` is added if it is the reason, or to end it. Unlike Ready, it stays while the virtual node has stopped.
+    """
     moment = timestamps.rfc3339(now)
     before = {condition["type"]: condition for condition in previous}
     wanted = [("Ready", "True" if ready else "False", reason, message)]
     wanted += [(kind, "False", why, text) for kind, why, text in _PRESSURES]
+    if reason == TOO_LARGE:
+        wanted.append((TOO_LARGE, "True", "CacheLimitExceeded", message))
+    elif TOO_LARGE in before:
+        wanted.append(
+            (TOO_LARGE, "False", "WithinCacheLimit", "the objects of the lower cluster fit into cacheBytes")
+        )
     conditions = []
     for kind, status, why, text in wanted:
         old = before.get(kind, {})

@@ -10,6 +10,7 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Batch, ObjectList
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.objects import Object, from_dict
@@ -46,6 +47,7 @@ class ScriptedServer:
     def __init__(self) -> None:
         self.outage = Outage()
         self.turn = asyncio.Lock()
+        self.caches = CacheBudget(0, cluster="test")
         self.lists: list[Answer] = []
         self.listed = 0
         self.watched_from: list[str] = []

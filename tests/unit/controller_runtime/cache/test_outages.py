@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Batch, ObjectList
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import ConnectionFailed, Expired, Forbidden, NotConnected
@@ -31,6 +32,7 @@ class RestartedServer:
     def __init__(self) -> None:
         self.outage = Outage()
         self.turn = asyncio.Lock()
+        self.caches = CacheBudget(0, cluster="test")
         self.down: Exception | None = None
         self.version = 1
         self.asked = 0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller_runtime import resources
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import NotConnected
 from tests.unit.controller_runtime.loopback import answers, client_of, reply, serve
@@ -27,6 +28,7 @@ class Crowd:
     def __init__(self, attempt: Try, *, size: int, minor: int = 0) -> None:
         self.outage = Outage()
         self.turn = asyncio.Lock()
+        self.caches = CacheBudget(0, cluster="test")
         self.attempt = attempt
         self.tries: list[float] = []
         self.back: list[tuple[float, bool]] = []

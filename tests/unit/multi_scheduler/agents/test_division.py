@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.agents.division import DivisionAgent
@@ -29,7 +30,7 @@ class Scene:
     def __init__(self, *, cpus: dict[str, int] | None = None, **settings: Any) -> None:
         self.cpus = cpus or {"a": 100, "b": 100}
         self.virtual = [VirtualNode(f"vn-{name}", name, {}, {}) for name in self.cpus]
-        fake: Any = SimpleNamespace(cluster="test")
+        fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         self.events: list[tuple[str, str]] = []
         recorder: Any = SimpleNamespace(
             event=lambda _pod, _kind, reason, text: self.events.append((reason, text))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import Agent, AgentContext, VirtualNode
@@ -50,7 +51,7 @@ class Scene:
     """Lower clusters with nodes of 4 CPUs and 4 GiB, and the configured agents."""
 
     def __init__(self, *agents: AgentConfig, clusters: tuple[str, ...] = ("a", "b"), nodes: int = 1) -> None:
-        fake: Any = SimpleNamespace(cluster="test")
+        fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         config = Config(
             clusters=[SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters],
             agents=list(agents),

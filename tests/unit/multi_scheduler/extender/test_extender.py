@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from controller_runtime.api.policy.config import Policy
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
 from multi_scheduler import config
@@ -58,7 +59,7 @@ def _fit(
     *, policy: Policy | None = None, settings: dict[str, Any] | None = None, **clusters: str
 ) -> tuple[FitAgent, Extender]:
     """Return a fit agent for clusters with one node each, with the given cores."""
-    fake: Any = SimpleNamespace(cluster="test")
+    fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
     configured = {
         name: config.SchedulerClusterConfig(name=name, kubeconfig="", policy=policy or Policy())
         for name in clusters

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller_runtime import resources
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler import malformed
 from multi_scheduler.agent import Agent, VirtualNode
@@ -92,7 +93,7 @@ class World:
         self.scene = Scene(*AGENTS)
         self.scene.used("b-0", 0.2)
         directory: Any = SimpleNamespace(wait=self._ready, find=self._find, refusal=lambda _name, _node: "")
-        upper: Any = SimpleNamespace(cluster="upper")
+        upper: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
         agents = [Weighted(type(one).__name__, one, 1.0) for one in (*self.scene.agents, *more)]
         self.extender = Extender(agents, directory, upper=upper)
 

@@ -16,6 +16,7 @@ from controller_runtime.api.policy.config import AnnotationRules, Policy, Rules
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig, VolumeConfig, parse
@@ -48,7 +49,7 @@ class _Clusters:
     """Lower clusters a and b; a has a policy."""
 
     def __init__(self, policy: Policy | None = None, *, host_paths: tuple[str, ...] = ()) -> None:
-        fake: Any = SimpleNamespace(cluster="test")
+        fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         volumes = VolumeConfig(allowed_host_paths=list(host_paths))
         a = SchedulerClusterConfig(name="a", kubeconfig="", policy=policy or Policy(), volumes=volumes)
         b = SchedulerClusterConfig(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.agents.fragmentation import FragmentationAgent
@@ -178,7 +179,7 @@ class _Scene:
     """Two lower clusters with one node each, and both agents."""
 
     def __init__(self, settings: dict[str, Any], fit: dict[str, Any] | None = None) -> None:
-        fake: Any = SimpleNamespace(cluster="test")
+        fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         agents = [AgentConfig(name="fit", config=fit or {"devices": {GPU: 1000}})]
         config = Config(
             clusters=[SchedulerClusterConfig(name=name, kubeconfig="") for name in "ab"], agents=agents

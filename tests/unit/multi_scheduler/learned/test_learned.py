@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from hack.placement.estimates import Logged, doubly_robust, inverse_propensity
 from multi_scheduler.agent import AgentContext, VirtualNode
@@ -125,7 +126,7 @@ async def test_shadow_decides_logs_and_learns_without_scores(tmp_path):
     """In mode Active the same decisions give scores."""
     files = {"state": str(tmp_path / "state.json"), "decisions": str(tmp_path / "log.jsonl")}
     for mode, rewards in (("Shadow", 1), ("Active", 2)):
-        informer, fake = _Informer(), SimpleNamespace(cluster="test")
+        informer, fake = _Informer(), SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         upper: Any = fake
         bound: Any = informer
         view: Any = _View()
@@ -156,7 +157,7 @@ async def test_learns_from_failed_and_from_unstarted_pods():
     async def listed(*_resource: Any, field_selector: str, **_more: Any) -> Any:
         return SimpleNamespace(items=pods[field_selector.removeprefix("metadata.name=")])
 
-    upper: Any = SimpleNamespace(cluster="test", list=listed)
+    upper: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"), list=listed)
     bound: Any = informer
     view: Any = _View()
     agent = LearnedAgent(

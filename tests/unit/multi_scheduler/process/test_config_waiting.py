@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from hack.sandbox.ports import free_ports
 from multi_scheduler import flags
@@ -25,7 +26,7 @@ GOOD = HEAD + "clusters: [{name: a, kubeconfig: k}]}"
 
 def _load(options: Options) -> None:
     """Create the agents, as the extender does at start."""
-    upper: Any = SimpleNamespace(cluster="upper")
+    upper: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
     for one in options.config.agents:
         load(one.name, AgentContext(one.name, one.config, upper, {}))
 

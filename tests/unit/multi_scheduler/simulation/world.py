@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler import config
 from multi_scheduler.agent import AgentContext, VirtualNode
@@ -143,7 +144,12 @@ class World:
 
     def restart(self) -> None:
         """Start a new extender process, which lists everything."""
-        fake: Any = SimpleNamespace(cluster="test", create=self._create_binding, list=self._list)
+        fake: Any = SimpleNamespace(
+            cluster="test",
+            caches=CacheBudget(0, cluster="test"),
+            create=self._create_binding,
+            list=self._list,
+        )
         virtual = {f"vn-{name}": VirtualNode(f"vn-{name}", name, {}, {}) for name in self.clusters}
         configured = {name: config.SchedulerClusterConfig(name=name, kubeconfig="") for name in self.clusters}
         self.agent = agent = FitAgent(

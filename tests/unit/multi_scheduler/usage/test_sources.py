@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden, Unavailable
 from multi_scheduler import config
 from multi_scheduler.formulas.pressure import Pressure, Stall
@@ -192,7 +193,7 @@ def test_errors_name_the_wrong_setting(usage, message) -> None:
 
 def test_creates_the_source_of_each_kind() -> None:
     """Annotations and None have no source."""
-    client: Any = SimpleNamespace(cluster="lower")
+    client: Any = SimpleNamespace(cluster="lower", caches=CacheBudget(0, cluster="lower"))
     kinds: dict[Kind, type | None] = {
         "None": None, "Annotations": None, "Summary": Summary, "Resource": Resource, "MetricsAPI": MetricsApi,
     }  # fmt: skip

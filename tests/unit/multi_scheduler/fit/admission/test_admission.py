@@ -12,6 +12,7 @@ import multi_scheduler.rights
 import virtual_node.rights.daemon
 from controller_runtime.api import names
 from controller_runtime.api.namespace_map import NamespaceConfig
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig
@@ -43,7 +44,7 @@ class Clusters:
     """Lower clusters a and b with sixteen cores each."""
 
     def __init__(self, *, settings: dict[str, str] | None = None, **config: Any) -> None:
-        fake: Any = SimpleNamespace(cluster="test")
+        fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         lower = {"a": fake, "b": fake}
         clusters = {"a": SchedulerClusterConfig(name="a", kubeconfig="", **config)}
         self.agent = FitAgent(AgentContext("fit", settings or {}, fake, lower, clusters))

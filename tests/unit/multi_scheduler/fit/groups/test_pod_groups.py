@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api.pod.groups import Group
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.fit.groups.pod_groups import PodGroups
 
@@ -15,7 +16,7 @@ BY_LABEL = Group("shop", "PodGroup", "train")
 
 
 def _installed(*, min_member: Any = None) -> PodGroups:
-    client: Any = SimpleNamespace(cluster="test")
+    client: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
     found = PodGroups(client)
     found.informer._synced.set()
     if min_member is not None:
@@ -26,7 +27,7 @@ def _installed(*, min_member: Any = None) -> PodGroups:
 
 def test_label_has_no_effect_without_the_api():
     """A label that another cluster's tools left must not keep a pod from starting."""
-    client: Any = SimpleNamespace(cluster="test")
+    client: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
     assert PodGroups(client).resolve(BY_LABEL) is None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 from controller_runtime.api.autoscaling import Autoscaling
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler import config
 from multi_scheduler.agent import AgentContext, VirtualNode
@@ -75,7 +76,7 @@ class World:
         listed = AsyncMock(
             return_value=SimpleNamespace(items=[])
         )  # no pod that left the queue exists any more
-        fake: Any = SimpleNamespace(cluster="test", list=listed)
+        fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"), list=listed)
         configured = {
             name: config.SchedulerClusterConfig(
                 name=name, kubeconfig="", autoscaling=(growth or {}).get(name)

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 from controller_runtime.api.namespace_map import NamespaceConfig
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler import config
 from multi_scheduler.agent import AgentContext, VirtualNode
@@ -63,7 +64,9 @@ class Scene:
         """Upper pods that the API server returns when a pod is read."""
         listed = AsyncMock(side_effect=self._list)
         self.created = AsyncMock()
-        fake: Any = SimpleNamespace(cluster="test", list=listed, create=self.created)
+        fake: Any = SimpleNamespace(
+            cluster="test", caches=CacheBudget(0, cluster="test"), list=listed, create=self.created
+        )
         virtual = {
             name: VirtualNode(name, "a", {}, pool)
             for name, pool in {"vn-1": {}, "vn-2": {}, **(pools or {})}.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import Agent, AgentContext, VirtualNode
 from multi_scheduler.bound_pods import shrink
@@ -36,7 +37,7 @@ class _Cluster:
     """A lower cluster with nodes of four cores, full of mirrored pods."""
 
     def __init__(self, *nodes: str) -> None:
-        fake: Any = SimpleNamespace(cluster="test")
+        fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         self.agent = FitAgent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
         self.feed = self.agent.feeds["a"]
         self.index = self.agent.indexes["a"]

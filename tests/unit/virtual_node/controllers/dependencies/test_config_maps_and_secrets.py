@@ -18,6 +18,7 @@ from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.api.overrides.applying import OverrideSet
 from controller_runtime.api.overrides.config import Override
 from controller_runtime.cache.informer import Informer
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import Invalid
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Controller
@@ -36,6 +37,7 @@ class Lower:
     """A lower apiserver that records deletions and patches."""
 
     cluster = "lower"
+    caches = CacheBudget(0, cluster="lower")
 
     def __init__(self) -> None:
         self.deleted: list[str] = []
@@ -81,7 +83,7 @@ class Scene:
         owner = Owner(CLUSTER, "vn")
         options = PodOptions(owner=owner, namespace_map=NamespaceMap())
         context: Any = SimpleNamespace(
-            name="lower1", cluster_id=CLUSTER, upper=SimpleNamespace(cluster="upper"), lower=client,
+            name="lower1", cluster_id=CLUSTER, upper=SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper")), lower=client,
             nodes={"vn": None}, options={"vn": options}, overrides=options.overrides, log=structlog.get_logger(),
             settings=configuration.Config(enable_serviceaccount=False), lower_namespace=options.namespace_map,
             controller=lambda name, reconcile, **_: Controller(name, reconcile),

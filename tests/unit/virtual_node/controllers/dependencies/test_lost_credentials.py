@@ -11,6 +11,7 @@ import structlog
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import ConfigError, NotFound
 from tests.background import working
@@ -30,6 +31,7 @@ class _NoCredentials:
         self.asked = 0
         self.outage = Outage()
         self.turn = asyncio.Lock()
+        self.caches = CacheBudget(0, cluster="test")
 
     async def ping(self, **_more: Any) -> None:
         self._refuse()
@@ -109,5 +111,5 @@ async def test_events_are_followed_again():
     client = _NoCredentials()
     lower_pods = Informer(cast("Any", client), resources.PODS)
     await lower_pods.replace([])
-    pods = MirroredKind("Pod", lower_pods, (), lambda _lower: None, lambda _upper: "vn")
+    pods = MirroredKind("Pod", lower_pods, (), "", lambda _lower: None, lambda _upper: "vn")
     await _goes_on(EventMirror(_context(client), (pods,)).run(), client)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from controller_runtime.cache.namespace_budget import NamespaceBudget, is_stub
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object, from_dict
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, mirroring, pod, running
 from virtual_node.config.types import LimitsConfig
 from virtual_node.controllers.base.object_key import ObjectKey
-from virtual_node.controllers.dependencies.budget import ObjectBudget, is_stub
 
 pytestmark = pytest.mark.looptime
 
@@ -106,11 +106,11 @@ async def test_pods_of_a_namespace_wait_over_its_limit():
 @pytest.mark.parametrize("watches", [50, 0], ids=["watched", "polled"])
 async def test_pods_wait_over_the_limit_of_content(watches):
     """Other namespaces continue, and so does this one once pods with references to the other objects have ended."""
-    limits = LimitsConfig(bytes_per_namespace=3000, watches_per_namespace=watches)
+    limits = LimitsConfig(bytes_per_namespace=30000, watches_per_namespace=watches)
     async with running(limits=limits) as scene:
         scene.upper.put("namespaces", {"kind": "Namespace", "metadata": {"name": "bank"}})
-        put_config_maps(scene, 1, 2, 3, value="x" * 1200)
-        put_config_maps(scene, 1, 2, namespace="bank", value="x" * 1200)
+        put_config_maps(scene, 1, 2, 3, value="x" * 12000)
+        put_config_maps(scene, 1, 2, namespace="bank", value="x" * 12000)
         scene.bind("one", uid="u-1", containers=referencing(1, 2))
         await asyncio.sleep(1)
         scene.bind("two", uid="u-2", containers=referencing(3))
@@ -125,7 +125,7 @@ async def test_pods_wait_over_the_limit_of_content(watches):
         reason, message = scene.events[0]
         assert reason == "TooManyReferences"
         assert "With ConfigMap shop/c-3" in message
-        assert "at most 3000 bytes per namespace (limits.bytesPerNamespace" in message
+        assert "at most 30000 bytes per namespace (limits.bytesPerNamespace" in message
         scene.upper.remove("pods", "shop/one")
         scene.lower.remove("pods", "shop/one")
         await asyncio.sleep(200)
@@ -134,9 +134,9 @@ async def test_pods_wait_over_the_limit_of_content(watches):
 
 async def test_many_pods_that_waited_for_room_start_together():
     """The first of them reads the object again; if each restarted the watch, it would end the one that others wait for."""
-    limits = LimitsConfig(bytes_per_namespace=3000)
+    limits = LimitsConfig(bytes_per_namespace=30000)
     async with running(limits=limits) as scene:
-        put_config_maps(scene, 1, 2, 3, value="x" * 1200)
+        put_config_maps(scene, 1, 2, 3, value="x" * 12000)
         scene.bind("one", uid="u-1", containers=referencing(1, 2))
         await asyncio.sleep(1)
         names = [f"p-{number}" for number in range(30)]
@@ -159,12 +159,12 @@ async def test_many_pods_that_waited_for_room_start_together():
 @pytest.mark.parametrize("watches", [50, 0], ids=["watched", "polled"])
 async def test_an_object_beyond_the_limit_keeps_its_copy(watches):
     """Neither cache keeps the new content; the copy follows again when the object is smaller."""
-    limits = LimitsConfig(bytes_per_namespace=3000, watches_per_namespace=watches)
+    limits = LimitsConfig(bytes_per_namespace=30000, watches_per_namespace=watches)
     async with running(limits=limits) as scene:
         put_config_maps(scene, 1, 2)
         scene.bind(containers=referencing(1, 2))
         await asyncio.sleep(10)
-        put_config_maps(scene, 1, value="x" * 5000)
+        put_config_maps(scene, 1, value="x" * 50000)
         put_config_maps(scene, 2, value="2")
         await asyncio.sleep(100)
         assert scene.lower.the("configmaps", "shop/c-1")["data"] == {"a": "1"}
@@ -180,7 +180,7 @@ async def test_an_object_beyond_the_limit_keeps_its_copy(watches):
 
 async def test_content_in_a_copy_alone_still_counts():
     """Otherwise a tenant could grow one object after the other, and the copies of all of them are kept."""
-    budget = ObjectBudget(3000)
+    budget: NamespaceBudget[ObjectKey] = NamespaceBudget(30000)
     keys = [ObjectKey("Secret", "shop", f"s-{number}") for number in range(3)]
 
     def state(number: int, size: int) -> Object:
@@ -192,14 +192,14 @@ async def test_content_in_a_copy_alone_still_counts():
             }
         )
 
-    assert not is_stub(budget.fit(keys[0], state(0, 1200)))
-    assert not is_stub(budget.fit(keys[1], state(1, 1200)))
-    assert is_stub(budget.fit(keys[1], state(1, 2500)))
-    assert is_stub(budget.fit(keys[2], state(2, 1200)))
+    assert not is_stub(budget.fit(keys[0], state(0, 12000)))
+    assert not is_stub(budget.fit(keys[1], state(1, 12000)))
+    assert is_stub(budget.fit(keys[1], state(1, 25000)))
+    assert is_stub(budget.fit(keys[2], state(2, 12000)))
     assert not budget.fits_now(keys[2])
     budget.forget(keys[1])
     assert budget.fits_now(keys[2])
-    assert not is_stub(budget.fit(keys[2], state(2, 1200)))
+    assert not is_stub(budget.fit(keys[2], state(2, 12000)))
     for key in keys:
         budget.forget(key)
     assert not budget._sums

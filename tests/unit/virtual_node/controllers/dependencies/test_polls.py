@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller_runtime.cache.namespace_budget import NamespaceBudget
 from virtual_node.controllers.base.object_key import ObjectKey
-from virtual_node.controllers.dependencies.budget import ObjectBudget
 from virtual_node.controllers.dependencies.polls import ObjectPolls, next_namespace
 from virtual_node.controllers.dependencies.single_object_watch import namespace_to_shrink
 
@@ -62,7 +62,7 @@ async def test_references_of_many_namespaces_do_not_delay_reads_of_another():
     """The attack: 30 namespaces with 300 references each. In one rotation each object is read every 7 minutes."""
     upper = Upper()
     changed: list[ObjectKey] = []
-    polls = ObjectPolls(upper, on_change=changed.append, budget=ObjectBudget(10**6))  # type: ignore[arg-type]
+    polls = ObjectPolls(upper, on_change=changed.append, budget=NamespaceBudget(10**6))  # type: ignore[arg-type]
     for namespace in range(30):
         for number in range(300):
             await polls.get(ObjectKey("Secret", f"attacker-{namespace}", str(number)))
@@ -85,7 +85,7 @@ async def test_an_object_that_pods_read_often_does_not_delay_others_of_its_names
     """A crashing pod reads its objects at each start."""
     upper = Upper()
     changed: list[ObjectKey] = []
-    polls = ObjectPolls(upper, on_change=changed.append, budget=ObjectBudget(10**6))  # type: ignore[arg-type]
+    polls = ObjectPolls(upper, on_change=changed.append, budget=NamespaceBudget(10**6))  # type: ignore[arg-type]
     often, key = ObjectKey("Secret", "shop", "often"), ObjectKey("Secret", "shop", "a")
     for other in (often, key):
         await polls.get(other)
@@ -103,7 +103,7 @@ async def test_a_change_while_a_watch_becomes_a_poll_is_reported():
     """The last state of the watch is compared with the first read."""
     upper = Upper()
     changed: list[ObjectKey] = []
-    polls = ObjectPolls(upper, on_change=changed.append, budget=ObjectBudget(10**6))  # type: ignore[arg-type]
+    polls = ObjectPolls(upper, on_change=changed.append, budget=NamespaceBudget(10**6))  # type: ignore[arg-type]
     key = ObjectKey("Secret", "shop", "a")
     await polls.get(key)
     found = polls.peek(key)

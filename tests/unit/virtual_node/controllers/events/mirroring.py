@@ -11,6 +11,7 @@ import structlog
 from prometheus_client import REGISTRY
 
 from controller_runtime.api import names
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Batch, ObjectList
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.objects import Object, WatchEvent, from_dict
@@ -90,6 +91,7 @@ class Server:
     ) -> None:
         self.outage = Outage()
         self.turn = asyncio.Lock()
+        self.caches = CacheBudget(0, cluster="test")
         self.there = list(there)
         self.asked = self.lists = 0
         self.selected = ""
@@ -141,6 +143,7 @@ class Copies:
 
     def __init__(self, *there: Any, error: Exception | None = None) -> None:
         self.outage = Outage()
+        self.caches = CacheBudget(0, cluster="test")
         self.there = there
         self._error = error
 

@@ -9,6 +9,7 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Controller
@@ -49,7 +50,7 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
     monkeypatch: pytest.MonkeyPatch,
 ):
     """A lower policy forbids a label: the pod's end is still mirrored, or its Job would wait forever."""
-    client: Any = SimpleNamespace(cluster="a")
+    client: Any = SimpleNamespace(cluster="a", caches=CacheBudget(0, cluster="a"))
     caches = PodCaches(
         upper={"vn": Informer(client, resources.PODS, indexers={INDEX_UID: lambda pod: (pod.uid,)})},
         lower=Informer(
