@@ -5,7 +5,7 @@ Three stages, as in client-go's EventCorrelator (``tools/record/events_cache.go`
 1. *Aggregation*: after ten different messages for the same object, type and reason, each within ten minutes
    of the previous message, further messages share one Event, ``(combined from similar events): …``.
 2. *Counting*: a repeated report increases the count of the same Event.
-3. *Spam filter*: an object may have 25 Events at once, then one every five minutes.
+3. *Spam filter* (``spam_filter``): an object may have 25 Events at once, then one every five minutes.
 
 Each stage remembers the 4,096 latest keys.
 """
@@ -14,25 +14,20 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
 from controller_runtime.api.timestamps import rfc3339
+from controller_runtime.events.recent import Recent
+from controller_runtime.events.spam_filter import SpamFilter
 from controller_runtime.objects import Object
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-MEMORY = 4096
 SIMILAR = 10
 SIMILAR_WITHIN = 600.0
-SPAM_BURST = 25
-SPAM_QPS = 1 / 300
 MESSAGE_LENGTH = 1024
 """Maximum characters of a note in events.k8s.io; kube-scheduler also cuts its messages to this length."""
 COMBINED = "(combined from similar events): "
@@ -83,37 +78,10 @@ class Happening:
     message: str
 
 
-class Recent(OrderedDict[K, V], Generic[K, V]):
-    """A dict of the latest entries; setting or touching an entry makes it the newest."""
-
-    def __init__(self, size: int = MEMORY) -> None:
-        super().__init__()
-        self._size = size
-
-    def __setitem__(self, key: K, value: V) -> None:
-        super().__setitem__(key, value)
-        self.move_to_end(key)
-        if len(self) > self._size:
-            self.popitem(last=False)
-
-    def touch(self, key: K) -> V | None:
-        """Return the entry and make it the newest; None if there is none."""
-        if key not in self:
-            return None
-        self.move_to_end(key)
-        return self[key]
-
-
 @dataclass(slots=True)
 class _Similar:
     last: float
     messages: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Tokens:
-    left: float
-    at: float
 
 
 def reference_to(involved: Mapping[str, Any] | Object) -> dict[str, str]:
@@ -147,7 +115,7 @@ class EventCorrelator:
         self._host = host
         self._similar: Recent[tuple[str, ...], _Similar] = Recent()
         self._series: Recent[tuple[str, ...], Series] = Recent()
-        self._tokens: Recent[tuple[str, ...], _Tokens] = Recent()
+        self._spam: SpamFilter[tuple[str, ...]] = SpamFilter()
         self._last_stamp = 0
 
     def correlate(self, what: Happening, *, at: float, now: datetime) -> Series | None:
@@ -171,7 +139,7 @@ class EventCorrelator:
             series.body["count"] += 1
             series.body["lastTimestamp"] = rfc3339(now)
         series.body["message"] = message
-        return series if self._take_token(subject, at) else None
+        return series if self._spam.accepts(subject, at=at) else None
 
     def _is_one_of_many(self, kind: tuple[str, ...], message: str, at: float) -> bool:
         similar = self._similar.touch(kind)
@@ -184,17 +152,6 @@ class EventCorrelator:
             return True
         similar.messages.add(message)
         return False
-
-    def _take_token(self, subject: tuple[str, ...], at: float) -> bool:
-        tokens = self._tokens.touch(subject)
-        if tokens is None:
-            tokens = self._tokens[subject] = _Tokens(SPAM_BURST, at)
-        tokens.left = min(SPAM_BURST, tokens.left + (at - tokens.at) * SPAM_QPS)
-        tokens.at = at
-        if tokens.left < 1:
-            return False
-        tokens.left -= 1
-        return True
 
     def _event(self, what: Happening, now: datetime) -> dict[str, Any]:
         involved = what.involved

@@ -19,8 +19,9 @@ from prometheus_client import Counter
 
 from controller_runtime import log, resources
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
-from controller_runtime.events.correlator import EventCorrelator, Happening, Recent, Series, reference_to
+from controller_runtime.events.correlator import EventCorrelator, Happening, Series, reference_to
 from controller_runtime.events.queue import EventQueue
+from controller_runtime.events.recent import Recent
 from controller_runtime.events.write_errors import concerns_all_events, is_namespace_gone, may_succeed_later
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -146,8 +147,8 @@ class EventRecorder:
         """Queue a complete Event to be written, such as one mirrored from another cluster; returns at once.
 
         The Event is created. If one of this name exists, its count, times and message are updated. If the
-        server already has the Event in this state, no request is sent. There is no aggregation or spam
-        filter, because the Event's own recorder applied them. The caller must not change the dict afterwards.
+        server already has the Event in this state, no request is sent. There is no aggregation, cut or spam
+        filter here: the caller bounds the size and the rate. It must not change the dict afterwards.
         """
         metadata = event.get("metadata") or {}
         key = (metadata.get("namespace") or "", metadata.get("name") or "")

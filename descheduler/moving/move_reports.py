@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller_runtime import log
-from controller_runtime.events.correlator import Recent
+from controller_runtime.events.recent import Recent
 from controller_runtime.events.recorder import EventRecorder, EventType
 from controller_runtime.objects import Object
 from descheduler.memory import history

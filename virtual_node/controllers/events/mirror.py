@@ -4,10 +4,11 @@ It uses a reflector without an informer's cache, because events are many, short-
 copy's name is derived from the lower event's uid, so an event that is seen twice is written once. After each
 list, such as at start, copies are listed too, and an event that has not changed since it was copied is skipped.
 
-Warnings are written at once. Normal events are rate-limited, because in a burst of a thousand pods, a
-thousand "Scheduled" events would halve the rate at which pods are written. So Normal events arrive a little
-later, and those of pods that are gone by then are dropped. An event that arrives before its object waits for the
-object (``held``).
+Events are rate-limited, for the lower cluster and for each object, because a hostile lower cluster could fill the
+etcd of the upper cluster with them. Warnings have a burst with which they are written at once. Normal events have
+a small one, because in a burst of a thousand pods, a thousand "Scheduled" events would halve the rate at which pods
+are written. So Normal events arrive a little later, and those of pods that are gone by then are dropped. An event
+that arrives before its object waits for the object (``held``).
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.errors import ApiError, ConfigError
-from controller_runtime.events.correlator import Recent, Series
+from controller_runtime.events import spam_filter
+from controller_runtime.events.correlator import Series
+from controller_runtime.events.recent import Recent
 from controller_runtime.events.recorder import DROPPED
+from controller_runtime.events.spam_filter import SpamFilter
 from controller_runtime.objects import Object, decode_object, from_dict
 from controller_runtime.util.fair_buffer import FairBuffer
 from controller_runtime.util.rate_limiter import TokenBucket
@@ -35,6 +40,14 @@ from virtual_node.translate.objects import events
 _NORMAL_QPS = 20.0
 """Normal events written per second in the long run, the same as Kubernetes' own churn limit of 20 pods/s."""
 _NORMAL_BURST = 50
+_WARNING_QPS = 20.0
+"""Warnings written per second in the long run. A scheduler repeats its Warning about a pod every five minutes, so these
+are the Warnings of 6,000 pending pods. With the Normal events, one lower cluster has at most 150,000 events of 2 kB
+in the upper etcd, because events expire after an hour."""
+_WARNING_BURST = 1000
+OBJECT_BURST, OBJECT_QPS = 4 * spam_filter.BURST, 4 * spam_filter.QPS
+"""Copies of one object at once, and per second in the long run: those of four components that use client-go. The lower
+cluster chooses the names of components, so they are not limited one by one."""
 _NORMAL_LIMIT, _WARNING_LIMIT = 32 << 20, 8 << 20
 """Bytes of waiting copies. A Normal one takes 1.2 kB. The scheduler and the kubelet write five for a new pod, and those of
 5,000 pods fit."""
@@ -58,10 +71,10 @@ class EventMirror:
     async def run(self) -> None:
         """Mirror until cancelled; retry while the lower cluster does not answer."""
         context = self.context
-        normals = Outbox(
-            context.name, context.recorder, _NORMAL_LIMIT, TokenBucket(_NORMAL_QPS, _NORMAL_BURST)
-        )
-        warnings = Outbox(context.name, context.recorder, _WARNING_LIMIT, TokenBucket(0, 1))
+        spam: SpamFilter[str] = SpamFilter(burst=OBJECT_BURST, qps=OBJECT_QPS)
+        outbox = partial(Outbox, context.name, context.recorder, spam=spam)
+        normals = outbox(limit=_NORMAL_LIMIT, bucket=TokenBucket(_NORMAL_QPS, _NORMAL_BURST))
+        warnings = outbox(limit=_WARNING_LIMIT, bucket=TokenBucket(_WARNING_QPS, _WARNING_BURST))
         held = HeldEvents(context.name)
         async with asyncio.TaskGroup() as group:
             group.create_task(warnings.run(), name=f"{context.name} warnings")

@@ -1,4 +1,8 @@
-"""Copies of lower events that wait for the recorder: bounded, and one upper namespace after the other."""
+"""Copies of lower events that wait for the recorder: bounded, and one upper namespace after the other.
+
+The rate is limited for the lower cluster (``bucket``) and for each upper object (``spam``). Both count writes and not
+lower events: an event that changes while its copy waits is written once.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from controller_runtime.events.recorder import DROPPED, EventRecorder
+from controller_runtime.events.spam_filter import SpamFilter
 from controller_runtime.objects import Object
 from controller_runtime.util.fair_buffer import FairBuffer
 from controller_runtime.util.rate_limiter import TokenBucket
@@ -36,6 +41,8 @@ class Outbox:
     limit: int
     """Maximum bytes of waiting copies. The namespace with the most loses its oldest ones first."""
     bucket: TokenBucket
+    spam: SpamFilter[str]
+    """Limits the copies of each upper object, by its uid. The copies above the limit are dropped."""
     _waiting: FairBuffer[str, _Copy] = field(default_factory=FairBuffer)
     """By the name of the copy."""
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -62,12 +69,19 @@ class Outbox:
             self._send_next()
 
     def _send_next(self) -> None:
-        """Send the next copy of which the upper object still exists: ``kubectl describe`` shows no others."""
+        """Send the next copy that is not spam and of which the upper object still exists.
+
+        ``kubectl describe`` shows no events of other objects.
+        """
+        now = asyncio.get_running_loop().time()
         while (copy := self._waiting.take()) is not None:
-            if copy.kind.find_upper(copy.upper_key, copy.upper_uid) is not None:
+            if copy.kind.find_upper(copy.upper_key, copy.upper_uid) is None:
+                self._drop("gone")
+            elif not self.spam.accepts(copy.upper_uid, at=now):
+                self._drop("spam")
+            else:
                 self.recorder.record(msgspec.json.decode(copy.event))
                 return
-            self._drop("gone")
 
     def _drop(self, cause: str) -> None:
         DROPPED.labels(self.cluster, cause).inc()

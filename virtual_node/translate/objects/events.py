@@ -1,33 +1,57 @@
-"""Translation of a lower object's events to events of the upper object."""
+"""Translation of a lower object's events to events of the upper object.
+
+A copy is built from known fields with bounded sizes (``fields``), because a hostile lower API server sends anything,
+and lower users write events of a megabyte.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names
+from virtual_node.translate.base import fields
 
-_CARRIED = (
-    "reason",
-    "message",
-    "type",
-    "count",
-    "firstTimestamp",
-    "lastTimestamp",
-    "eventTime",
-    "series",
-    "action",
-    "reportingComponent",
-    "reportingInstance",
+_MESSAGE = 1024
+"""Maximum bytes of a message: the limit of events.k8s.io, at which client-go's recorders cut, too."""
+_WORD = 128
+"""Maximum bytes of reason, action and component: the limit of events.k8s.io."""
+_word = fields.text(_WORD)
+_CARRIED = fields.fields(
+    {
+        "reason": _word,
+        "message": fields.text(_MESSAGE),
+        "count": fields.count,
+        "firstTimestamp": fields.moment,
+        "lastTimestamp": fields.moment,
+        "eventTime": fields.moment,
+        "series": fields.fields(
+            {"count": fields.count, "lastObservedTime": fields.moment}, required=("count",)
+        ),
+        "action": _word,
+        "reportingComponent": _word,
+        "reportingInstance": _word,
+    }
 )
-
+_field_path = fields.word(_WORD)
+_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME_LENGTH = 230
 """Characters of an upper object's name in the name of an event, which may have 253."""
 
 
 def name_suffix(lower_uid: str) -> str:
-    """Return the part of the upper event's name after the last dot, given the lower event's uid."""
-    return lower_uid.replace("-", "")[:16]
+    """Return the part of the upper event's name after the last dot, given the lower event's uid.
+
+    A uid that is not a UUID is hashed, because a hostile server may send any text.
+    """
+    text = (
+        lower_uid
+        if _UID.fullmatch(lower_uid)
+        else hashlib.sha256(lower_uid.encode("utf-8", "replace")).hexdigest()
+    )
+    return text.replace("-", "")[:16]
 
 
 def upper_event(
@@ -51,24 +75,31 @@ def upper_event(
         "name": metadata["name"],
         "uid": metadata["uid"],
         "resourceVersion": metadata.get("resourceVersion"),
-        "fieldPath": (lower_event.get("involvedObject") or {}).get("fieldPath"),
+        "fieldPath": _field_path(_object(lower_event, "involvedObject").get("fieldPath")),
     }
-    source = lower_event.get("source")
-    source = {**(source if isinstance(source, dict) else {}), "host": node_name}
-    if not source.get("component"):
-        source["component"] = lower_event.get("reportingComponent") or "lower-cluster"
+    carried = _CARRIED(lower_event) or {}
+    component = _word(_object(lower_event, "source").get("component"))
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{_beginning(metadata['name'])}.{name_suffix(lower_event['metadata'].get('uid', ''))}",
+            "name": f"{_beginning(metadata['name'])}.{name_suffix(str(lower_event['metadata'].get('uid', '')))}",
             "namespace": metadata["namespace"],
             "labels": {names.LABEL_NODE: node_name},
         },
         "involvedObject": {field: value for field, value in reference.items() if value},
-        "source": source,
-        **{field: value for field in _CARRIED if (value := lower_event.get(field)) is not None},
+        "source": {
+            "component": component or carried.get("reportingComponent") or "lower-cluster",
+            "host": node_name,
+        },
+        "type": "Warning" if lower_event.get("type") == "Warning" else "Normal",
+        **carried,
     }
+
+
+def _object(event: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    value = event.get(field)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _beginning(name: str) -> str:

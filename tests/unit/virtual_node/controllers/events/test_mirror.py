@@ -25,6 +25,12 @@ from virtual_node.translate.objects import events
 pytestmark = pytest.mark.looptime
 
 
+@pytest.fixture
+def spam_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one pod stand for the thousands with which the events of a cluster are limited."""
+    monkeypatch.setattr(mirror, "OBJECT_BURST", 10_000)
+
+
 async def test_existing_and_new_events_are_mirrored():
     server = Server(event("old"), change=WatchEvent("ADDED", event("new")))
     assert (await Mirroring(server).run(0.05))[:2] == ["old", "new"]
@@ -76,6 +82,7 @@ async def test_a_server_that_ends_watches_at_once_gets_no_request_loop(error: Ex
     assert 2 <= server.asked <= 30
 
 
+@pytest.mark.usefixtures("spam_is_allowed")
 async def test_waiting_normal_events_of_pods_that_are_gone_are_dropped():
     """After a burst, thousands wait, and ``kubectl describe`` no longer shows the events of a deleted pod."""
     mirroring = Mirroring(Server(*(event(f"e-{number}", kind="Normal") for number in range(200))))
@@ -91,6 +98,7 @@ async def test_waiting_normal_events_of_pods_that_are_gone_are_dropped():
     assert dropped("gone") - before == 200 - sent
 
 
+@pytest.mark.usefixtures("spam_is_allowed")
 async def test_a_repeated_event_that_still_waits_is_written_once():
     """In its latest state, and a list of the same events does not fill the memory a second time."""
     feed = Feed(*(event(f"e-{number}", kind="Normal") for number in range(200)))
@@ -117,6 +125,7 @@ async def test_an_event_that_changes_after_its_copy_is_written_again():
     ]
 
 
+@pytest.mark.usefixtures("spam_is_allowed")
 async def test_namespaces_take_turns():
     """A tenant's events do not wait for the thousands of another."""
     feed = Feed()
@@ -130,9 +139,12 @@ async def test_namespaces_take_turns():
     assert "quiet" in mirroring.sent
 
 
+@pytest.mark.usefixtures("spam_is_allowed")
 @pytest.mark.parametrize("kind", ["Warning", "Normal"])
-async def test_a_tenant_displaces_only_its_own_waiting_events(kind: str):
+async def test_a_tenant_displaces_only_its_own_waiting_events(kind: str, monkeypatch: pytest.MonkeyPatch):
     """While the upper API server is down, and one tenant's events fill the memory."""
+    for limit in ("_NORMAL_LIMIT", "_WARNING_LIMIT"):
+        monkeypatch.setattr(mirror, limit, 200_000)
     feed = Feed()
     mirroring = Mirroring(feed)
     mirroring.recorder.gate.clear()
@@ -141,8 +153,7 @@ async def test_a_tenant_displaces_only_its_own_waiting_events(kind: str):
         mirroring.upper.change("ADDED", upper_pod(uid="quiet", namespace="m"))
         mirroring.lower.change("ADDED", lower_pod(uid="q", namespace="m", upper_uid="quiet"))
         await feed.send(event("quiet", pod_uid="q", namespace="m", kind=kind))
-        large = "x" * 60_000
-        await feed.send(*(event(f"flood-{number}", kind=kind, action=large) for number in range(1000)))
+        await feed.send(*(event(f"flood-{number}", kind=kind) for number in range(1000)))
         mirroring.recorder.gate.set()
         await asyncio.sleep(60)
     assert "quiet" in mirroring.sent
@@ -151,6 +162,7 @@ async def test_a_tenant_displaces_only_its_own_waiting_events(kind: str):
     assert dropped("overflow") - before == 1001 - len(mirroring.sent)
 
 
+@pytest.mark.usefixtures("spam_is_allowed")
 async def test_a_list_keeps_the_events_of_each_tenant_in_limited_memory(monkeypatch: pytest.MonkeyPatch):
     """A lower user has written thousands of events about one pod before the virtual node starts."""
     monkeypatch.setattr(mirror, "_LISTED_LIMIT", 100_000)
@@ -179,6 +191,7 @@ async def test_a_huge_event_is_not_copied():
     assert dropped("oversized") - before == 2
 
 
+@pytest.mark.usefixtures("spam_is_allowed")
 async def test_events_wait_while_the_recorder_has_no_room():
     """Otherwise 2,000 Warnings would displace each other and the virtual node's own events."""
     feed = Feed(*(event(f"failed-{number}") for number in range(2000)))
@@ -188,8 +201,53 @@ async def test_events_wait_while_the_recorder_has_no_room():
         await asyncio.sleep(10)
         assert mirroring.sent == []
         mirroring.recorder.gate.set()
-        await asyncio.sleep(1)
+        await asyncio.sleep(60)
     assert len(mirroring.sent) == 2000
+
+
+async def test_one_pod_has_as_many_copies_as_honest_components_write():
+    """A hostile cluster floods one pod with Warnings of ever other components and reasons."""
+    feed = Feed(
+        *(
+            event(f"flood-{number}", reason=f"R{number}", source={"component": f"c{number}"})
+            for number in range(900)
+        )
+    )
+    mirroring = Mirroring(feed)
+    mirroring.add(upper_pod(uid="quiet", namespace="m"), lower_pod(uid="q", namespace="m", upper_uid="quiet"))
+    before = dropped("spam")
+    async with mirroring.running():
+        await feed.send(event("quiet", pod_uid="q", namespace="m"))
+        await asyncio.sleep(1)
+        assert len(mirroring.sent) == 101
+        assert "quiet" in mirroring.sent
+        assert dropped("spam") - before == 800
+        await asyncio.sleep(300)
+        await feed.send(*(event(f"later-{number}") for number in range(100)))
+    assert len(mirroring.sent) == 105
+
+
+async def test_the_warnings_of_a_cluster_are_limited():
+    """With thousands of pods, so that no pod is above its own limit; no Warning is lost."""
+    feed = Feed()
+    mirroring = Mirroring(feed)
+    for number in range(50):
+        mirroring.add(
+            upper_pod(f"p{number}", uid=f"u{number}"),
+            lower_pod(f"p{number}", uid=f"l{number}", upper_uid=f"u{number}"),
+        )
+    async with mirroring.running():
+        await feed.send(
+            *(
+                event(f"{pod}-{number}", pod=f"p{pod}", pod_uid=f"l{pod}")
+                for pod in range(50)
+                for number in range(60)
+            )
+        )
+        await asyncio.sleep(10)
+        assert 1000 <= len(mirroring.sent) <= 1000 + 20 * 11
+        await asyncio.sleep(200)
+    assert len(set(mirroring.sent)) == 3000
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -55,3 +56,72 @@ def test_the_event_is_about_the_upper_object(kind: str):
         "apiVersion": "v1", "kind": kind, "namespace": "shop", "name": "web", "uid": "u-1", "resourceVersion": "7",
         "fieldPath": "spec.containers{main}",
     }  # fmt: skip
+
+
+_HUGE = "é" * 600_000
+
+
+def test_the_copy_has_a_bounded_size():
+    """A lower server sends a megabyte in each field, and fields that no version knows."""
+    text = dict.fromkeys(
+        ("reason", "message", "action", "reportingComponent", "reportingInstance", "eventTime", "x"), _HUGE
+    )
+    hostile = {
+        **text,
+        "type": _HUGE,
+        "firstTimestamp": {"deep": _HUGE},
+        "source": {"component": _HUGE, "host": _HUGE, "x": _HUGE},
+        "series": {"count": 2, "lastObservedTime": _HUGE, "x": _HUGE},
+        "involvedObject": {"fieldPath": _HUGE},
+        "metadata": {"uid": _HUGE},
+    }
+    made = _upper_event(hostile)
+    assert len(json.dumps(made, ensure_ascii=False).encode()) < 3000
+    assert len(made["message"].encode()) <= 1024
+    assert len(made["source"]["component"].encode()) <= 128
+    assert made["series"] == {"count": 2}
+    assert {"eventTime", "firstTimestamp", "x"}.isdisjoint(made)
+    assert "fieldPath" not in made["involvedObject"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "copied"),
+    [
+        ("Warning", "Warning"),
+        ("Normal", "Normal"),
+        ("Error", "Normal"),
+        (None, "Normal"),
+        (["Warning"], "Normal"),
+    ],
+)
+def test_an_event_is_normal_or_a_warning(sent: Any, copied: str):
+    assert _upper_event({"type": sent})["type"] == copied
+
+
+@pytest.mark.parametrize(
+    ("field", "sent"),
+    [
+        ("count", -1), ("count", 2**31), ("count", True), ("count", "3"), ("series", [1]), ("series", {"count": "x"}),
+        ("firstTimestamp", "yesterday"), ("lastTimestamp", "2026-01-01T00:00:00Z" + "0" * 99), ("eventTime", 1),
+    ],
+)  # fmt: skip
+def test_invalid_values_are_left_out(field: str, sent: Any):
+    """The API server would refuse the whole event."""
+    assert field not in _upper_event({field: sent})
+
+
+def test_valid_values_are_copied():
+    lower = {
+        "reason": "BackOff", "message": "Back-off pulling image", "type": "Warning", "count": 3, "action": "Pulling",
+        "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:05:00Z",
+        "eventTime": "2026-01-01T00:00:00.000001Z", "reportingComponent": "kubelet", "reportingInstance": "n1",
+        "series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000001Z"},
+    }  # fmt: skip
+    assert _upper_event(lower).items() >= lower.items()
+
+
+@pytest.mark.parametrize("uid", ["../../x", "UPPER", "", "é", "a" * 1000, "0f1e2d3c"])
+def test_a_forged_uid_does_not_choose_the_name(uid: str):
+    """Such as one that leads to the name of an event that another component wrote."""
+    assert re.fullmatch("[0-9a-f]{16}", name_suffix(uid))
+    assert not uid or uid not in name_suffix(uid)
