@@ -44,7 +44,7 @@ CONFIG_REJECTED = Gauge(
     "1 while the content of the configuration file is not used because it is invalid, else 0.",
 )
 CLUSTER_UP = Gauge("virtual_node_cluster_up", "1 while the lower cluster answers, else 0.", ["cluster"])
-_REFUSALS = ("ExceededQuota", "PodSecurity", "Forbidden", "Invalid", "NotAllowed")
+_REFUSALS = ("ExceededQuota", "PodSecurity", "Forbidden", "Invalid", "NotAllowed", "Other")
 NODE_READY = Gauge(
     "virtual_node_node_ready", "1 while the virtual node is Ready, else 0.", ["cluster", "node"]
 )
@@ -53,6 +53,8 @@ ALLOCATABLE = Gauge(
     "Allocatable resources of the virtual node in cores, bytes or a count.",
     ["cluster", "node", "resource"],
 )
+_RESOURCES: dict[tuple[str, str], frozenset[str]] = {}
+"""Resources in ``ALLOCATABLE``, by cluster and node."""
 LOWER_NODES = Gauge(
     "virtual_node_lower_nodes",
     "Lower nodes of a virtual node; counting: Ready and schedulable.",
@@ -149,6 +151,10 @@ def show_node(
     NODE_READY.labels(cluster, node).set(ready)
     LOWER_NODES.labels(cluster, node, "counting").set(counting)
     LOWER_NODES.labels(cluster, node, "selected").set(selected)
+    # The lower cluster chooses the resources, so those that it no longer has must not stay.
+    for resource in _RESOURCES.get((cluster, node), frozenset()) - allocatable.keys():
+        ALLOCATABLE.remove(cluster, node, resource)
+    _RESOURCES[cluster, node] = frozenset(allocatable)
     for resource, text in allocatable.items():
         ALLOCATABLE.labels(cluster, node, resource).set(quantity.milli(text) / 1000)
 
@@ -171,6 +177,8 @@ def show_stopped(cluster: str) -> None:
     gauges = ORPHANED_CLAIMS, NODE_READY, LOWER_NODES, ALLOCATABLE, TOKEN_EXPIRY, TOKEN_RENEWAL, NOT_FOLLOWED
     for gauge in gauges:
         gauge.remove_by_labels({"cluster": cluster})
+    for key in [key for key in _RESOURCES if key[0] == cluster]:
+        del _RESOURCES[key]
 
 
 def forget_cluster(cluster: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from http import HTTPStatus
 
 from prometheus_client import Counter, Histogram
 
@@ -25,6 +26,8 @@ _REJECTED = Counter(
 # Cached, because ``labels`` takes longer than counting.
 _counter = functools.cache(_REQUESTS.labels)
 _timer = functools.cache(_SECONDS.labels)
+_CODES = frozenset(map(int, HTTPStatus))
+"""Other codes of a server share a series, because a hostile server could add one with each of its 900."""
 
 
 class TransportMetrics:
@@ -35,7 +38,8 @@ class TransportMetrics:
 
     def count(self, verb: str, code: int) -> None:
         """Count a request by its HTTP status; 0: no answer."""
-        _counter(self._cluster, verb, str(code or "<error>")).inc()
+        name = str(code) if code in _CODES else "other" if code else "<error>"
+        _counter(self._cluster, verb, name).inc()
 
     def observe(self, verb: str, seconds: float) -> None:
         """Record the duration of a request."""

@@ -154,7 +154,7 @@ class PodCreator:
         except ApiError as error:
             if is_retryable(error) or isinstance(error, NotFound):
                 raise
-            reason = synthetic_status.refusal_reason(error.code, error.reason, error.message)
+            reason = synthetic_status.refusal_reason(error.reason, error.message)
             message = f"Lower cluster {self.context.name} refused the pod: {error.message}"
             await self._refused(upper, record, reason, message)
             if reason == "ExceededQuota":

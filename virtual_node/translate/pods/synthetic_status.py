@@ -10,10 +10,39 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, timestamps
+from virtual_node.translate.base.fields import cut
 
 _CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 _READY = ("Ready", "ContainersReady")
 _SIGKILL = 137
+_MESSAGE = 1024
+"""Maximum bytes of a message. It is often the lower API server's, and each container repeats it."""
+OTHER = "Other"
+"""Reason of a refusal with a reason that is not Kubernetes' own."""
+_REASONS = frozenset(
+    {
+        "AlreadyExists",
+        "BadRequest",
+        "Conflict",
+        "Expired",
+        "Forbidden",
+        "Gone",
+        "InternalError",
+        "Invalid",
+        "MethodNotAllowed",
+        "NotAcceptable",
+        "NotFound",
+        "RequestEntityTooLarge",
+        "ServerTimeout",
+        "ServiceUnavailable",
+        "StoreReadError",
+        "Timeout",
+        "TooManyRequests",
+        "Unauthorized",
+        "UnsupportedMediaType",
+    }
+)
+"""``StatusReason`` of apimachinery ``pkg/apis/meta/v1/types.go``."""
 
 
 def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
@@ -22,7 +51,7 @@ def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) 
     The texts are those of the kubelet for containers with an unknown state.
     """
     status = dict(upper.get("status") or {})
-    status |= {"phase": "Failed", "reason": reason, "message": message}
+    status |= {"phase": "Failed", "reason": reason, "message": cut(message, _MESSAGE)}
     for field in _CONTAINER_STATUSES:
         if field in status:
             status[field] = [_terminated(container, now) for container in status[field]]
@@ -40,9 +69,10 @@ def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: 
     Args:
         upper: the upper pod.
         reason: why the containers wait, such as CreateContainerConfigError.
-        message: the complete message.
+        message: why, for users; cut at 1,024 bytes.
         pod_reason: also the reason in the pod's status; empty: only the containers have a reason.
     """
+    message = cut(message, _MESSAGE)
     status = {**(upper.get("status") or {}), "phase": "Pending"}
     waiting = {"reason": reason, **({"message": message} if message else {})}
     status["containerStatuses"] = [
@@ -68,7 +98,7 @@ def refused(upper: Mapping[str, Any], *, reason: str, message: str, now: datetim
     Args:
         upper: the upper pod.
         reason: reason of the condition: ExceededQuota, Forbidden, Invalid, NotAllowed, …
-        message: the complete message.
+        message: why, for users; cut at 1,024 bytes.
         now: time of the refusal.
     """
     status = pending(upper, reason="ProviderFailed", message=message, pod_reason="ProviderFailed")
@@ -87,16 +117,17 @@ def unschedulable(upper: Mapping[str, Any], *, message: str, now: datetime) -> d
     return _with_condition(status, kind="PodScheduled", reason="Unschedulable", message=message, now=now)
 
 
-def refusal_reason(status: int, reason: str, message: str) -> str:
+def refusal_reason(reason: str, message: str) -> str:
     """Return the API server's reason for refusing a pod, or our own reason for quota and Pod Security.
 
-    For these two, only the API server's message gives the cause.
+    For these two, only the API server's message gives the cause. The result is one of a fixed set, because it is a metric
+    label: a hostile server, or a webhook with texts as reasons, would add a series with each refusal.
     """
     if "exceeded quota" in message:
         return "ExceededQuota"
     if "violates PodSecurity" in message:
         return "PodSecurity"
-    return reason or f"HTTP{status}"
+    return reason if reason in _REASONS else OTHER
 
 
 def _with_condition(
@@ -110,7 +141,7 @@ def _with_condition(
         "type": kind,
         "status": "False",
         "reason": reason,
-        "message": message,
+        "message": cut(message, _MESSAGE),
         "lastTransitionTime": since,
     }
     return {**status, "conditions": list(conditions.values())}
