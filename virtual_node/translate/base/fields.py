@@ -6,8 +6,8 @@ reader returns a new value with a bounded size, or None, and then the field is l
 
 from __future__ import annotations
 
-import ipaddress
 import re
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,11 +60,12 @@ def is_key(value: object) -> bool:
 
 def is_address(value: object) -> bool:
     """Report whether a value is an IP address without a zone."""
-    if not isinstance(value, str) or "%" in value or len(value) > _LONGEST_TIME:
+    if not isinstance(value, str) or not value.isascii() or "\0" in value:
         return False
     try:
-        ipaddress.ip_address(value)
-    except ValueError:
+        # Faster than ``ipaddress``, which takes a third of the time of a pod's status.
+        socket.inet_pton(socket.AF_INET6 if ":" in value else socket.AF_INET, value)
+    except OSError:
         return False
     return True
 
@@ -155,17 +156,24 @@ def listed(entry: Reader, most: int) -> Reader:
 
 
 def fields(readers: Mapping[str, Reader], *, required: tuple[str, ...] = ()) -> Reader:
-    """Return a reader of an object with known fields; an object without a required field is refused."""
-    known = tuple(readers.items())
+    """Return a reader of an object with known fields; an object without a required field is refused.
+
+    Null stays null, because API servers return times that are not set as null.
+    """
 
     def read(value: Any) -> dict[str, Any] | None:
         if not isinstance(value, Mapping):
             return None
-        found = {
-            key: accepted
-            for key, entry in known
-            if key in value and (accepted := entry(value[key])) is not None
-        }
-        return None if any(key not in found for key in required) else found
+        found = {}
+        for key, sent in value.items():
+            if (entry := readers.get(key)) is None:
+                continue
+            accepted = None if sent is None else entry(sent)
+            if accepted is not None or sent is None:
+                found[key] = accepted
+        for key in required:
+            if found.get(key) is None:
+                return None
+        return found
 
     return read

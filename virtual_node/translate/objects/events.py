@@ -77,7 +77,7 @@ def upper_event(
         "resourceVersion": metadata.get("resourceVersion"),
         "fieldPath": _field_path(_object(lower_event, "involvedObject").get("fieldPath")),
     }
-    carried = _CARRIED(lower_event) or {}
+    carried = {field: value for field, value in (_CARRIED(lower_event) or {}).items() if value is not None}
     component = _word(_object(lower_event, "source").get("component"))
     return {
         "apiVersion": "v1",

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import names
+from virtual_node.translate.pods import status_fields
 
 _UPPER_OWN = (
     "nominatedNodeName",  # names an upper node
     "resourceClaimStatuses",  # names claims of the upper cluster
     "extendedResourceClaimStatus",
+    "nodeAllocatableResourceClaimStatuses",
     "observedGeneration",  # set from the upper pod's generation
 )
 """Fields with values that are valid in one cluster only. The upper pod keeps the values of the upper control
@@ -36,6 +38,7 @@ conditions of the upper pod stay. DisruptionTarget is not included, because the 
 too (eviction, preemption), and a Job's podFailurePolicy reads it. Source: kubelet ``PodConditionByKubelet``,
 ``PodConditionSharedByKubelet``."""
 _REPLACED_LISTS = ("podIPs", "hostIPs")
+_CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 
 def upper_status(
@@ -43,9 +46,9 @@ def upper_status(
 ) -> dict[str, Any]:
     """Return the status that the upper pod should have.
 
-    It is a complete copy of the lower status, including unknown fields, except for fields that name objects
-    of one cluster and for the QoS class. The API server does not allow changes of the QoS class, but a lower
-    LimitRange may change it. Conditions that other clients set on the upper pod stay, including readiness
+    It has the lower status' known fields with a bounded size (``status_fields``), except for fields that name
+    objects of one cluster and for the QoS class. The API server does not allow changes of the QoS class, but a
+    lower LimitRange may change it. Conditions that other clients set on the upper pod stay, including readiness
     gates. As in a kubelet, Ready depends on the readiness gates.
 
     Args:
@@ -54,7 +57,9 @@ def upper_status(
         reached: lower generation from which on the lower pod has the current upper spec; 0: the lower pod
             does not have it yet; None: the lower pod's current generation.
     """
-    below, above = lower.get("status") or {}, upper.get("status") or {}
+    containers = sum(len(upper["spec"].get(field) or ()) for field in _CONTAINERS)
+    below = status_fields.rebuilt(lower.get("status") or {}, containers=containers)
+    above = upper.get("status") or {}
     generation = upper["metadata"].get("generation")
     if reached is None:
         reached = lower["metadata"].get("generation") or 0
@@ -125,7 +130,7 @@ def _conditions(
     reached: int,
 ) -> list[dict[str, Any]]:
     before = {condition["type"]: condition for condition in above}
-    conditions: dict[str, dict[str, Any]] = {condition["type"]: dict(condition) for condition in lower}
+    conditions = _added(lower, before)
     for kind, condition in conditions.items():
         if "observedGeneration" in condition:
             seen = before.get(kind, {}).get("observedGeneration")
@@ -146,6 +151,25 @@ def _conditions(
         if old.get("status") == "False" and old.get("lastTransitionTime"):
             ready["lastTransitionTime"] = old["lastTransitionTime"]
     return list(conditions.values())
+
+
+def _added(
+    lower: Sequence[Mapping[str, Any]], before: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the lower conditions by type, without new types beyond the maximum.
+
+    Conditions of the upper pod stay, so a lower cluster that sends other types each time would add them all.
+    """
+    room = status_fields.MOST_CONDITIONS - len(before.keys() - _KUBELET_CONDITIONS) - len(_KUBELET_CONDITIONS)
+    found: dict[str, dict[str, Any]] = {}
+    for condition in lower:
+        kind = condition["type"]
+        if kind not in before and kind not in _KUBELET_CONDITIONS and kind not in found:
+            if room <= 0:
+                continue
+            room -= 1
+        found[kind] = dict(condition)
+    return found
 
 
 def _unready_gates(
