@@ -21,6 +21,11 @@ REFUSED = Counter(
     "Pods that could not be created in the lower cluster, by reason.",
     ["cluster", "reason"],
 )
+STATUSES_DELAYED = Counter(
+    "virtual_node_pod_statuses_delayed_total",
+    "Pod statuses that were written later because the lower cluster changed statuses too often.",
+    ["cluster"],
+)
 FOREIGN_SERVICES = Counter(
     "virtual_node_services_foreign_total",
     "Services not mirrored because an unmanaged lower Service has their name.",
@@ -165,7 +170,7 @@ def expect_cluster(cluster: str) -> None:
     Counters start at 0, because Prometheus's ``increase()`` misses the first count of a new series.
     """
     CLUSTER_UP.labels(cluster).set(0)
-    for counter in (LOST, FOREIGN_SERVICES):
+    for counter in (LOST, FOREIGN_SERVICES, STATUSES_DELAYED):
         counter.labels(cluster)
     for reason in _REFUSALS:
         REFUSED.labels(cluster, reason)

@@ -57,6 +57,12 @@ _OVERVIEW = [
         ),
         unit="ops",
     ),
+    Panel(
+        "Delayed pod statuses",
+        rate("virtual_node_pod_statuses_delayed_total", "cluster", _CLUSTERS),
+        unit="ops",
+        meaning="A lower cluster changes the statuses of its pods too often, for example because it is hostile.",
+    ),
 ]
 _MIRROR_LAG = [
     *(

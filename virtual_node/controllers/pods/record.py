@@ -7,9 +7,10 @@ time between a write and its watch event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller_runtime.objects import Object
+from virtual_node.controllers.pods.status_rate import PodTurn
 
 
 @dataclass(slots=True)
@@ -54,6 +55,8 @@ class PodRecord:
     dropped: int = 0
     """Digest of the part of the last status that the upper cluster did not store, because its version does
     not know the fields; 0: it stored all. This part is not sent again."""
+    turn: PodTurn = field(default_factory=PodTurn)
+    """Limits the writes of the status."""
     wanted_at: float = 0.0
     """Loop time at which the upper pod was first seen; 0: the time until its lower pod was already measured."""
     changed_at: float = 0.0

@@ -68,16 +68,17 @@ class PodRemover:
         if live is not None:
             await self._end_lower_pod(upper, live, record)
             return Result(requeue_after=live_reads.BEHIND)
+        # After our final delete request was accepted, finalizers may keep the pod for long.
+        is_kept = upper.metadata.deletion_grace_period_seconds == 0
+        waiting = None
         if record.last_lower is not None:
-            await self.status.mirror(upper, record.last_lower, record)
+            waiting = await self.status.mirror(upper, record.last_lower, record, is_last=not is_kept)
         if upper.metadata.finalizers and not _has_ended(upper) and not _has_ended(record.last_lower):
             # The finalizer's owner still reads the result (a Job counts its pods by phase). A kubelet sets
             # a terminal phase on every pod, so set one if the lower cluster did not.
             await self.status.lost(upper, reason="Deleted", message="The pod was deleted")
-        if upper.metadata.deletion_grace_period_seconds == 0:
-            # Our final delete request was already accepted. Only finalizers of other controllers keep the
-            # object.
-            return None
+        if is_kept:
+            return waiting
         with contextlib.suppress(NotFound, Conflict):
             await self.context.upper.delete(
                 resources.PODS, upper.name, namespace=upper.namespace, uid=upper.uid, grace_period_seconds=0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
 from virtual_node.controllers.pods.record import PodRecord
+from virtual_node.controllers.pods.status_rate import StatusRate
 from virtual_node.translate.base.ownership import proof_of_mirroring
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods import synthetic_status
@@ -39,18 +40,29 @@ class StatusWriter:
     context: ClusterContext
     devices: Callable[[Object], str] = lambda _lower: ""
     """Returns the annotation's value with the devices of a lower pod; empty: none is known."""
+    _rate: StatusRate = field(default_factory=StatusRate)
     _last_start: tuple[float, float] = (0.0, 0.0)
     """Last write of more than a minor patch for a starting pod: loop time, and seconds since creation."""
 
     def __post_init__(self) -> None:
         """Create without any IO."""
         self._lag = metrics.MIRROR_SECONDS.labels(self.context.name, "up")
+        self._delayed = metrics.STATUSES_DELAYED.labels(self.context.name)
 
-    async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
+    async def mirror(
+        self, upper: Object, lower: Object, record: PodRecord, *, is_last: bool = False
+    ) -> Result | None:
         """Update the upper status from the lower pod's status.
 
         Returns a requeue if the pod is new and the patch minor (``_is_minor_patch``). The next lower status nearly
-        always comes before the requeue and is written with these changes, which saves one write per pod.
+        always comes before the requeue and is written with these changes, which saves one write per pod. Returns a
+        requeue, too, if the status changes too often (``status_rate``).
+
+        Args:
+            upper: the upper pod.
+            lower: its lower pod.
+            record: the pod's record.
+            is_last: write at once, because the upper pod is about to be deleted.
         """
         pair = (upper.resource_version, lower.resource_version)
         if record.compared == pair:
@@ -84,10 +96,14 @@ class StatusWriter:
             return None
         now = asyncio.get_running_loop().time()
         waited = now - record.created_at
-        if _is_minor_patch(patch):
-            if (remaining := self._minor_patch_delay(now) - waited) > 0:
-                return Result(requeue_after=max(remaining, SHORTEST_PAUSE))
-        elif record.created_at and not current.get("containerStatuses"):
+        is_minor = _is_minor_patch(patch)
+        if is_minor and (remaining := self._minor_patch_delay(now) - waited) > 0:
+            return Result(requeue_after=max(remaining, SHORTEST_PAUSE))
+        size = len(msgspec.json.encode(patch))
+        if (seconds := self._rate.wait(record.turn, size=size, now=now)) and not is_last:
+            self._delayed.inc()
+            return Result(requeue_after=max(seconds, SHORTEST_PAUSE))
+        if not is_minor and record.created_at and not current.get("containerStatuses"):
             self._last_start = (now, waited)
         since, record.changed_at = record.changed_at, 0.0
         stored = await self._patch(upper, patch)
