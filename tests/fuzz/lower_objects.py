@@ -15,11 +15,11 @@ from controller_runtime.objects import decode_object
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.feeds.cluster_feed import shrink_node, shrink_pod
 from tests.fuzz.target import MALFORMED, Target
-from virtual_node.translate.nodes import prometheus_text, stats
+from virtual_node.translate.nodes import prometheus_text, stats, summary_fields
 from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.translate.objects import events
 from virtual_node.translate.pods import status as pod_status
-from virtual_node.translate.pods import synthetic_status
+from virtual_node.translate.pods import status_fields, synthetic_status
 
 _UPPER: dict[str, Any] = {
     "apiVersion": "v1",
@@ -51,6 +51,11 @@ _METRICS = (
     b"node_cpu_usage_seconds_total 12.5 1700000000000\nnode_memory_working_set_bytes 1e9 1700000000000\n"
     b'pod_memory_working_set_bytes{namespace="shop",pod="web"} 100 1700000000000\n'
 )
+_SUMMARY = json.dumps({
+    "node": {"startTime": "2026-01-01T00:00:00Z", "cpu": {"usageNanoCores": 5, "usageCoreNanoSeconds": 7}},
+    "pods": [{"podRef": {"name": "web", "namespace": "shop", "uid": "l"}, "containers": [{"name": "main",
+        "memory": {"workingSetBytes": 1}}], "volume": [{"name": "v", "pvcRef": {"name": "d", "namespace": "shop"}}]}],
+}).encode()  # fmt: skip
 
 
 def _dict(raw: bytes) -> dict[str, Any]:
@@ -63,6 +68,9 @@ def _dict(raw: bytes) -> dict[str, Any]:
 def _status(raw: bytes) -> None:
     lower = _dict(raw)
     status = pod_status.upper_status(lower, _UPPER)
+    assert len(json.dumps(status)) < 6 * (
+        status_fields.BASE + status_fields.PER_CONTAINER
+    )  # escapes have six characters
     pod_status.status_patch(_UPPER["status"], status, uid="u-1")
     synthetic_status.lost({**_UPPER, "status": status}, reason="r", message="m", now=datetime.now(UTC))
 
@@ -83,13 +91,24 @@ def _event(raw: bytes) -> None:
     made = events.upper_event(_dict(raw), _UPPER, node_name="vn")
     assert made["involvedObject"]["uid"] == "u-1"
     assert made["metadata"]["namespace"] == "shop"
+    assert len(json.dumps(made, ensure_ascii=False).encode("utf-8", "replace")) < 6000
 
 
 def _metrics(raw: bytes) -> None:
     text = raw.decode("utf-8", "replace")
-    prometheus_text.ours(text, {})
+    pods = {("shop", "web"): prometheus_text.PodNames("upper", "above", "u-1")}
+    for line in prometheus_text.render([prometheus_text.ours(text, pods)]).split("\n"):
+        if line and not line.startswith("# "):
+            # As a reader that searches finds the pod.
+            assert line.partition('pod="')[2].startswith('above"'), line
+            assert line.partition('namespace="')[2].startswith('upper"'), line
     prometheus_text.node_samples(text)
     stats.from_resource_metrics(text)
+
+
+def _summary(raw: bytes) -> None:
+    found = summary_fields.read(_dict(raw))
+    json.dumps(stats.summary([found], {}, node_name="vn"), allow_nan=False)
 
 
 _POD_JSON, _NODE_JSON = json.dumps(_LOWER).encode(), json.dumps(_NODE).encode()
@@ -100,4 +119,5 @@ TARGETS = (
     Target("lower-pod-shrunk", lambda raw: shrink_pod(decode_object(raw)), (_POD_JSON,), MALFORMED),
     Target("lower-event", _event, (json.dumps(_EVENT).encode(),), MALFORMED),
     Target("lower-metrics", _metrics, (_METRICS,), MALFORMED),
+    Target("lower-summary", _summary, (_SUMMARY,), MALFORMED),
 )

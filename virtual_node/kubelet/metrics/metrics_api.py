@@ -7,6 +7,7 @@ k8s.io/metrics/pkg/apis/metrics/v1beta1.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,12 +17,15 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.log import get_logger
 from controller_runtime.process.flags import parse_duration
-from virtual_node.translate.nodes.prometheus_text import PodNames, Pods, node_exposition
+from virtual_node.translate.base.fields import is_dns_name
+from virtual_node.translate.nodes.prometheus_text import PodNames, Pods, is_plausible, node_exposition
 from virtual_node.translate.nodes.usage import CounterSum, RateIntegral
 
 _TIMEOUT = 8.0
 """Timeout in seconds; scrapers wait at most ten seconds."""
 _CPU, _MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
+_MALFORMED = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError)
+"""Errors of an item that is not what a metrics API sends; it is left out."""
 
 _log = get_logger(component="kubelet")
 
@@ -53,20 +57,26 @@ class MetricsApi:
         node_lines = self._nodes(found_nodes, set(nodes), counters)
         cpu, memory = [f"# TYPE {_CPU} counter\n"], [f"# TYPE {_MEMORY} gauge\n"]
         for pod in found_pods:
-            upper = pods.get((pod["metadata"]["namespace"], pod["metadata"]["name"]))
-            if upper is not None:
-                self._pod(pod, upper, counters, cpu, memory)
+            with contextlib.suppress(*_MALFORMED):
+                upper = pods.get((pod["metadata"]["namespace"], pod["metadata"]["name"]))
+                if upper is not None:
+                    self._pod(pod, upper, counters, cpu, memory)
         self._rates.keep(counters)
         return "".join([node_lines, *cpu, *memory] if len(cpu) > 1 else [node_lines])
 
     def _nodes(self, found: list[dict[str, Any]], mine: Collection[str], counters: dict[str, float]) -> str:
         nodes = {f"node/{one['metadata']['name']}": one for one in found if one["metadata"]["name"] in mine}
-        if not nodes:
+        cpu: dict[str, float] = {}
+        memory = at = 0
+        for key, one in nodes.items():
+            with contextlib.suppress(*_MALFORMED):
+                used, moment = quantity.amount(one["usage"]["memory"]), _milliseconds(one)
+                seconds = self._count(key, one, one["usage"])
+                if is_plausible(seconds, moment) and is_plausible(used, moment):
+                    cpu[key], memory, at = seconds, memory + used, max(at, moment)
+        if not cpu:
             return ""
-        cpu = {key: self._count(key, one, one["usage"]) for key, one in nodes.items()}
         counters.update(cpu)
-        memory = sum(quantity.amount(one["usage"]["memory"]) for one in nodes.values())
-        at = max(_milliseconds(one) for one in nodes.values())
         return node_exposition(self._node_cpu.update(cpu), memory, at=at)
 
     def _pod(
@@ -79,11 +89,16 @@ class MetricsApi:
     ) -> None:
         at = _milliseconds(pod)
         for container in pod.get("containers") or ():
-            key = f"{upper.uid}/{container['name']}"
+            name, used = container["name"], quantity.amount(container["usage"]["memory"])
+            if not is_dns_name(name):
+                continue  # its text would become part of a line
+            key = f"{upper.uid}/{name}"
             seconds = counters[key] = self._count(key, pod, container["usage"])
-            labels = f'container="{container["name"]}",namespace="{upper.namespace}",pod="{upper.name}"'
+            if not (is_plausible(seconds, at) and is_plausible(used, at)):
+                continue
+            labels = f'container="{name}",namespace="{upper.namespace}",pod="{upper.name}"'
             cpu.append(f"{_CPU}{{{labels}}} {seconds:.6f} {at}\n")
-            memory.append(f"{_MEMORY}{{{labels}}} {quantity.amount(container['usage']['memory'])} {at}\n")
+            memory.append(f"{_MEMORY}{{{labels}}} {used} {at}\n")
 
     def _count(self, key: str, sample: Mapping[str, Any], usage: Mapping[str, str]) -> float:
         """Return the CPU seconds used up to a sample."""

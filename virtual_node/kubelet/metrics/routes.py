@@ -20,7 +20,7 @@ from controller_runtime.serving.metrics_page import MetricsPage
 from virtual_node.kubelet.base.single_flight import SharedAnswers
 from virtual_node.kubelet.metrics.lower_kubelets import LowerKubelets
 from virtual_node.kubelet.metrics.metrics_api import MetricsApi
-from virtual_node.translate.nodes import prometheus_text, stats
+from virtual_node.translate.nodes import prometheus_text, stats, summary_fields
 from virtual_node.translate.nodes.prometheus_text import Exposition, PodNames, Pods
 from virtual_node.translate.nodes.usage import CounterSum
 
@@ -99,17 +99,14 @@ class MetricsRoutes:
         if any(node not in summaries for node in self._lower_nodes()):
             second = await self._kubelets.ask("metrics/resource", _summary_of_metrics)
             if not found and second.refused:
-                one = stats.from_resource_metrics(await self._from_metrics_api())
+                one = _summary_of_metrics((await self._from_metrics_api()).encode())
                 above = {(upper.namespace, upper.name): upper for upper in pods.values()}
                 return msgspec.json.encode(stats.summary([one], above, node_name=self._node_name))
             found = {**second.by_node, **summaries}
         used = {
-            f"{node} {'summary' if node in summaries else 'metrics'}": one["node"]["cpu"][
-                "usageCoreNanoSeconds"
-            ]
-            / 1e9
+            f"{node} {'summary' if node in summaries else 'metrics'}": nanoseconds / 1e9
             for node, one in found.items()
-            if "usageCoreNanoSeconds" in (one["node"].get("cpu") or {})
+            if (nanoseconds := (one["node"].get("cpu") or {}).get("usageCoreNanoSeconds")) is not None
         }
         seconds = self._summary_cpu.update(used)
         body = stats.summary(list(found.values()), pods, node_name=self._node_name, cpu_seconds=seconds)
@@ -142,15 +139,12 @@ def _decode(raw: bytes) -> str:
 
 
 def _summary_of_metrics(raw: bytes) -> dict[str, Any]:
-    return stats.from_resource_metrics(_decode(raw))
+    return summary_fields.read(stats.from_resource_metrics(_decode(raw)))
 
 
 def _read_summary(raw: bytes) -> dict[str, Any]:
     """Parse a Summary; raise ValueError if it is not one."""
-    found = _decode_object(raw)
-    if not isinstance(found.get("node"), dict):
-        raise ValueError("a summary without a node")
-    return found
+    return summary_fields.read(_decode_object(raw))
 
 
 _decode_object = decoder(dict[str, Any])

@@ -25,7 +25,7 @@ _KEY_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LONGEST_TIME, _LONGEST_QUANTITY = 40, 64
 _MOST_QUANTITIES = 64
 """Maximum number of resources in a map; a node with many devices has about twenty."""
-_INT32, _INT64 = 2**31 - 1, 2**63 - 1
+_INT32, _INT64, _UINT64 = 2**31 - 1, 2**63 - 1, 2**64 - 1
 
 
 def cut(value: str, most: int) -> str:
@@ -109,6 +109,12 @@ def _integer(least: int, most: int) -> Reader:
         return value if is_integer and least <= value <= most else None
 
     return read
+
+
+def number(value: Any) -> int | float | None:
+    """Read a measured number: finite, and not negative."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and 0 <= value <= _UINT64 else None
 
 
 int32, int64 = _integer(-_INT32 - 1, _INT32), _integer(-_INT64 - 1, _INT64)

@@ -4,21 +4,50 @@ Samples of owned pods get the upper names. All other samples are dropped, becaus
 see the lower cluster's other pods. Counters of nodes are summed in ``usage`` instead. Samples of one metric
 stay together, as the format requires.
 
-A kubelet's ``/metrics/cadvisor`` has ten thousand lines. To save CPU time, lines are searched, not parsed.
+A hostile lower cluster must not report about other pods, also to readers that do not parse: metrics-server takes the
+first ``pod="`` of a line for the pod, also in ``xpod="``. So each line is parsed strictly and written again, with
+container, namespace and pod first.
+
+A kubelet's ``/metrics/cadvisor`` has ten thousand lines, most of them about pods of others. To save CPU time, the pod is
+searched before a line is parsed.
 
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+from virtual_node.translate.base.fields import is_dns_name
 
 _LARGEST = 1e18
 _LATEST = 4e12
 """Latest accepted timestamp, in milliseconds: the year 2096."""
-_NODE_METRIC = re.compile(r"(node_\w+)(?:\{[^}]*\})? (\S+)(?: (\d+))?$")
+_LONGEST_LINE = 16 << 10
+"""Maximum characters of a sample. The longest ones of a kubelet, with paths as labels, have about a thousand."""
+_LONGEST_HELP = 1024
+_NUMBER = r"(?:[+-]?(?:\d{1,32}(?:\.\d{0,32})?|\.\d{1,32})(?:[eE][+-]?\d{1,4})?|[+-]?Inf|NaN)"
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*+")
+_LABEL = re.compile(
+    r'(?:^|,)([a-zA-Z_][a-zA-Z0-9_]*+)="([^"\\\x00-\x1f\x7f]*+(?:\\["\\n][^"\\\x00-\x1f\x7f]*+)*+)"'
+)
+_VALUE = re.compile(rf" ({_NUMBER})(?: (\d{{1,13}}))?", re.ASCII)
+_HEADER = re.compile(
+    r"# (?:(HELP) (\w+) (.*)|(TYPE) (\w+) (?:counter|gauge|histogram|summary|untyped))", re.ASCII
+)
+_OF_PODS = re.compile(r"(?:container|pod|prober)_\w+", re.ASCII)
+"""Metrics of the kubelet about pods. A lower cluster must not report others, such as those of kube-state-metrics."""
+_UIDS = ("pod_uid", "uid")
+_SUBJECT = ("container", "namespace", "pod")
+_MISREAD = (*_SUBJECT, "uid")
+"""Ends of label names that a reader which searches ``pod="`` takes for the label itself."""
+_CONTAINER_NAMES = ("", "POD")
+"""Names that cAdvisor has for the cgroup of a pod, and for its sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +71,50 @@ class Exposition:
     samples: dict[str, list[str]] = field(default_factory=dict)
 
 
+class Sample(NamedTuple):
+    """One line."""
+
+    name: str
+    labels: dict[str, str]
+    """Values with their escapes."""
+    value: str
+    at: str
+    """Timestamp in milliseconds; empty: none."""
+
+
+def sample(line: str) -> Sample | None:
+    """Return a line's parts; None: it is not a valid sample, or has a label twice."""
+    if len(line) > _LONGEST_LINE:
+        return None
+    name, brace, rest = line.partition("{")
+    text, end, tail = rest.rpartition("}") if brace else ("", "}", "")
+    if not brace:
+        name, blank, tail = line.partition(" ")
+        tail = blank + tail
+    text = text.removesuffix(",")
+    match = _VALUE.fullmatch(tail)
+    if not end or match is None or _NAME.fullmatch(name) is None:
+        return None
+    value, at = match.groups("")
+    pairs = _LABEL.findall(text)
+    labels = dict(pairs)
+    # The labels, quotes and commas are the complete text: nothing was skipped.
+    used = sum(map(len, chain.from_iterable(pairs))) + max(0, 4 * len(pairs) - 1)
+    if used != len(text) or len(labels) < len(pairs) or int(at or 0) >= _LATEST:
+        return None
+    return Sample(name, labels, value, at)
+
+
 def ours(text: str, pods: Pods) -> Exposition:
     """Return a lower kubelet's samples about owned pods, with the upper names."""
     found = Exposition()
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("#"):
-            parts = line.split(" ", 3)
-            if len(parts) > 2 and parts[1] in {"HELP", "TYPE"}:
-                found.headers.setdefault(parts[2], []).append(line)
+            _add_header(found.headers, line)
             continue
         translated = translate(line, pods)
         if translated is not None:
-            name = line[: line.find("{")]
+            name = translated[: translated.find("{")]
             family = name if name in found.headers else _family(name)
             found.samples.setdefault(family, []).append(translated)
     return found
@@ -69,30 +130,38 @@ def render(parts: Iterable[Exposition]) -> str:
 
 
 def translate(line: str, pods: Pods) -> str | None:
-    """Return a sample line with the upper names; None: it is not about an owned pod."""
-    namespace, pod = _find(line, 'namespace="'), _find(line, 'pod="')
-    if not namespace or not pod:
+    """Return a sample line with the upper names; None: it is invalid, or not about an owned pod."""
+    if (_searched(line, 'namespace="'), _searched(line, 'pod="')) not in pods:
         return None
-    upper = pods.get((_value(line, namespace), _value(line, pod)))
-    if upper is None:
+    parsed = sample(line)
+    if parsed is None or _OF_PODS.fullmatch(parsed.name) is None:
         return None
-    changes = [(namespace, upper.namespace), (pod, upper.name)]
-    if 'uid="' in line:
-        changes += [(at, upper.uid) for at in (_find(line, 'pod_uid="'), _find(line, 'uid="')) if at]
-    changes.sort(reverse=True)
-    for at, value in changes:
-        line = line[:at] + value + line[line.find('"', at) :]
-    return line
+    labels = parsed.labels
+    container = labels.get("container")
+    upper = pods.get((labels.get("namespace", ""), labels.get("pod", "")))
+    if upper is None or not (container is None or _is_container(container)):
+        return None
+    written = [] if container is None else [f'container="{container}"']
+    written += [f'namespace="{upper.namespace}"', f'pod="{upper.name}"']
+    for label, value in labels.items():
+        if label in _UIDS:
+            written.append(f'{label}="{upper.uid}"')
+        elif label not in _SUBJECT:
+            if label.endswith(_MISREAD):
+                return None
+            written.append(f'{label}="{value}"')
+    at = f" {parsed.at}" if parsed.at else ""
+    return f"{parsed.name}{{{','.join(written)}}} {parsed.value}{at}"
 
 
 def node_samples(text: str) -> dict[str, tuple[float, int]]:
     """Return value and timestamp (ms; 0: none) of a kubelet's ``node_…`` samples."""
     found: dict[str, tuple[float, int]] = {}
-    for line in text.splitlines():
-        if line.startswith("node_") and (match := _NODE_METRIC.match(line)):
-            value, at = float(match[2]), float(match[3] or 0)
+    for line in text.split("\n"):
+        if line.startswith("node_") and (parsed := sample(line)) is not None:
+            value, at = float(parsed.value), int(parsed.at or 0)
             if is_plausible(value, at):
-                found[match[1]] = (value, int(at))
+                found[parsed.name] = (value, at)
     return found
 
 
@@ -113,17 +182,35 @@ def node_exposition(cpu_seconds: float, memory_bytes: float, *, at: int) -> str:
     )
 
 
-def _find(line: str, marker: str) -> int:
-    """Return the index of a label's value; 0: the label is missing. ``marker`` is the label's name with ``="``."""
+def _add_header(headers: dict[str, list[str]], line: str) -> None:
+    """Add a ``# HELP`` or ``# TYPE`` line, once for each metric; ignore other comments."""
+    match = _HEADER.fullmatch(line) if len(line) <= _LONGEST_LINE else None
+    if match is None:
+        return
+    text = line
+    if match[1]:
+        about = "".join(character if character.isprintable() else " " for character in match[3])
+        text = f"# HELP {match[2]} {about[:_LONGEST_HELP]}"
+    lines = headers.setdefault(match[2] or match[5], [])
+    if not any(known[:6] == text[:6] for known in lines):
+        lines.append(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_container(name: str) -> bool:
+    return name in _CONTAINER_NAMES or is_dns_name(name)
+
+
+def _searched(line: str, marker: str) -> str:
+    """Return a label's value in a line that is not parsed; empty: the label is missing.
+
+    ``marker`` is the label's name with ``="``. The result decides only whether the line is parsed.
+    """
     at = line.find(marker)
     while at > 0 and line[at - 1] not in "{, ":
         at = line.find(marker, at + 1)
-    return at + len(marker) if at > 0 else 0
-
-
-def _value(line: str, begin: int) -> str:
-    """Return the label value that begins at an index. Names of Kubernetes objects contain no escapes."""
-    return line[begin : line.find('"', begin)]
+    begin = at + len(marker)
+    return line[begin : line.find('"', begin)] if at > 0 else ""
 
 
 def _family(name: str) -> str:

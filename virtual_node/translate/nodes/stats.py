@@ -1,11 +1,12 @@
 """Merge the kubelet Summary API (``/stats/summary``) of several lower nodes into that of one virtual node.
 
+The Summaries of lower nodes were rebuilt from known fields (``summary_fields``).
+
 Source: k8s.io/kubelet/pkg/apis/stats/v1alpha1.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -13,27 +14,14 @@ from typing import Any
 from controller_runtime.api import timestamps
 from virtual_node.translate.nodes import prometheus_text
 from virtual_node.translate.nodes.prometheus_text import Pods
+from virtual_node.translate.nodes.summary_fields import SUMMED
 
-_SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)(?: (?P<at>\d+))?$")
-_LABEL = re.compile(r'\b(\w++)="([^"\\]*+(?:\\.[^"\\]*+)*+)"')
 _USAGE = {
     "cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
     "memory_working_set_bytes": ("memory", "workingSetBytes", 1),
 }
 """Part and field of a Summary, and the factor from the metric's unit to the field's, by the metric's name after
 ``node_`` or ``container_``."""
-_SUMMED = {
-    "cpu": ("usageNanoCores", "usageCoreNanoSeconds"),
-    "memory": (
-        "availableBytes",
-        "usageBytes",
-        "workingSetBytes",
-        "rssBytes",
-        "pageFaults",
-        "majorPageFaults",
-    ),
-    "fs": ("availableBytes", "capacityBytes", "usedBytes", "inodesFree", "inodes", "inodesUsed"),
-}
 
 
 def summary(
@@ -42,7 +30,7 @@ def summary(
     """Return the virtual node's Summary.
 
     Args:
-        summaries: Summaries of the lower nodes.
+        summaries: Summaries of the lower nodes, as ``summary_fields.read`` returns them.
         pods: upper pods by namespace and name of their lower pods.
         node_name: the virtual node.
         cpu_seconds: the virtual node's CPU counter, which the caller keeps from decreasing; None: the sum
@@ -52,7 +40,7 @@ def summary(
     node: dict[str, Any] = {"nodeName": node_name}
     if starts := sorted(one["startTime"] for one in nodes if one.get("startTime")):
         node["startTime"] = starts[0]
-    for part, fields in _SUMMED.items():
+    for part, fields in SUMMED.items():
         found = [one[part] for one in nodes if one.get(part)]
         if found:
             node[part] = _sum(found, fields)
@@ -68,23 +56,23 @@ def from_resource_metrics(text: str) -> dict[str, Any]:
     """
     node: dict[str, Any] = {}
     pods: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for line in text.splitlines():
-        match = _SAMPLE.match(line)
-        if match is None:
+    for line in text.split("\n"):
+        parsed = prometheus_text.sample(line)
+        if parsed is None:
             continue
-        value, moment = float(match["value"]), float(match["at"] or 0)
-        subject, _, metric = match["name"].partition("_")
-        if metric not in _USAGE or not prometheus_text.is_plausible(value, moment):
+        value, at = float(parsed.value), float(parsed.at or 0)
+        subject, _, metric = parsed.name.partition("_")
+        if metric not in _USAGE or not prometheus_text.is_plausible(value, at):
             continue
         part, field, factor = _USAGE[metric]
         used = {
-            "time": timestamps.rfc3339(datetime.fromtimestamp(moment / 1000, UTC)),
+            "time": timestamps.rfc3339(datetime.fromtimestamp(at / 1000, UTC)),
             field: int(value * factor),
         }
         if subject == "node":
             node[part] = used
         elif subject == "container":
-            labels = dict(_LABEL.findall(match["labels"] or ""))
+            labels = parsed.labels
             containers = pods.setdefault((labels["namespace"], labels["pod"]), {})
             containers.setdefault(labels["container"], {"name": labels["container"]})[part] = used
     return {
@@ -105,7 +93,7 @@ def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, 
         upper = pods.get((reference.get("namespace", ""), reference.get("name", "")))
         if upper is not None:
             translated = dict(pod)
-            if "volume" in pod:
+            if pod.get("volume"):
                 translated["volume"] = [_volume(one, upper.namespace) for one in pod["volume"]]
             yield {
                 **translated,
@@ -115,9 +103,8 @@ def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, 
 
 def _volume(volume: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
     """Return a volume's usage with the upper namespace for its claim."""
-    if "pvcRef" not in volume:
-        return volume
-    return {**volume, "pvcRef": {**volume["pvcRef"], "namespace": namespace}}
+    reference = volume.get("pvcRef")
+    return volume if reference is None else {**volume, "pvcRef": {**reference, "namespace": namespace}}
 
 
 def _sum(parts: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, Any]:

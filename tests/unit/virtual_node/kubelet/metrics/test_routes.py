@@ -236,3 +236,33 @@ async def test_a_node_that_changes_its_source_does_not_look_like_a_reboot():
     assert await seconds(NODE) == 10
     assert await seconds(summary % 12e9) == 10
     assert await seconds(summary % 13e9) == 11
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"name": 'c",pod="ledger-0', "usage": {"cpu": "1", "memory": "1"}},
+        {"name": "c\nkube_pod_owner 1", "usage": {"cpu": "1", "memory": "1"}},
+        {"name": "c", "usage": {"cpu": "x", "memory": "1"}},
+        {"name": "c", "usage": {"cpu": "9" * 400 + "n", "memory": "1"}},
+        {"name": "c", "usage": "none"},
+        {"name": ["c"], "usage": {"cpu": "1", "memory": "1"}},
+    ],
+    ids=["label", "line", "cpu", "huge", "usage", "name"],
+)
+async def test_a_malformed_container_of_the_metrics_api_is_left_out(container: dict[str, Any]):
+    """Its name would become part of a line, and an error would hide the usage of all pods."""
+
+    class Hostile(_Lower):
+        async def request(self, method: str, path: str, **more: Any) -> bytes:
+            answer = await super().request(method, path, **more)
+            if path.endswith("/pods"):
+                body = msgspec.json.decode(answer)
+                body["items"].insert(0, {**body["items"][0], "containers": [container]})
+                return msgspec.json.encode(body)
+            return answer
+
+    text = await _get(_routes(Hostile(proxy=False)))
+    lines = [line for line in text.splitlines() if not line.startswith(("#", "node_"))]
+    assert len(lines) == 2
+    assert all('{container="c",namespace="shop",pod="web"}' in line for line in lines)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from typing import Any
+
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from virtual_node.translate.nodes import prometheus_text, stats, usage
+from virtual_node.translate.nodes import prometheus_text, stats, summary_fields, usage
 from virtual_node.translate.nodes.prometheus_text import PodNames
 
 PODS = {("u-shop", "web"): PodNames("shop", "web", "uid-1")}
@@ -18,9 +21,9 @@ container_cpu_usage_seconds_total{container="c",namespace="kube-system",pod="dns
 # TYPE node_cpu_usage_seconds_total counter
 node_cpu_usage_seconds_total 10.5 2000
 node_memory_working_set_bytes 1e+06 2000
-# HELP probe_seconds Probes
-# TYPE probe_seconds histogram
-probe_seconds_bucket{le="+Inf",namespace="u-shop",pod="web",pod_uid="lower"} 3
+# HELP prober_seconds Probes
+# TYPE prober_seconds histogram
+prober_seconds_bucket{le="+Inf",namespace="u-shop",pod="web",pod_uid="lower"} 3
 scrape_error 0
 """
 TWO = """# HELP container_cpu_usage_seconds_total CPU
@@ -45,30 +48,133 @@ def test_the_merged_text_is_well_formed():
     families = {family.name: family for family in text_string_to_metric_families(merged)}
     assert len(families["container_cpu_usage_seconds"].samples) == 2
     assert merged.count("# TYPE container_cpu_usage_seconds_total") == 1
-    assert "# TYPE probe_seconds histogram" in merged
+    assert "# TYPE prober_seconds histogram" in merged
 
 
 def test_a_histogram_has_one_header():
     """A second TYPE line is an error for some parsers."""
-    text = "# HELP t T\n# TYPE t histogram\n" + "".join(
-        f't_{part}namespace="u-shop",pod="web"}} 1\n' for part in ('bucket{le="1",', "sum{", "count{")
+    text = "# HELP pod_t T\n# TYPE pod_t histogram\n" + "".join(
+        f'pod_t_{part}namespace="u-shop",pod="web"}} 1\n' for part in ('bucket{le="1",', "sum{", "count{")
     )
     merged = prometheus_text.render(prometheus_text.ours(one, PODS) for one in (text, text))
     assert merged.count("# TYPE") == merged.count("# HELP") == 1
     assert len(merged.splitlines()) == 8
 
 
-def test_similar_labels_are_left_alone():
-    """With a prefix or suffix of the names."""
-    line = (
-        'm{exported_namespace="u-shop",exported_pod="web",id="/a,b",namespace="u-shop",pod="web",uid="l"} 1'
-    )
+def test_other_labels_are_kept():
+    """After container, namespace and pod; values may have escapes, braces and commas."""
+    labels = r'id="/a,b}",image="a\"b\\",le="+Inf",name="x=\"1\"",'
+    line = f'container_x_bucket{{{labels}namespace="u-shop",pod="web",container="",uid="l"}} 1.5e+06 1700000000000'
     assert prometheus_text.translate(line, PODS) == (
-        'm{exported_namespace="u-shop",exported_pod="web",id="/a,b",namespace="shop",pod="web",uid="uid-1"} 1'
+        'container_x_bucket{container="",namespace="shop",pod="web",'
+        r'id="/a,b}",image="a\"b\\",le="+Inf",name="x=\"1\"",uid="uid-1"} 1.5e+06 1700000000000'
     )
-    assert prometheus_text.translate('m{my_namespace="u-shop",pod="web"} 1', PODS) is None
-    assert prometheus_text.translate('m{pod="web",namespace="u-shop', PODS) is None
-    assert prometheus_text.translate("m 1", PODS) is None
+
+
+def read_by_searching(line: str) -> tuple[str, str, str]:
+    """Return container, namespace and pod as metrics-server reads them (pkg/scraper/client/resource/decode.go)."""
+    labels = line[line.find("{") :]
+
+    def value(tag: str) -> str:
+        begin = labels.index(tag) + len(tag)
+        return labels[begin : labels.index('"', begin)]
+
+    return value('container="'), value('namespace="'), value('pod="')
+
+
+_OURS = 'container="app",namespace="u-shop",pod="web"'
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        f'xpod="ledger-0",xnamespace="bank",{_OURS}',
+        f'xcontainer="x",{_OURS}',
+        f'exported_pod="ledger-0",exported_namespace="bank",{_OURS}',
+        f'pod="ledger-0",namespace="bank",{_OURS}',
+        f'{_OURS},pod="ledger-0"',
+        f'{_OURS},id="a",id="b"',
+        f'x-pod="ledger-0",{_OURS}',
+        f' pod="ledger-0",{_OURS}',
+        f'pod ="ledger-0",{_OURS}',
+        f'pod="ledger-0"{_OURS}',
+        f'a="1"b="2",,{_OURS}',
+        f",{_OURS}",
+        f"{_OURS},,",
+        f"pod='ledger-0',{_OURS}",
+        f'{{pod="ledger-0",{_OURS}',
+        f'id="a\tb",{_OURS}',
+        f'id="a\\t",{_OURS}',
+        f'id="a\r",{_OURS}',
+        f'id="a\\",{_OURS}',
+        f'9="x",{_OURS}',
+        f'é="x",{_OURS}',
+        'container="a,pod=\\"ledger-0",namespace="u-shop",pod="web"',
+        'container="pod=",namespace="u-shop",pod="web"',
+        'container="A",namespace="u-shop",pod="web"',
+        'namespace="u-shop"',
+    ],
+)
+def test_a_line_that_a_reader_could_take_for_another_pods_is_dropped(labels: str):
+    assert prometheus_text.translate(f"container_cpu_usage_seconds_total{{{labels}}} 1", PODS) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"kube_pod_owner{{{_OURS}}} 1", f"up{{{_OURS}}} 1", f"container_x{{{_OURS}}} 0x10", f"container_x{{{_OURS}}} 1_0",
+        f"container_x{{{_OURS}}} ١", f"container_x{{{_OURS}}} 1 ١", f"container_x{{{_OURS}}} 1 99999999999999",
+        f"container_x{{{_OURS}}} 1 9999999999999", f"container_x{{{_OURS}}}  1", f"container_x{{{_OURS}}} 1 # {{}} 2",
+        f'container_x{{{_OURS}}} {"1" * 99}', f'container_x{{{_OURS},id="{"a" * 20_000}"}} 1', f"containér_x{{{_OURS}}} 1",
+        f"container_x{{{_OURS}}} 1 1\r", f"container_x {{{_OURS}}} 1", f"container_x{{{_OURS}", "container_x 1",
+    ],
+)  # fmt: skip
+def test_other_metrics_and_malformed_values_are_dropped(line: str):
+    assert prometheus_text.translate(line, PODS) is None
+
+
+def test_a_decoy_in_a_value_does_not_mislead_a_reader_that_searches():
+    """It finds the first match, and the upper names are first."""
+    line = f'container_x{{id="pod=",image="namespace=",name="container=",{_OURS}}} 1'
+    made = prometheus_text.translate(line, PODS)
+    assert made is not None
+    assert read_by_searching(made) == ("app", "shop", "web")
+
+
+def test_headers_are_rebuilt():
+    """A header is one line of a known form, once for each metric."""
+    text = "\n".join(
+        [
+            "# HELP container_x a\x1b[31m\x85b", "# HELP container_x again", "# TYPE container_x counter",
+            "# TYPE container_x gauge", "# TYPE container_x nonsense", "# HELP évil x", "# EOF", "# UNIT container_x s",
+            "# HELP container_y " + "x" * 5000,
+            f"container_x{{{_OURS}}} 1", f"container_y{{{_OURS}}} 1",
+        ]
+    )  # fmt: skip
+    lines = prometheus_text.render([prometheus_text.ours(text, PODS)]).splitlines()
+    assert lines[:2] == ["# HELP container_x a [31m b", "# TYPE container_x counter"]
+    assert len(lines) == 5
+    assert max(map(len, lines)) < 1100
+
+
+_PIECES = st.sampled_from(
+    ["container_x", "{", "}", ",", '"', "\\", "=", " ", "1", "\n", "pod", "namespace", "container", "x", _OURS,
+     'pod="ledger-0"', 'namespace="bank"', 'xpod="ledger-0"', "\u2028", "\r", "# HELP container_x", "é"]
+)  # fmt: skip
+
+
+@given(pieces=st.lists(_PIECES, max_size=40))
+@example(pieces=["container_x", "{", 'xpod="ledger-0"', ",", _OURS, "}", " ", "1"])
+def test_every_reader_finds_owned_pods_only(pieces: list[str]):
+    """For any text of a lower kubelet: readers that parse, and those that search."""
+    valid = f"container_x{{{_OURS}}} 1"
+    made = prometheus_text.render([prometheus_text.ours("".join(pieces) + "\n" + valid, PODS)])
+    for family in text_string_to_metric_families(made):
+        for one in family.samples:
+            assert (one.labels["namespace"], one.labels["pod"]) == ("shop", "web")
+    for line in made.split("\n"):
+        if line and not line.startswith("#"):
+            assert read_by_searching(line)[1:] == ("shop", "web")
 
 
 def test_node_samples_are_parsed_with_their_timestamps():
@@ -176,3 +282,41 @@ def test_a_volumes_claim_is_named_in_the_upper_namespace():
     }
     (found,) = stats.summary([{"pods": [pod]}], PODS, node_name="virtual")["pods"]
     assert found["volume"] == [{"name": "v", "pvcRef": {"name": "data", "namespace": "shop"}}, {"name": "w"}]
+
+
+_SUMMARY: dict[str, Any] = {
+    "node": {"startTime": "2026-01-01T00:00:00Z", "cpu": {"time": "2026-01-01T00:00:00Z", "usageNanoCores": 5},
+        "fs": {"usedBytes": 1}},
+    "pods": [{
+        "podRef": {"name": "web", "namespace": "u-shop"},
+        "startTime": "2026-01-01T00:00:00Z",
+        "containers": [{"name": "c", "memory": {"workingSetBytes": 1, "psi": {"full": {"avg10": 0.5}}}, "rootfs": {"inodes": 3}}],
+        "network": {"name": "eth0", "rxBytes": 1, "interfaces": [{"name": "eth0", "txErrors": 0}]},
+        "volume": [{"name": "v", "usedBytes": 1, "pvcRef": {"name": "data", "namespace": "u-shop"}}],
+        "ephemeral-storage": {"usedBytes": 2}, "process_stats": {"process_count": 4}, "swap": {"swapUsageBytes": 0},
+    }],
+}  # fmt: skip
+
+
+def test_the_known_fields_of_a_summary_are_kept():
+    assert summary_fields.read(_SUMMARY) == _SUMMARY
+
+
+@pytest.mark.parametrize("sent", [float("nan"), float("inf"), -1, 2**64, True, "5", [5], {"a": 1}], ids=str)
+def test_a_number_that_is_none_is_left_out(sent: Any):
+    """The sum over nodes would become one, too, or fail for all of them."""
+    found = summary_fields.read({"node": {"cpu": {"usageNanoCores": sent}}, "x": sent, "pods": None})
+    assert found["node"]["cpu"] == {}
+    assert stats.summary([found], PODS, node_name="virtual")["pods"] == []
+
+
+def test_unknown_fields_and_pods_with_invalid_names_are_left_out():
+    huge = "x" * 100_000
+    pods = [
+        {**_SUMMARY["pods"][0], "x": huge},
+        {"podRef": {"name": huge, "namespace": "u-shop"}},
+        {"podRef": None},
+        huge,
+    ]
+    found = summary_fields.read({**_SUMMARY, "pods": pods, "x": huge})
+    assert found == _SUMMARY
