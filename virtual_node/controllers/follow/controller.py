@@ -17,6 +17,7 @@ from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, namespace_of
+from virtual_node.controllers.base.pace import Pace
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.follow import addresses
@@ -54,6 +55,8 @@ class FollowController:
     """Copies the Secrets that the objects reference."""
     wake: Callable[[str], None]
     """Requeues the upper pod of a uid."""
+    _pace: Pace[str] = field(default_factory=Pace)
+    """Limits the writes of addresses to each upper object."""
     _with_secrets: dict[str, str] = field(default_factory=dict)
     """Uids of objects whose Secrets are copied, by key."""
 
@@ -146,6 +149,7 @@ class FollowController:
                 await self._remove(upper.key)
                 self.pending.settled(upper)
                 return None
+            late = 0.0
             outcome: Problem | float | None = await self._secrets(upper, translation.secrets)
             if outcome is None:
                 outcome = await self._copies.ensure(upper, translation.spec)
@@ -154,7 +158,7 @@ class FollowController:
             else:
                 await self._remove(upper.key)  # the copy would use a Secret that is not ours
             if (copy := self._copies.of(upper.key)) is not None:
-                await addresses.report(self.context, self.kind, upper, copy)
+                late = await addresses.report(self.context, self.kind, upper, copy, pace=self._pace)
         except UntranslatableError as error:
             self.pending.failed(upper, "NotMirrored", f"Lower cluster {self.context.name}: {error}")
             return None
@@ -172,7 +176,8 @@ class FollowController:
                 f"Lower cluster {self.context.name}: {'; '.join(translation.notes)}",
             )
         self.pending.settled(upper)
-        return None if outcome is None else Result(requeue_after=outcome)
+        delays = [delay for delay in (outcome, late or None) if delay is not None]
+        return Result(requeue_after=min(delays)) if delays else None
 
     def _translate(self, upper: Object) -> Translation:
         try:
@@ -227,7 +232,7 @@ class FollowController:
         await self._delete_renamed(key)
         if (copy := self._copies.of(key)) is not None:
             upper = self._upper.store.get(key)
-            await addresses.report(self.context, self.kind, upper, copy, is_leaving=True)
+            await addresses.report(self.context, self.kind, upper, copy, pace=self._pace, is_leaving=True)
             await self._copies.delete(copy)
 
     async def _delete_renamed(self, key: str) -> None:

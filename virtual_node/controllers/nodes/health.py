@@ -10,6 +10,10 @@ from controller_runtime.errors import ApiError, ConfigError
 from virtual_node import metrics
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.health.connections import plain
+from virtual_node.translate.base.fields import word
+
+_version = word(64)
+"""Reads the lower cluster's version, which becomes the kubelet version of its virtual nodes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -43,7 +47,7 @@ class HealthController:
                 await self.context.lower.ping(timeout=timeout)
                 if not self.version or not self.reachable:
                     # A cluster may have been upgraded while it was down.
-                    self.version = (await self.context.lower.version()).get("gitVersion", "")
+                    self.version = _version((await self.context.lower.version()).get("gitVersion")) or ""
         except (ApiError, ConfigError, TimeoutError) as error:
             # ConfigError: a credential has expired and cannot be renewed.
             self.reachable = False

@@ -17,6 +17,7 @@ from controller_runtime.resources import Resource
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext, requeue_on_change
+from virtual_node.controllers.base.pace import Pace
 from virtual_node.controllers.base.peers import is_virtual_node
 from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
@@ -27,6 +28,8 @@ from virtual_node.translate.storage import shared
 _OTHER_PROCESS_RETRY = 30.0
 """Seconds until a retry for a volume whose mirror another process must create; the mirror's event normally
 requeues the volume earlier."""
+_CREATED_BURST, _CREATED_QPS = 5000, 20.0
+"""Mirrors created at once, and per second in the long run: as many as pods in a burst."""
 CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
 
 
@@ -37,6 +40,10 @@ class VolumeController:
     context: ClusterContext
     caches: VolumeCaches
     lower_nodes: Informer
+    _created: Pace[str] = field(default_factory=lambda: Pace(burst=_CREATED_BURST, qps=_CREATED_QPS))
+    """Limits how many mirrors are created in all, because the lower cluster chooses names and may delete volumes again."""
+    _changed: Pace[str] = field(default_factory=Pace)
+    """Limits the changes of each mirror."""
     _seen_at: dict[str, float] = field(default_factory=dict)
     """Loop times at which other processes' virtual nodes were last seen, by name."""
 
@@ -103,11 +110,15 @@ class VolumeController:
         if mirror is None:
             if lower is not None and await self._belongs_to_other_process(lower):
                 return Result(requeue_after=_OTHER_PROCESS_RETRY)
+            if seconds := self._created.wait("", now=asyncio.get_running_loop().time()):
+                return Result(requeue_after=seconds)
             mirror = await self._create(self._shared(lower, desired))
             if mirror is None or translate.lower_name(mirror.to_dict(), self.context.name) != name:
                 return None
         patch = translate.volume_patch(mirror.to_dict(), desired)
         if patch is not None:
+            if seconds := self._changed.wait(name, now=asyncio.get_running_loop().time()):
+                return Result(requeue_after=seconds)
             with contextlib.suppress(NotFound):
                 await patch_only(self.context.upper, resources.PERSISTENT_VOLUMES, mirror, patch)
         return None

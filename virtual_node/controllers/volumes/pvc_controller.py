@@ -12,6 +12,7 @@ another way (etcd was restored, or the finalizer removed by hand), such a lower 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from controller_runtime.util.keyed_locks import KeyedLocks
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, PodCaches, namespace_of
+from virtual_node.controllers.base.pace import Pace
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder
@@ -58,6 +60,8 @@ class ClaimController:
     _users: ClaimUsers = field(default_factory=ClaimUsers)
     _locks: KeyedLocks[str] = field(default_factory=KeyedLocks)
     _orphans: set[str] = field(default_factory=set)
+    _pace: Pace[str] = field(default_factory=Pace)
+    """Limits the writes of each upper claim's status."""
     _waits: ExponentialBackoff = field(
         default_factory=lambda: ExponentialBackoff(_BINDING_RETRY, _LONGEST_WAIT)
     )
@@ -188,6 +192,8 @@ class ClaimController:
             await self._binder.done(key)
             patch = translate.status_patch(upper, lower)
             if patch is not None:
+                if seconds := self._pace.wait(key, now=asyncio.get_running_loop().time()):
+                    return Result(requeue_after=seconds)
                 await patch_claim(self.context.upper, upper, patch, subresource="status")
             return None
         if translate.is_bound(upper) or not translate.selected_node(upper):

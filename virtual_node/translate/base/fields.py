@@ -23,7 +23,7 @@ _CUT = " ..."
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _KEY_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LONGEST_TIME, _LONGEST_QUANTITY = 40, 64
-_MOST_QUANTITIES = 64
+_MOST_RESOURCES = 64
 """Maximum number of resources in a map; a node with many devices has about twenty."""
 _INT32, _INT64, _UINT64 = 2**31 - 1, 2**63 - 1, 2**64 - 1
 
@@ -56,6 +56,11 @@ def is_key(value: object) -> bool:
         return False
     prefix, slash, name = value.rpartition("/")
     return _KEY_NAME.fullmatch(name) is not None and (not slash or is_name(prefix))
+
+
+def is_label_value(value: object) -> bool:
+    """Report whether a value is a valid value of a label, also the empty one."""
+    return value == "" or (isinstance(value, str) and _KEY_NAME.fullmatch(value) is not None)
 
 
 def is_address(value: object) -> bool:
@@ -132,22 +137,33 @@ def moment(value: Any) -> str | None:
     return value
 
 
-def quantities(value: Any) -> dict[str, Any] | None:
-    """Read quantities by resource, such as the capacity of a volume."""
-    if not isinstance(value, Mapping):
-        return None
-    found = {key: amount for key, amount in value.items() if is_key(key) and _is_quantity(key, amount)}
-    return dict(list(found.items())[:_MOST_QUANTITIES])
+def mapped(entry: Reader) -> Reader:
+    """Return a reader of values by resource, at most 64; refused values are left out."""
+
+    def read(value: Any) -> dict[str, Any] | None:
+        if not isinstance(value, Mapping):
+            return None
+        found = {}
+        for key, sent in value.items():
+            if len(found) < _MOST_RESOURCES and is_key(key) and (accepted := entry(sent)) is not None:
+                found[key] = accepted
+        return found
+
+    return read
 
 
-def _is_quantity(resource: str, value: Any) -> bool:
+def _quantity(value: Any) -> str | None:
     if not isinstance(value, str) or len(value) > _LONGEST_QUANTITY:
-        return False
+        return None
     try:
-        quantity.of(resource, value)
+        quantity.of("", value)
     except ValueError:
-        return False
-    return True
+        return None
+    return value
+
+
+quantities = mapped(_quantity)
+"""Reads quantities by resource, such as the capacity of a volume."""
 
 
 def listed(entry: Reader, most: int) -> Reader:

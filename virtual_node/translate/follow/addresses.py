@@ -16,7 +16,6 @@ from controller_runtime.api.decoding import decode
 
 _MAX_ADDRESSES = 50
 """Maximum per lower cluster."""
-_LONGEST = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class AddressField:
         """Return the addresses in a copy's first 50 entries, without duplicates."""
         found: list[dict[str, str]] = []
         for one in self.present(body)[:_MAX_ADDRESSES]:
-            if (address := self.entry(one)) and address not in found:
+            if isinstance(one, Mapping) and (address := self.entry(one)) and address not in found:
                 found.append(address)
         return found
 
@@ -81,8 +80,3 @@ def reported(copy: Mapping[str, Any]) -> list[dict[str, str]]:
 def report(entries: Iterable[Mapping[str, str]]) -> str:
     """Return the value of the annotation that ``reported`` reads."""
     return json.dumps(list(entries), sort_keys=True, separators=(",", ":"))
-
-
-def is_short(value: object) -> bool:
-    """Report whether a value is a text with the length of an address: 1 to 253."""
-    return isinstance(value, str) and 0 < len(value) <= _LONGEST

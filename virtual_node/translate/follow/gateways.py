@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names
-from virtual_node.translate.follow.addresses import AddressField, is_short
+from virtual_node.translate.base.fields import is_address, is_dns_name
+from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.follow.network_policies import named
 from virtual_node.translate.follow.view import Translation, UntranslatableError, View, matcher
 
 _FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", "RequestRedirect", "URLRewrite"}
 _MAX_NAMES = 1_000
-_ADDRESS_TYPES = ("IPAddress", "Hostname")
+_ADDRESS_TYPES = {"IPAddress": is_address, "Hostname": is_dns_name}
 _TLS = {"mode", "certificateRefs", "options"}
 
 
@@ -151,11 +152,8 @@ def selects_namespaces(upper: Mapping[str, Any]) -> bool:
 
 def _address(entry: Mapping[str, Any]) -> dict[str, str]:
     kind = entry.get("type") or "IPAddress"  # the default of the API
-    return (
-        {"type": kind, "value": entry["value"]}
-        if kind in _ADDRESS_TYPES and is_short(entry.get("value"))
-        else {}
-    )
+    is_valid = _ADDRESS_TYPES.get(kind) if isinstance(kind, str) else None
+    return {"type": kind, "value": entry["value"]} if is_valid and is_valid(entry.get("value")) else {}
 
 
 ADDRESSES = AddressField(("addresses",), _address, most=16)

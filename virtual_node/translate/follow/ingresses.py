@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from virtual_node.translate.follow.addresses import AddressField, is_short
+from virtual_node.translate.base.fields import is_address, is_dns_name
+from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.follow.view import Translation, UntranslatableError, View
 
 NOT_COPIED = (
@@ -63,7 +64,11 @@ def lower_ingress(upper: Mapping[str, Any], view: View) -> Translation:
 
 def _address(entry: Mapping[str, Any]) -> dict[str, str]:
     """Return the IP and hostname of an entry; empty: neither is valid."""
-    return {key: entry[key] for key in ("ip", "hostname") if is_short(entry.get(key))}
+    return {
+        key: entry[key]
+        for key, is_valid in (("ip", is_address), ("hostname", is_dns_name))
+        if is_valid(entry.get(key))
+    }
 
 
 ADDRESSES = AddressField(("loadBalancer", "ingress"), _address, most=500)

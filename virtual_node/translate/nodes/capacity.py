@@ -20,9 +20,21 @@ from controller_runtime.api import autoscaling as growth
 from controller_runtime.api import names, quantity
 from controller_runtime.api.autoscaling import Autoscaling
 from controller_runtime.api.pod.conditions import is_true
+from virtual_node.translate.base import fields
 from virtual_node.translate.nodes.node import is_real
 
 PODS = "pods"
+_MOST_RESOURCES = 100
+"""Maximum number of resources of a virtual node. A lower node has at most 64."""
+_LARGEST = 2**63 - 1
+"""Maximum amount of a resource; the API server accepts no larger integer."""
+_node_info = fields.fields(
+    {
+        **dict.fromkeys(("osImage", "kernelVersion", "containerRuntimeVersion"), fields.word(256)),
+        **dict.fromkeys(("operatingSystem", "architecture"), fields.matching(fields.is_label_value)),
+    }
+)
+"""Operating system and architecture become labels of the virtual node."""
 
 
 @dataclass(slots=True)
@@ -92,7 +104,7 @@ class Capacity:
             counts=node_counts(node),
             capacity=_counts(status.get("capacity")),
             allocatable=_counts(status.get("allocatable")),
-            facts={"labels": labels, "nodeInfo": status.get("nodeInfo") or {}},
+            facts={"labels": labels, "nodeInfo": _node_info(status.get("nodeInfo")) or {}},
             foreign=foreign,
         )
 
@@ -190,7 +202,8 @@ def node_counts(node: Mapping[str, Any]) -> bool:
 
 
 def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
-    return {name: quantity.of(name, value) for name, value in (quantities or {}).items()}
+    found = fields.quantities(quantities) or {}
+    return {name: max(0, quantity.of(name, value)) for name, value in found.items()}
 
 
 def _add(total: dict[str, int], more: Mapping[str, int], sign: int) -> None:
@@ -212,4 +225,6 @@ def _reserved(name: str, text: str, available: int) -> int:
 
 
 def _rendered(counts: Mapping[str, int]) -> dict[str, str]:
-    return {name: quantity.render(name, count) for name, count in sorted(counts.items())}
+    """Return quantities by resource, those of Kubernetes first, so that the devices of a hostile cluster displace none."""
+    known = sorted(counts, key=lambda name: ("/" in name, name))[:_MOST_RESOURCES]
+    return {name: quantity.render(name, min(counts[name], _LARGEST)) for name in sorted(known)}

@@ -8,10 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, quantity, timestamps
+from virtual_node.translate.base.fields import cut, is_label_value
 from virtual_node.translate.base.metadata import map_patch, record_labels, recorded_labels
 
 PROVIDER_TAINT = names.TAINT_PROVIDER
 _SHARED_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+_MESSAGE = 1024
+"""Maximum bytes of a condition's message, which may be the lower API server's error."""
 _OPTIONAL = (names.ANNOTATION_PROVISION_SECONDS,)
 """Our annotations that are removed if the configuration does not need them."""
 _INFO = ("architecture", "operatingSystem", "osImage", "kernelVersion", "containerRuntimeVersion")
@@ -142,7 +145,7 @@ def node_conditions(
                 "type": kind,
                 "status": status,
                 "reason": why,
-                "message": text,
+                "message": cut(text, _MESSAGE),
                 "lastHeartbeatTime": moment,
                 "lastTransitionTime": since or moment,
             }
@@ -228,7 +231,7 @@ def _shared_labels(lower_nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     shared = {}
     for key in _SHARED_LABELS:
         values = {node["labels"].get(key) for node in lower_nodes}
-        if len(values) == 1 and (value := values.pop()):
+        if len(values) == 1 and (value := values.pop()) and is_label_value(value):
             shared[key] = value
     return shared
 

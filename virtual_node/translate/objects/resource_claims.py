@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime.api import names
+from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.base.metadata import carried
 
 CLAIM = "ResourceClaim"
@@ -18,7 +19,8 @@ TEMPLATE = "ResourceClaimTemplate"
 KINDS = (CLAIM, TEMPLATE)
 _MOST_DEVICES = 64
 """Maximum number of devices in the annotation. A pod's annotations share 256 KiB."""
-_LONGEST = 253
+_LENGTHS = {"request": 128, "driver": 63, "pool": 253, "device": 63}
+"""Maximum lengths of a device's names in resource.k8s.io; of a request with a subrequest, 127."""
 
 
 def lower_spec(
@@ -54,7 +56,7 @@ def allocated(claim: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return request, driver, pool and device of each device that is allocated to a lower claim."""
     devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     return [
-        {field: str(result.get(field, ""))[:_LONGEST] for field in ("request", "driver", "pool", "device")}
+        {field: str(result.get(field, ""))[:most] for field, most in _LENGTHS.items()}
         for result in (devices.get("results") or ())[:_MOST_DEVICES]
     ]
 
@@ -63,7 +65,7 @@ def record(devices: Mapping[str, list[dict[str, str]]]) -> str:
     """Return an annotation's value: at most 64 devices of a pod, by the claim's name in the pod; empty: none."""
     left, kept = _MOST_DEVICES, {}
     for name, found in sorted(devices.items()):
-        if found[:left]:
+        if found[:left] and is_name(name):
             kept[name] = found[:left]
             left -= len(kept[name])
     return msgspec.json.encode(kept).decode() if kept else ""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import matching, names
+from virtual_node.translate.base import fields
 from virtual_node.translate.base.metadata import map_patch
 
 DRIVER = f"lower-cluster.{names.DOMAIN}"
@@ -21,7 +22,15 @@ _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 _LONGEST = 253
 _LONGEST_SOURCE = 20_000
 """Maximum characters of the annotation with a volume's source."""
-_CARRIED = ("accessModes", "volumeMode", "capacity", "persistentVolumeReclaimPolicy")
+_CARRIED = {
+    "accessModes": fields.listed(
+        fields.choice("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"), 4
+    ),
+    "volumeMode": fields.choice("Filesystem", "Block"),
+    "capacity": fields.quantities,
+    "persistentVolumeReclaimPolicy": fields.choice("Retain", "Delete", "Recycle"),
+}
+_carried = fields.fields(_CARRIED)
 _NOT_A_SOURCE = frozenset(
     {*_CARRIED, "claimRef", "nodeAffinity", "storageClassName", "volumeAttributesClassName"}
 )
@@ -70,7 +79,8 @@ def upper_volume(
         claim: the upper claim that the mirror is bound to; None: it is free.
     """
     below = lower["spec"]
-    spec: dict[str, Any] = {field: below[field] for field in _CARRIED if field in below}
+    known = _carried(below) or {}
+    spec: dict[str, Any] = {field: value for field, value in known.items() if value is not None}
     spec["storageClassName"] = storage_class
     spec["csi"] = {"driver": DRIVER, "volumeHandle": f"{cluster}/{lower['metadata']['name']}"}
     on_nodes = {"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from controller_runtime.api import names, quantity
+from virtual_node.translate.base import fields
 from virtual_node.translate.base.metadata import carried
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 
@@ -19,6 +20,33 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _CARRIED = ("accessModes", "volumeMode", "resources", "dataSource", "dataSourceRef")
 _CONTROLLERS_OWN = ("pv.kubernetes.io/", "volume.kubernetes.io/", "volume.beta.kubernetes.io/")
 _RESIZE_CONDITIONS = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
+_RESIZE_STATUSES = (
+    "ControllerResizeInProgress",
+    "ControllerResizeInfeasible",
+    "NodeResizePending",
+    "NodeResizeInProgress",
+    "NodeResizeInfeasible",
+)
+_condition = fields.fields(
+    {
+        "type": fields.choice(*_RESIZE_CONDITIONS),
+        "status": fields.choice("True", "False", "Unknown"),
+        "lastProbeTime": fields.moment,
+        "lastTransitionTime": fields.moment,
+        "reason": fields.text(256),
+        "message": fields.text(1024),
+    },
+    required=("type", "status"),
+)
+_status = fields.fields(
+    {
+        "capacity": fields.quantities,
+        "allocatedResources": fields.quantities,
+        "allocatedResourceStatuses": fields.mapped(fields.choice(*_RESIZE_STATUSES)),
+        "conditions": fields.listed(_condition, 100),
+    }
+)
+"""The fields of a lower claim's status that the upper claim gets, with bounded sizes."""
 
 
 def lower_claim(
@@ -118,13 +146,13 @@ def status_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str
     """Return a merge patch of an upper claim's capacity and resize progress; None: current, or a claim is not bound."""
     if not (is_bound(upper) and is_bound(lower)):
         return None
-    above, below = upper.get("status") or {}, lower.get("status") or {}
+    above, below = upper.get("status") or {}, _status(lower.get("status")) or {}
     change: dict[str, Any] = {
         field: below[field]
         for field in ("capacity", "allocatedResources", "allocatedResourceStatuses")
-        if field in below and below[field] != above.get(field)
+        if below.get(field) is not None and below[field] != above.get(field)
     }
-    resizing = [one for one in below.get("conditions") or () if one["type"] in _RESIZE_CONDITIONS]
+    resizing = list({one["type"]: one for one in below.get("conditions") or ()}.values())
     others = [one for one in above.get("conditions") or () if one["type"] not in _RESIZE_CONDITIONS]
     if [*others, *resizing] != (above.get("conditions") or []):
         change["conditions"] = [*others, *resizing]

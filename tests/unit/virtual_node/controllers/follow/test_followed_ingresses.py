@@ -9,6 +9,7 @@ import pytest
 
 from controller_runtime.api import names
 from tests.unit.virtual_node.controllers.follow.follow_setup import Scene
+from virtual_node.controllers.base.pace import BURST
 
 pytestmark = pytest.mark.looptime
 SPEC = {
@@ -124,3 +125,18 @@ async def test_a_forged_record_removes_an_address_of_others_only_once():
     scene.upper.change("ingresses", "shop/web", status=other)  # the other cluster writes it again
     await _reconcile(scene, key)
     assert _statuses(scene, scene.upper) == ["9.9.9.9"]
+
+
+async def test_addresses_that_change_all_the_time_are_written_rarely():
+    scene = _scene()
+    key = scene.add(SPEC)
+    await _reconcile(scene, key)
+    result: Any = None
+    for number in range(100):
+        _serve(scene, f"10.0.0.{number}")
+        result = await _reconcile(scene, key)
+    writes = sum(found == "ingresses/status" for _, found, _ in scene.upper.calls)
+    assert BURST <= writes <= BURST + 1
+    await asyncio.sleep(result.requeue_after)
+    await _reconcile(scene, key)
+    assert _statuses(scene, scene.upper) == ["10.0.0.99"]

@@ -16,6 +16,7 @@ from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, clusters, pod
 from virtual_node.config.types import NamespaceConfig, NodeConfig
+from virtual_node.controllers.base.pace import BURST
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.storage import binder_pod, pv, pvc
 
@@ -445,3 +446,37 @@ async def test_a_free_mirror_that_was_bound_meanwhile_stays():
         lower.change("persistentvolumes", "pv-1", status={"phase": "Bound"})
         await asyncio.sleep(60)
         assert upper.find("persistentvolumes", MIRROR) is not None
+
+
+async def test_a_claim_that_changes_all_the_time_is_written_rarely():
+    """And ends with its latest status."""
+    upper, lower = clusters()
+
+    def writes(plural: str) -> int:
+        return sum((verb, found) == ("patch", plural) for verb, found, _ in upper.calls)
+
+    bound = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
+    upper.put("persistentvolumeclaims", claim(uid="c-1", bound_to="lower1-pv-1", status=bound))
+    below = claim(uid="l-1", bound_to="pv-1", status=bound, labels=OURS)
+    below["metadata"]["annotations"] = {"virtual-node.io/upper-namespace": "shop"}
+    lower.put("persistentvolumeclaims", below)
+    lower.put(
+        "persistentvolumes",
+        volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"}),
+    )
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(5)
+        for number in range(1000):
+            lower.change(
+                "persistentvolumeclaims",
+                KEY,
+                status={**bound, "capacity": {"storage": f"{number + 2}Gi"}},
+            )
+            lower.change("persistentvolumes", "pv-1", spec={"capacity": {"storage": f"{number + 2}Gi"}})
+            await asyncio.sleep(0.02)
+        assert BURST <= writes("persistentvolumeclaims/status") <= BURST + 5
+        assert BURST <= writes("persistentvolumes") <= BURST + 5
+        await asyncio.sleep(10)
+        last = {"storage": "1001Gi"}
+        assert upper.the("persistentvolumeclaims", KEY)["status"]["capacity"] == last
+        assert upper.the("persistentvolumes", MIRROR)["spec"]["capacity"] == last

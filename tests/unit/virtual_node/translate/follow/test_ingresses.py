@@ -107,7 +107,26 @@ def test_only_addresses_are_read_from_the_status():
     ]
     assert ADDRESSES.read(_status(entries)) == [{"ip": "1.2.3.4"}]
     assert ADDRESSES.read({"metadata": {}}) == []
-    assert len(ADDRESSES.read(_status([{"ip": f"ip-{number}"} for number in range(999)]))) == 50
+    assert (
+        len(
+            ADDRESSES.read(_status([{"ip": f"10.0.{number // 250}.{number % 250}"} for number in range(999)]))
+        )
+        == 50
+    )
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"ip": "1.2.3.4\n"}, {"ip": "1.2.3.4/8"}, {"ip": "01.2.3.4"}, {"ip": "fe80::1%eth0"}, {"ip": "1.2.3.4\0"},
+        {"hostname": "Example.com"}, {"hostname": "-a.example.com"}, {"hostname": "a..b"}, {"hostname": "a b"},
+        {"hostname": "a" * 64 + ".com"}, {"hostname": "*.example.com"}, {"hostname": ["a"]}, "1.2.3.4", None, 7,
+    ],
+)  # fmt: skip
+def test_an_entry_that_is_no_address_is_not_reported(entry: Any):
+    """The API server would refuse the whole list, or a reader would take it for another address."""
+    valid = {"ip": "fd00::1", "hostname": "a1.example.com"}
+    assert ADDRESSES.read(_status([entry, valid])) == [valid]
 
 
 @pytest.mark.parametrize("text", ["", "x", "7", "[1e999]", '[5, "x", null]', "[" * 10_000, "9" * 10_000])

@@ -162,6 +162,49 @@ def test_incremental_sums_equal_recomputed_ones(steps):
     assert all(not value.startswith("-") for sums in kept.totals() for value in sums.values())
 
 
+def test_resources_of_a_hostile_node_are_bounded():
+    """Thousands of devices, invalid names and amounts; the resources of Kubernetes stay."""
+    capacity = Capacity()
+    for number in range(20):
+        body = lower_node(f"n{number}")
+        odd = {"a b": "1", "x/": "1", "huge": "9" * 100, "negative": "-5", "odd": {"a": 1}, "list": "1,2"}
+        devices = {f"a.example.com/d{number}-{device}": "1" for device in range(1000)}
+        for field in ("capacity", "allocatable"):
+            body["status"][field] = {**body["status"][field], "big": "1e18", **odd, **devices}
+        capacity.upsert_node(body)
+    for sums in capacity.totals():
+        assert len(sums) == 100
+        assert {"cpu", "memory", "pods", "negative", "big"} <= sums.keys()
+        assert {"a b", "x/", "huge", "odd", "list"}.isdisjoint(sums)
+        assert (sums["negative"], sums["big"]) == ("0", str(2**63 - 1))
+
+
+def test_properties_of_a_hostile_node_are_left_out():
+    """A label with another value would make the API server refuse the virtual node."""
+    body = lower_node(
+        "n", labels={"topology.kubernetes.io/zone": "a b", "topology.kubernetes.io/region": "r" * 64}
+    )
+    body["status"]["nodeInfo"] = {
+        "osImage": "x" * 10_000, "kernelVersion": ["6"], "operatingSystem": "linux\n", "architecture": "a b",
+        "containerRuntimeVersion": "containerd://2", "x": "y",
+    }  # fmt: skip
+    capacity = Capacity()
+    capacity.upsert_node(body)
+    assert capacity.nodes()[0]["nodeInfo"] == {"containerRuntimeVersion": "containerd://2"}
+    node = build(lower_nodes=capacity.nodes())
+    assert {"topology.kubernetes.io/zone", "topology.kubernetes.io/region"}.isdisjoint(
+        node["metadata"]["labels"]
+    )
+    assert node["metadata"]["labels"]["kubernetes.io/os"] == "linux"
+
+
+def test_a_long_error_is_cut_in_the_condition():
+    found = translate.node_conditions(
+        ready=False, reason="R", message="é" * 4096, now=datetime(2026, 1, 1, tzinfo=UTC), previous=[]
+    )
+    assert 1000 < len(found[0]["message"].encode()) <= 1024
+
+
 def build(**changes: Any) -> dict[str, Any]:
     """Return a virtual node's Node object."""
     conditions = translate.node_conditions(

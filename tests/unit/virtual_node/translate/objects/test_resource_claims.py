@@ -135,3 +135,13 @@ def test_claims_of_a_lower_pod_are_found_by_their_name_in_the_pod():
     status = {"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "web-b-x7"}, {"name": "c"}]}
     found = resource_claims.generated_names({"spec": spec, "status": status})
     assert found == {"a": "shared", "b": "web-b-x7"}
+
+
+def test_the_record_of_a_hostile_cluster_is_small():
+    """The annotations of a pod share 256 KiB, and the names of its claims come from the lower cluster, too."""
+    result = dict.fromkeys(("request", "driver", "pool", "device"), "x" * 100_000)
+    claim = {"status": {"allocation": {"devices": {"results": [result] * 1000}}}}
+    devices = resource_claims.allocated(claim)
+    text = resource_claims.record({"gpu": devices, "x" * 100_000: devices, "a b": devices})
+    assert 10_000 < len(text) < 40_000
+    assert text.startswith('{"gpu":')

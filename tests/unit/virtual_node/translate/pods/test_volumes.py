@@ -114,6 +114,44 @@ def test_capacity_and_resize_conditions_are_mirrored():
     assert claims.status_patch(_claim(), lower) is None
 
 
+def test_the_status_of_a_hostile_claim_is_rebuilt():
+    """Its upper claim gets known fields with bounded sizes."""
+    huge = "x" * 100_000
+    condition = {"type": "Resizing", "status": "True", "message": huge, "x": huge}
+    below = {
+        "phase": "Bound", "x": huge,
+        "capacity": {"storage": "2Gi", "a b": "1", "odd": huge, **{f"a/r{number}": "1" for number in range(999)}},
+        "allocatedResources": huge, "allocatedResourceStatuses": {"storage": "NodeResizePending", "odd": huge},
+        "conditions": [condition] * 99 + [{"type": "Odd", "status": "True"}, {"type": "Resizing", "status": huge}, huge],
+    }  # fmt: skip
+    patch = claims.status_patch(_claim(status={"phase": "Bound"}), {"status": below})
+    assert patch is not None
+    status = patch["status"]
+    assert status.keys() == {"capacity", "allocatedResourceStatuses", "conditions"}
+    assert status["capacity"]["storage"] == "2Gi"
+    assert len(status["capacity"]) == 64
+    assert status["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
+    (one,) = status["conditions"]
+    assert one.keys() == {"type", "status", "message"}
+    assert len(one["message"]) == 1024
+
+
+def test_a_mirror_has_known_values_only():
+    """The lower cluster chooses them, and each mirror is stored in the upper etcd."""
+    spec = _volume()["spec"]
+    odd = {
+        "accessModes": ["ReadWriteOnce", "Odd"] * 5000, "volumeMode": "Odd", "persistentVolumeReclaimPolicy": None,
+        "capacity": {"storage": "1Gi", "x": "y" * 9999},
+    }  # fmt: skip
+    found = pv.upper_volume(
+        {"metadata": {"name": "v"}, "spec": {**spec, **odd}}, cluster="c", cluster_labels={}, nodes=["vn"],
+        storage_class="s", claim=None,
+    )["spec"]  # fmt: skip
+    assert found["accessModes"] == ["ReadWriteOnce", "ReadWriteOnce"]
+    assert found["capacity"] == {"storage": "1Gi"}
+    assert found.keys().isdisjoint({"volumeMode", "persistentVolumeReclaimPolicy"})
+
+
 def test_finalizers_are_patched_with_a_resource_version():
     """Others have finalizers there, too."""
     claim = _claim(metadata={"finalizers": ["kubernetes.io/pvc-protection"]})

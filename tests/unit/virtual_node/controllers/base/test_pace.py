@@ -1,0 +1,21 @@
+"""Lower changes write one upper object a few times, then rarely."""
+
+from __future__ import annotations
+
+import pytest
+
+from virtual_node.controllers.base.pace import Pace
+
+
+def test_an_object_has_a_burst_and_then_a_rate():
+    pace: Pace[str] = Pace(burst=3, qps=0.5)
+    written = [now for now in range(20) if pace.wait("a", now=float(now)) == 0]
+    assert written == [0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18]
+    assert pace.wait("b", now=19.0) == 0
+
+
+def test_the_delay_ends_when_the_write_is_allowed():
+    pace: Pace[str] = Pace(burst=1, qps=0.2)
+    assert pace.wait("a", now=10.0) == 0
+    assert pace.wait("a", now=11.0) == pytest.approx(4)
+    assert pace.wait("a", now=15.0) == 0

@@ -1,0 +1,37 @@
+"""Limits how often changes of a lower cluster write the same object of the upper cluster. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from controller_runtime.events.recent import Recent
+
+K = TypeVar("K", bound=Hashable)
+
+BURST, QPS = 20, 0.2
+"""Writes of one object at once, and per second in the long run. A volume or an address changes a few times a day."""
+
+
+class Pace(Generic[K]):
+    """Token buckets by key, in the form of due times (generic cell rate algorithm); of the 4,096 latest keys.
+
+    A write that is not allowed yet is delayed: its key is reconciled again, and then the latest state is written.
+
+    Args:
+        burst: writes at once.
+        qps: writes per second in the long run.
+    """
+
+    def __init__(self, *, burst: int = BURST, qps: float = QPS) -> None:
+        self._interval = 1 / qps
+        self._ahead = (burst - 1) * self._interval
+        self._due: Recent[K, float] = Recent()
+
+    def wait(self, key: K, *, now: float) -> float:
+        """Return for how many seconds a write has to wait; 0: not at all, and it counts as written."""
+        due = self._due.touch(key) or 0.0
+        if (ready := due - self._ahead) > now:
+            return ready - now
+        self._due[key] = max(due, now) + self._interval
+        return 0.0
