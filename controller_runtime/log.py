@@ -26,6 +26,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from controller_runtime import redaction
+from controller_runtime.api import readable
 from controller_runtime.errors import ConfigError
 
 TRACE = 5
@@ -47,6 +48,9 @@ _LEVEL_NAMES = {TRACE: "trace"} | {
     number: logging.getLevelName(number).lower()
     for number in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 }
+
+_TRACEBACKS = frozenset({"exception", "stack"})
+"""Keys of texts with several lines."""
 
 
 class ByteStream(Protocol):
@@ -214,4 +218,16 @@ def _console(*, colors: bool) -> Processor:
         event_key="msg",
         exception_formatter=structlog.dev.plain_traceback,
     )
-    return lambda logger, method, event: render(logger, method, event).encode("utf-8", "backslashreplace")
+
+    def console(logger: WrappedLogger, method: str, event: EventDict) -> bytes:
+        shown = {key: _shown(key, value) for key, value in event.items()}
+        return render(logger, method, shown).encode("utf-8", "backslashreplace")
+
+    return console
+
+
+def _shown(key: str, value: Any) -> Any:
+    """Return a value that cannot control the terminal. Texts in lists and other objects are shown with escapes."""
+    if not isinstance(value, str):
+        return value
+    return readable.lines(value) if key in _TRACEBACKS else readable.one_line(value)

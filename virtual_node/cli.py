@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from controller_runtime.api.readable import guess
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import version
+from controller_runtime.process import terminal, version
 from controller_runtime.process.argparser import Parser, complain
 from virtual_node.config import program
 from virtual_node.workers import worker
@@ -117,10 +117,10 @@ def _command(command: str, arguments: list[str]) -> int:
         case "help" if len(arguments) > 1:
             return _command(arguments[1], [arguments[1], "--help"])
         case "help":
-            print(overview())  # noqa: T201 - the answer
+            terminal.block(overview())
             return 0
         case "providers":
-            print("k8s")  # noqa: T201 - the answer
+            terminal.line("k8s")
             return 0
         case _:
             hint = guess(command, COMMANDS) or f"; see '{program.name('help')}'"
@@ -154,10 +154,10 @@ def overview() -> str:
 def _as_plugin(arguments: list[str]) -> int:
     """Run ``kubectl virtual-node`` without a command: print the commands instead of starting a daemon."""
     if arguments in (["--version"], ["-version"]):
-        print(version.version() or "unknown")  # noqa: T201 - the answer
+        terminal.line(version.version() or "unknown")
         return 0
     if not arguments or arguments[0] in {"-h", "--help"}:
-        print(overview())  # noqa: T201 - the answer
+        terminal.block(overview())
         return 0
     raise ConfigError(
         f"{arguments[0]}: the command must be the first argument; {program.name('run')} is the daemon"
@@ -166,7 +166,7 @@ def _as_plugin(arguments: list[str]) -> int:
 
 def _daemon(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-version"]):
-        print(version.version() or "unknown")  # noqa: T201 - the answer
+        terminal.line(version.version() or "unknown")
         return 0
     # Commands for users do not need these modules, and importing them takes 0.4 s of CPU time.
     from controller_runtime.process import daemon  # noqa: PLC0415

@@ -1,13 +1,24 @@
-"""Formats quantities, counts and suggestions for people. For exact values use ``quantity``."""
+"""Formats quantities, counts, suggestions and texts of a cluster for people. For exact values use ``quantity``."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from controller_runtime.api import quantity
 
+_KEPT = frozenset("\n\t")
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def one_line(text: str) -> str:
+    """Return the text in one line without control characters, so that text of a cluster cannot move the cursor."""
+    return _printable(" ".join(text.split()))
+
+
+def lines(text: str) -> str:
+    """Return the text without control characters, except for line feeds and tabs."""
+    return _printable(text, kept=_KEPT)
 
 
 def resource(name: str, count: int) -> str:
@@ -67,3 +78,9 @@ def _bytes(number: int) -> str:
 def _short(amount: float, *, digits: int) -> str:
     shown = f"{amount:.{digits}f}"
     return shown.rstrip("0").rstrip(".")
+
+
+def _printable(text: str, *, kept: Container[str] = "") -> str:
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() or character in kept else "?" for character in text)

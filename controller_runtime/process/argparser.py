@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from controller_runtime.api.readable import guess
+from controller_runtime.process import terminal
 
 USAGE_ERROR = 2
 _WIDTH = 100
@@ -20,7 +21,7 @@ _CHOICE = re.compile(r"argument (.*): invalid choice: (.*) \(choose from (.*)\)"
 
 def complain(program: str, error: Exception) -> int:
     """Print an error in one line on standard error, without a traceback; return the exit code."""
-    print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201 - the answer
+    terminal.line(f"{program}: {error}", is_remark=True)
     return USAGE_ERROR
 
 

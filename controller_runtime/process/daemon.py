@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import lifecycle, version
+from controller_runtime.process import lifecycle, terminal, version
 from controller_runtime.process.argparser import complain
 from controller_runtime.process.flags import LogOptions
 
@@ -36,7 +36,7 @@ def main(
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments in _VERSION:
-        print(version.version() or "unknown")  # noqa: T201 - the answer
+        terminal.line(version.version() or "unknown")
         return 0
     try:
         return start(parse(arguments), run)

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 
 from controller_runtime.api import names
-from controller_runtime.process import version
+from controller_runtime.process import terminal, version
 from controller_runtime.process.argparser import Parser
 from virtual_node.commands.common import output
 from virtual_node.config import program
@@ -17,7 +17,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     installed = version.version() or "unknown"
     if options.output == "text":
-        print(installed)  # noqa: T201 - the answer
+        terminal.line(installed)
     else:
         machine = f"{platform.system().lower()}/{platform.machine()}"
         output.data(

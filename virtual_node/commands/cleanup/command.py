@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
+from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, add_switch, comma_list, duration
 from virtual_node.commands.cleanup.dry_run import dry_run_client
@@ -168,7 +169,7 @@ async def _lower(
 
 def print_change(line: str) -> None:
     """Print an object that ``--dry-run`` would delete or change to stdout, where programs can read it."""
-    print(f"{line} (dry run)", flush=True)  # noqa: T201 - what the command says
+    terminal.line(f"{line} (dry run)")
 
 
 def _progress(own: argparse.Namespace) -> Callable[[str], None]:

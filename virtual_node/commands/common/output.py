@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import yaml
 
+from controller_runtime.api.readable import one_line
+from controller_runtime.process import terminal
 from controller_runtime.process.flags import add_switch
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def table(
     """
     stream = stream or sys.stdout
     if not rows:
-        print(empty, file=sys.stderr)  # noqa: T201 - the answer
+        terminal.line(empty, is_remark=True)
         return
     lines = [[one_line(cell) for cell in row] for row in rows]
     places = list(range(len(columns)))
@@ -144,19 +146,13 @@ def conclusion(text: str) -> None:
 def data(value: Mapping[str, Any] | Sequence[Any], form: str) -> None:
     """Print data as ``json`` or ``yaml``."""
     text = json.dumps(value, indent=2) if form == "json" else yaml.safe_dump(value, sort_keys=False).rstrip()
-    print(text)  # noqa: T201 - the answer
+    terminal.block(text)
 
 
 def note(text: str) -> None:
     """Print a remark to standard error; an empty text prints nothing."""
     if text:
-        print(one_line(text), file=sys.stderr)  # noqa: T201 - what the command says
-
-
-def one_line(text: str) -> str:
-    """Return the text in one line without control characters, so that text of a cluster cannot move the cursor."""
-    joined = " ".join(text.split())
-    return "".join(character if character.isprintable() else "?" for character in joined)
+        terminal.line(text, is_remark=True)
 
 
 def age(seconds: float) -> str:

@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from controller_runtime.api import readable
+from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from virtual_node.commands.completion import engine, names, scripts
 from virtual_node.config import program
@@ -23,7 +25,7 @@ _NO_SPACE, _NO_FILES = 2, 4
 def main(argv: Sequence[str]) -> int:
     """Print the completion script of a shell; return 0."""
     options = parser().parse_args(argv)
-    print(scripts.SCRIPTS[options.shell].strip())  # noqa: T201 - the answer
+    terminal.block(scripts.SCRIPTS[options.shell].strip())
     return 0
 
 
@@ -57,9 +59,10 @@ def answer(words: Sequence[str], *, commands: Mapping[str, str], parser_of: engi
     if found.question is not None:
         candidates, ended = names.ask(found.question)
     for one in candidates:
-        print(f"{one.value}\t{one.description}" if one.description else one.value)  # noqa: T201 - the answer
+        words = [readable.one_line(text) for text in (one.value, one.description) if text]
+        terminal.block("\t".join(words))
     going_on = bool(candidates) and all(one.value.endswith("/") for one in candidates)
-    print(f":{(0 if found.files else _NO_FILES) | (_NO_SPACE if going_on else 0)}")  # noqa: T201 - the answer
+    terminal.line(f":{(0 if found.files else _NO_FILES) | (_NO_SPACE if going_on else 0)}")
     if not ended:
         # At exit the interpreter would wait for threads of requests that nothing needs any more.
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from controller_runtime.api.readable import guess
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
+from controller_runtime.process import terminal
 from virtual_node.commands.common import connect
 from virtual_node.commands.common.permissions import refusal
 from virtual_node.commands.common.reader import VIRTUAL_NODES, Reader
@@ -60,7 +61,7 @@ async def change_all(
     async with connect.upper(options, agent=f"virtual-node-{verb}") as client:
         for node in await find(Reader(client), options.targets):
             await change(client, node.name, unschedulable=unschedulable, annotations=annotations)
-            print(f"node/{node.name} {verb}ed")  # noqa: T201 - the answer
+            terminal.line(f"node/{node.name} {verb}ed")
 
 
 async def change(client: Client, node: str, *, unschedulable: bool, annotations: Mapping[str, Any]) -> None:

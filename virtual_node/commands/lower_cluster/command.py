@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from controller_runtime.errors import ConfigError, Forbidden
+from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, add_switch, duration
 from virtual_node.commands.common import connect
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"NAME: required: '{program.name('lower-cluster')} {options.action} NAME'")
     options.namespace = options.namespace or _NAMESPACES.get(options.action, "kube-system")
     if options.action == "manifest":
-        print(yaml.safe_dump_all(lower_account.objects(options), sort_keys=False).rstrip())  # noqa: T201 - the answer
+        terminal.block(yaml.safe_dump_all(lower_account.objects(options), sort_keys=False).rstrip())
         return 0
     if (options.lost or options.force) and options.action != "leave":
         raise ConfigError(f"{'--lost' if options.lost else '--force'}: only with leave")
@@ -61,11 +62,11 @@ def main(argv: Sequence[str]) -> int:
 def _print(options: argparse.Namespace, secrets: Sequence[dict[str, Any]]) -> None:
     """Print the Secrets, or where they were created."""
     if not options.kubeconfig:
-        print(yaml.safe_dump_all(secrets, sort_keys=False).rstrip())  # noqa: T201 - the answer
+        terminal.block(yaml.safe_dump_all(secrets, sort_keys=False).rstrip())
         return
     for secret in secrets:
         where = f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
-        print(f"Secret {where} holds a kubeconfig of lower cluster {options.name}.")  # noqa: T201 - the answer
+        terminal.line(f"Secret {where} holds a kubeconfig of lower cluster {options.name}.")
 
 
 async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -11,9 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from controller_runtime import resources
-from controller_runtime.api import names
+from controller_runtime.api import names, readable
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
+from controller_runtime.process import terminal
 from virtual_node.commands.common import connect
 
 AGENT = "virtual-node-join"
@@ -29,7 +30,7 @@ def lower_client(options: argparse.Namespace) -> AbstractAsyncContextManager[Cli
 
 def say(step: str, line: str) -> None:
     """Print a line of progress of a step."""
-    print(f"{step:<8}  {line}", flush=True)  # noqa: T201 - what the command says
+    terminal.block(f"{step:<8}  {readable.one_line(line)}")
 
 
 def marked(body: Mapping[str, Any]) -> dict[str, Any]:

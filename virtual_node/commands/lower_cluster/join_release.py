@@ -11,6 +11,7 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError
+from controller_runtime.process import terminal
 from controller_runtime.process.flags import read_text
 from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
@@ -47,7 +48,7 @@ def write_values(options: argparse.Namespace, text: str) -> None:
     """
     if options.dry_run:
         say("values", f"would write {options.values}:")
-        print(text, end="")  # noqa: T201 - the answer
+        terminal.block(text.removesuffix("\n"))
         return
     try:
         Path(options.values).write_text(text, encoding="utf-8")

@@ -14,6 +14,7 @@ from controller_runtime.api import names
 from controller_runtime.api.readable import count, guess
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
+from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, add_switch
 from virtual_node.commands.common import connect, health_reading, output, probes
@@ -99,7 +100,7 @@ def _show(
         return
     if options.output == "name":
         for node in nodes:
-            print(f"node/{node['name']}", flush=True)  # noqa: T201 - the answer
+            terminal.line(f"node/{node['name']}")
         return
     wide = options.output == "wide"
     leases_seen = _LEASES_RIGHT not in reader.missing

@@ -94,6 +94,21 @@ class TestLines:
         assert re.search(r"\[warning *\] something +cluster=west pod=a/b\n$", text)
         assert "\x1b" not in text
 
+    def test_console_has_no_control_characters(self) -> None:
+        """A daemon that is started by hand logs the errors of lower API servers."""
+        stream, hostile = Lines(), "x\x1b[2J\x9b31m\r\u202e\u2028y"
+        log.configure("info", "console", stream=stream)
+        logger = log.get_logger(cluster=hostile)
+        logger.warning(f"refused {hostile}", error=hostile, short="a\x1b[2J", many=[hostile])
+        try:
+            fail(ValueError(hostile))
+        except ValueError:
+            logger.exception("failed")
+        shown = stream.getvalue().decode()
+        assert shown.count("y") >= 4
+        assert "Traceback" in shown
+        assert not [character for character in shown if not character.isprintable() and character != "\n"]
+
     def test_console_shows_no_local_variables(self) -> None:
         """In tracebacks."""
         stream = Lines()
