@@ -143,7 +143,7 @@ def mapped(entry: Reader) -> Reader:
     def read(value: Any) -> dict[str, Any] | None:
         if not isinstance(value, Mapping):
             return None
-        found = {}
+        found: dict[str, Any] = {}
         for key, sent in value.items():
             if len(found) < _MOST_RESOURCES and is_key(key) and (accepted := entry(sent)) is not None:
                 found[key] = accepted
@@ -186,7 +186,7 @@ def fields(readers: Mapping[str, Reader], *, required: tuple[str, ...] = ()) -> 
     def read(value: Any) -> dict[str, Any] | None:
         if not isinstance(value, Mapping):
             return None
-        found = {}
+        found: dict[str, Any] = {}
         for key, sent in value.items():
             if (entry := readers.get(key)) is None:
                 continue

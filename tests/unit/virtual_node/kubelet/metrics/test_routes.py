@@ -254,8 +254,8 @@ async def test_a_malformed_container_of_the_metrics_api_is_left_out(container: d
     """Its name would become part of a line, and an error would hide the usage of all pods."""
 
     class Hostile(_Lower):
-        async def request(self, method: str, path: str, **more: Any) -> bytes:
-            answer = await super().request(method, path, **more)
+        async def request(self, _method: str, path: str, *, timeout: float, **more: Any) -> bytes:  # noqa: ASYNC109
+            answer = await super().request(_method, path, timeout=timeout, **more)
             if path.endswith("/pods"):
                 body = msgspec.json.decode(answer)
                 body["items"].insert(0, {**body["items"][0], "containers": [container]})
