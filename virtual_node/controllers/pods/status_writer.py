@@ -30,6 +30,8 @@ _MINOR_PATCH_DELAY = 9.0
 A busy lower cluster needs several seconds from a pod's creation to its first container status."""
 _MAX_MINOR_PATCH_DELAY = 60.0
 """Limit of this delay while pods of the lower cluster start slowly, as after the creation of many pods."""
+_LONGEST_UID = 64
+"""Characters of a lower pod's uid that is written to the upper pod. A UUID has 36; a hostile server may send any text."""
 _MINOR_FIELDS = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 
@@ -84,7 +86,7 @@ class StatusWriter:
             return None
         annotations: dict[str, str] = {}
         mark = proof_of_mirroring(lower.uid, upper.uid)
-        if upper.annotations.get(names.ANNOTATION_LOWER_UID) != mark:
+        if len(lower.uid) <= _LONGEST_UID and upper.annotations.get(names.ANNOTATION_LOWER_UID) != mark:
             annotations[names.ANNOTATION_LOWER_UID] = mark
         devices = self.devices(lower)
         if devices and upper.annotations.get(names.ANNOTATION_ALLOCATED_DEVICES) != devices:

@@ -22,6 +22,7 @@ from virtual_node.controllers.base.peers import is_virtual_node
 from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.translate.base import ownership
+from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.storage import pv as translate
 from virtual_node.translate.storage import shared
 
@@ -96,7 +97,8 @@ class VolumeController:
         lower = self.caches.lower_volumes.store.get(name)
         mirror_name = translate.mirror_name(self.context.name, name)
         mirror = self.caches.upper_volumes.store.get(mirror_name)
-        desired = self._desired(lower.to_dict()) if lower is not None else None
+        # The name becomes part of the mirror, and a hostile server may send any text.
+        desired = self._desired(lower.to_dict()) if lower is not None and is_name(name) else None
         if desired is None:
             if mirror is not None and await self._may_go(name, lower, mirror):
                 # The resourceVersion makes the deletion fail if the mirror was bound meanwhile.

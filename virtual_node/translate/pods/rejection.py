@@ -11,7 +11,7 @@ from controller_runtime.api.pod.conditions import condition
 OTHER = "UnexpectedAdmissionError"
 """The kubelet's reason for all other failures."""
 _CAUSES = (
-    (re.compile(r"(\d{1,9}) Insufficient ([-./a-zA-Z0-9]*[a-zA-Z0-9])"), r"OutOf\2"),
+    (re.compile(r"(\d{1,9}) Insufficient ([-./a-zA-Z0-9]{0,100}[a-zA-Z0-9])"), r"OutOf\2"),
     (re.compile(r"(\d{1,9}) Too many pods"), "OutOfpods"),
     (re.compile(r"(\d{1,9}) node\(s\) didn't have free ports"), "NodePorts"),
     (re.compile(r"(\d{1,9}) node\(s\) didn't match Pod's node affinity/selector"), "NodeAffinity"),

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_runtime import resources
-from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, running
+from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, lower_pod, running
 from virtual_node.controllers.pods.status_rate import (
     CLUSTER_BURST,
     CLUSTER_QPS,
@@ -61,6 +61,18 @@ async def test_a_result_is_written_before_the_pod_is_deleted():
             "Succeeded",
             "result",
         )
+
+
+@pytest.mark.looptime
+async def test_a_huge_uid_of_a_lower_pod_is_not_written():
+    """The annotations of a pod share 256 KiB, and the status would be refused with it."""
+    async with running() as scene:
+        scene.bind()
+        scene.lower.put("pods", {**lower_pod("u-1"), "status": {"phase": "Running", "message": "m"}})
+        scene.lower.change("pods", KEY, metadata={"uid": "x" * 200_000})
+        await asyncio.sleep(20)
+        assert scene.above()["status"]["message"] == "m"
+        assert len(str(scene.above()["metadata"].get("annotations"))) < 1000
 
 
 def test_an_ordinary_burst_of_pods_does_not_wait():
