@@ -14,6 +14,7 @@ from controller_runtime.rights import (
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "map virtual nodes to lower clusters"),
     Right("", "pods", ("list", "watch"), "bound pods without a lower pod yet, and pods of groups"),
+    Right("", "namespaces", ("list", "watch"), "labels that the affinity terms of pods select"),
     Right(
         "scheduling.x-k8s.io",
         "podgroups",

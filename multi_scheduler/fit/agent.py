@@ -18,6 +18,7 @@ from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_requirements import Demand
 from multi_scheduler.fit.cluster.scoring import Prediction, score
 from multi_scheduler.fit.feeds.cluster_feed import Feed, LowerPod
+from multi_scheduler.fit.feeds.upper_namespaces import UpperNamespaceFeed
 from multi_scheduler.fit.groups.group_filter import GroupFilter
 from multi_scheduler.fit.groups.planning import Planner
 from multi_scheduler.fit.growing import Growing, pools
@@ -39,7 +40,7 @@ _NODE_ANNOTATIONS: Mapping[bool | str, Sequence[str]] = {
     True: (names.ANNOTATION_PREFERRED_NODE, names.ANNOTATION_REQUIRED_NODE),
     "Prefer": (names.ANNOTATION_PREFERRED_NODE,),
 }
-_UNREAD = "the upper cluster's pods have not been read yet"
+_UNREAD = "the upper cluster's pods and namespaces have not been read yet"
 
 
 class FitAgent(Agent):
@@ -75,6 +76,7 @@ class FitAgent(Agent):
             )
             for cluster, client in context.lower.items()
         }
+        self._namespaces = UpperNamespaceFeed(context.upper)
         self._judge = Judge(
             self._settings,
             context.clusters,
@@ -83,6 +85,7 @@ class FitAgent(Agent):
             self.feeds,
             self.futures,
             self.reservations.entries,
+            self._namespaces.namespaces,
         )
         self._find_node = context.find_node
         self._known_nodes: dict[str, VirtualNode] = {}
@@ -120,21 +123,31 @@ class FitAgent(Agent):
     async def run(self) -> None:
         """Follow the upper pods and all lower clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for work in (self._bound_pods.run, self.groups.members.run, self.attempts.run, self._sweeping):
+            for work in (
+                self._bound_pods.run,
+                self._namespaces.run,
+                self.groups.members.run,
+                self.attempts.run,
+                self._sweeping,
+            ):
                 group.create_task(work())
             for feed in self.feeds.values():
                 group.create_task(feed.run())
 
     def unready(self) -> str | None:
         """Return why the agent is not ready; None: ready. One synced lower cluster is enough, as others may be unreachable."""
-        if not self._has_read_pods():
+        if not self._has_read_upper():
             return _UNREAD
         if self.feeds and not any(feed.has_synced for feed in self.feeds.values()):
             return "no lower cluster has been read yet"
         return None
 
-    def _has_read_pods(self) -> bool:
-        return self._bound_pods.has_synced and self.groups.members.pending.informer.has_synced
+    def _has_read_upper(self) -> bool:
+        return (
+            self._bound_pods.has_synced
+            and self.groups.members.pending.informer.has_synced
+            and self._namespaces.is_settled
+        )
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Reject every virtual node without a lower node for the pod, or without room for the pod's group."""
@@ -142,6 +155,7 @@ class FitAgent(Agent):
         self._known_nodes |= {node.name: node for node in nodes}
         for informer in (self._bound_pods, self.groups.members.pending.informer):
             await informer.wait_synced(_SETTLE_SECONDS)
+        await self._namespaces.wait(_SETTLE_SECONDS)
         if (bound := self._bound_pods.get(uid)) is not None or self.reservations.stage(uid) is Stage.BOUND:
             # The scheduler asks again if it has lost the answer to its binding. The reservation stays as it is.
             name = node_of(bound) if bound is not None else self.reservations.bound_to(uid)
@@ -328,7 +342,7 @@ class FitAgent(Agent):
         """Count all bound pods of these nodes' clusters; return reasons by cluster where this is unfinished."""
         self._known_nodes |= {node.name: node for node in nodes}
         clusters = {node.cluster for node in nodes}
-        if not self._has_read_pods():
+        if not self._has_read_upper():
             return dict.fromkeys(clusters, _UNREAD)
         found = {cluster: self.accounting.prepare(cluster) for cluster in clusters}
         return {cluster: why for cluster, why in found.items() if why}
@@ -384,6 +398,7 @@ class FitAgent(Agent):
         self._growing.expire()
         self.groups.sweep()
         self.accounting.sweep(list(self.indexes))
+        self._namespaces.look()
         for uid in list(self.judged)[: max(0, len(self.judged) - _KEPT_JUDGEMENTS)]:
             del self.judged[uid]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller_runtime.api import cluster_selector, names
+from controller_runtime.api.pod.affinity_terms import UpperNamespaces
 from controller_runtime.api.pod.conditions import claim_names
 from multi_scheduler import malformed
 from multi_scheduler.agent import VirtualNode
@@ -45,6 +46,8 @@ class Judge:
     futures: Mapping[str, FutureNodes]
     entries: Callable[[str], Collection[Entry]] = lambda _cluster: ()
     """Returns the reservations in a lower cluster, which may make way for a pod."""
+    upper_namespaces: UpperNamespaces = field(default_factory=UpperNamespaces)
+    """Labels of the upper namespaces."""
 
     def __post_init__(self) -> None:
         allowed = Allowed()
@@ -54,6 +57,7 @@ class Judge:
                 admission,
                 enforces=self.settings.admission == "Reject",
                 allowed=allowed,
+                upper_namespaces=self.upper_namespaces,
             )
             for cluster, admission in self.admissions.items()
         }
@@ -111,7 +115,7 @@ class Judge:
             if gated.may_change:
                 found.retryable.append((node.cluster, None))
             return
-        # Virtual nodes share a demand unless their pools, lower namespaces, rules, volumes or upper terms differ.
+        # Virtual nodes share a demand unless their pools, lower namespaces, rules, affinity, volumes or upper terms differ.
         key = (repr(node.pool), gated.demand_key)
         wanted = demands.get(key)
         if wanted is None or differs:

@@ -8,6 +8,7 @@ from typing import Any
 from controller_runtime.api import cluster_selector, matching, names, namespace_map
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.api.pod import resource_claims
+from controller_runtime.api.pod.affinity_terms import Reach
 from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import Effective
@@ -91,6 +92,11 @@ class Eligibility:
                 "virtual nodes"
             )
         return ""
+
+    def affinity_refusal(self, pod: Mapping[str, Any], reach: Reach) -> str:
+        """Return why the affinity terms of an upper pod are too many for a lower pod; empty: they are not."""
+        found = reach.refusal(pod["spec"])
+        return f"Lower cluster {self._cluster} does not take the pod: {found}" if found else ""
 
     def policy_refusal(self, lower_pod: Mapping[str, Any], rules: Effective) -> str:
         """Return why the policy refuses a lower pod; empty if the policy allows it."""

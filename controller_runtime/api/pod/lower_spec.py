@@ -11,6 +11,7 @@ from typing import Any
 
 from controller_runtime.api import cluster_selector, label_keys, names
 from controller_runtime.api.pod import resource_claims
+from controller_runtime.api.pod.affinity_terms import Reach
 from controller_runtime.api.policy.rules import Effective, matches
 from controller_runtime.api.policy.scheduling import SYSTEM_CLASSES
 
@@ -40,7 +41,12 @@ _UPPER_ONLY = (
 
 
 def lower_spec(
-    upper: Mapping[str, Any], rules: Effective, *, node_name: str, node_labels: Mapping[str, str]
+    upper: Mapping[str, Any],
+    rules: Effective,
+    *,
+    node_name: str,
+    node_labels: Mapping[str, str],
+    reach: Reach,
 ) -> dict[str, Any]:
     """Return an upper pod's spec with scheduling fields for the lower cluster instead of the upper cluster.
 
@@ -48,7 +54,8 @@ def lower_spec(
     used (``cluster_selector.resolve``). Without one, the node selector and node affinity selected the virtual node and are dropped,
     and the user's tolerations are kept except that of the virtual node's taint. Pod (anti-)affinity and
     topology spread over ``kubernetes.io/hostname`` are kept: replicas that must not share an upper node must
-    not share a lower node either. Other topology keys name upper topology and are dropped. The annotation
+    not share a lower node either; ``reach`` limits the pods that the terms select. Other topology keys name upper
+    topology and are dropped. The annotation
     ``preferred-node`` adds a preference for one lower node, and ``required-node`` a requirement, with no effect if the policy forbids
     their key.
     A PriorityClass is kept only if the policy allows it, or if it is a system class.
@@ -60,7 +67,7 @@ def lower_spec(
         selector = cluster_selector.resolve(selector, node_name=node_name, node_labels=node_labels)
     spec = {key: value for key, value in above.items() if key not in _UPPER_ONLY}
     spec |= _scheduling(
-        above, selector, preferred_node(annotations, rules), required_node(annotations, rules)
+        above, selector, reach, preferred_node(annotations, rules), required_node(annotations, rules)
     )
     resource_claims.restore(spec, upper)
     if scheduler := annotations.get(names.ANNOTATION_SCHEDULER_NAME):
@@ -107,16 +114,16 @@ def _is_node(name: str) -> dict[str, Any]:
 
 
 def _scheduling(
-    above: Mapping[str, Any], selector: Mapping[str, Any] | None, preferred: str, required: str
+    above: Mapping[str, Any],
+    selector: Mapping[str, Any] | None,
+    reach: Reach,
+    preferred: str,
+    required: str,
 ) -> dict[str, Any]:
     # Without this, the lower API server would add the expressions for matchLabelKeys again and refuse the
     # pod.
     above = label_keys.settled(above)
-    affinity = {
-        kind: kept
-        for kind in ("podAffinity", "podAntiAffinity")
-        if (kept := _per_host((above.get("affinity") or {}).get(kind)))
-    }
+    affinity = reach.lower_affinity(above)
     node_selector = None
     if selector is not None:
         node_selector, tolerations = selector.get("nodeSelector"), selector.get("tolerations")
@@ -144,15 +151,3 @@ def _scheduling(
         "topologySpreadConstraints": spread,
     }
     return {field: value for field, value in scheduling.items() if value}
-
-
-def _per_host(affinity: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the terms of a pod (anti-)affinity with hostname topology."""
-    kept: dict[str, Any] = {}
-    for term in (affinity or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or ():
-        if term.get("topologyKey") == names.LABEL_HOSTNAME:
-            kept.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)
-    for weighted in (affinity or {}).get("preferredDuringSchedulingIgnoredDuringExecution") or ():
-        if (weighted.get("podAffinityTerm") or {}).get("topologyKey") == names.LABEL_HOSTNAME:
-            kept.setdefault("preferredDuringSchedulingIgnoredDuringExecution", []).append(weighted)
-    return kept

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import names, namespace_map
 from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.api.overrides.applying import CompiledOverride, OverrideSet, applied
+from controller_runtime.api.pod.affinity_terms import Reach, UpperNamespaces
 from controller_runtime.api.pod.eligibility import Eligibility
 from controller_runtime.api.pod.groups import group_of
 from controller_runtime.api.pod.lower_spec import lower_spec, preferred_node
@@ -25,12 +26,13 @@ class GateResult:
     """The prediction for a pod."""
 
     pod: Mapping[str, Any]
-    """The pod with overrides, lower namespace and LimitRange defaults; the upper pod if the virtual node refuses it."""
+    """The pod with overrides, lower namespace, lower affinity terms and LimitRange defaults; the upper pod if the virtual
+    node refuses it."""
     charge: Charge | None = None
     """What the pod would add to the quotas of its lower namespace; None: no quotas, or the virtual node refuses the pod."""
     refusal: str = ""
     """Why the pod would be refused; empty: admitted. Evicting other pods does not help."""
-    demand_key: tuple[str, tuple[LimitRange, ...], bool, tuple[str, ...]] = ("", (), False, ())
+    demand_key: tuple[str, tuple[LimitRange, ...], bool, tuple[str, ...], str] = ("", (), False, (), "")
     """Cache key: a pod has the same demand in all clusters with the same key."""
     may_change: bool = False
     """Whether only quota charges of other pods' reservations cause the refusal; they may be released."""
@@ -70,10 +72,14 @@ class AdmissionGate:
     enforces: bool
     """Refuse pods by quotas and limit ranges; False: limit ranges only give defaults."""
     allowed: Allowed
+    upper_namespaces: UpperNamespaces = field(default_factory=UpperNamespaces)
+    """Labels of the upper namespaces, for the affinity terms of lower pods."""
 
     def __post_init__(self) -> None:
         config = self.config
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
+        # The identity of the upper cluster is no setting of this program.
+        self._reach = Reach(self.upper_namespaces, self._map, config.namespaces.allowed)
         self._eligibility = Eligibility(
             config.name,
             allowed=config.namespaces.allowed,
@@ -90,10 +96,11 @@ class AdmissionGate:
         """Predict admission of an upper pod if it is bound to one of the cluster's virtual nodes."""
         metadata, spec = pod["metadata"], pod["spec"]
         above = metadata.get("namespace", "")
-        if refusal := self._eligibility.why_not(pod):
+        if refusal := self._eligibility.why_not(pod) or self._eligibility.affinity_refusal(pod, self._reach):
             return GateResult(pod, refusal=refusal)
         rules = self._policy.of(above)
-        sent = _in_domain(pod, lower_spec(pod, rules, node_name=node.name, node_labels=node.labels))
+        lower = lower_spec(pod, rules, node_name=node.name, node_labels=node.labels, reach=self._reach)
+        sent = _in_domain(pod, lower)
         if not self.allowed.knows(pod, sent, rules):
             if refusal := self._eligibility.policy_refusal({**pod, "spec": sent}, rules):
                 return GateResult(pod, refusal=refusal)
@@ -101,6 +108,13 @@ class AdmissionGate:
         namespace = self._map(above)
         if refusal := self._namespace_refusal(namespace, above):
             return GateResult(pod, refusal=refusal)
+        # The demand reads node affinity from the annotation, and terms of pod affinity as the lower pod has them.
+        terms = {
+            kind: found for kind, found in (sent.get("affinity") or {}).items() if kind != "nodeAffinity"
+        }
+        if spec.get("affinity"):
+            spec = {**spec, "affinity": terms}
+            pod = {**pod, "spec": spec}
         if overrides := self._overrides.of(pod):
             pod, sent = applied(pod, overrides), applied({**pod, "spec": sent}, overrides)["spec"]
             metadata, spec = pod["metadata"], pod["spec"]
@@ -115,7 +129,7 @@ class AdmissionGate:
             pod=pod,
             charge=admitted.charge,
             refusal=refusal,
-            demand_key=(namespace, ranges, bool(rules.values["control_plane"]), keys),
+            demand_key=(namespace, ranges, bool(rules.values["control_plane"]), keys, repr(terms)),
             may_change=admitted.may_change,
             counted_by=admitted.counted_by,
             rules=rules,

@@ -34,6 +34,7 @@ class Demand:
     namespace: str
     """The lower namespace."""
     labels: Mapping[str, str]
+    """The upper pod's labels, and the ownership label of lower pods with an empty value."""
     requests: Mapping[str, int]
     """By resource, including ``pods``; cpu in millicores, all else in base units. Without zeros."""
     spec: Mapping[str, Any]
@@ -59,7 +60,7 @@ def demand(
     """Return the requirements of an upper pod for the nodes behind a virtual node.
 
     Args:
-        pod: the upper pod with its lower namespace, overrides and defaults, as in ``GateResult.pod``.
+        pod: the upper pod with its lower namespace, lower affinity terms, overrides and defaults, as in ``GateResult.pod``.
         rules: the lower cluster's policy for the pod, which may exclude control-plane nodes.
         overrides: the lower cluster's overrides for the pod, already applied to its containers.
         node_name: name of the virtual node.
@@ -71,7 +72,8 @@ def demand(
         TooManyRequirementsError: there are too many requirements to compare them with all nodes.
     """
     metadata, above = pod["metadata"], pod["spec"]
-    namespace, labels = metadata.get("namespace", ""), metadata.get("labels") or {}
+    namespace = metadata.get("namespace", "")
+    labels = {**(metadata.get("labels") or {}), names.LABEL_UPPER_CLUSTER: ""}
     selector = cluster_selector.of(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR)
     own: Mapping[str, str] = {}
     required = None
@@ -102,7 +104,7 @@ def demand(
         uid=metadata.get("uid", ""),
         name=metadata.get("name", ""),
         namespace=metadata.get("namespace", ""),
-        labels=metadata.get("labels") or {},
+        labels=labels,
         requests={name: count for name, count in requests.items() if count > 0},
         spec=spec,
         key=limits.cache_key(spec),

@@ -79,7 +79,7 @@ def required_terms(
             namespaces=frozenset(term.get("namespaces") or _own(term, namespace)),
             selects=None if (selector := term.get("namespaceSelector")) is None else _compiled(selector),
             reads_labels=not _label_keys(selector or {}) <= {_NAMESPACE_NAME},
-            matches=_compiled(term.get("labelSelector")),
+            matches=_compiled(_of_any_cluster(term.get("labelSelector"))),
         )
         for term in _within_limits(
             term for term in terms if not topology_key or term.get("topologyKey") == topology_key
@@ -155,6 +155,19 @@ def _of_revision(constraint: Mapping[str, Any], labels: Mapping[str, str]) -> Ma
         return selector
     mine = [{"key": key, "operator": "In", "values": [labels[key]]} for key in keys]
     return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *mine]}
+
+
+def _of_any_cluster(selector: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return a labelSelector for the lower pods of all upper clusters, because the identity of this one is unknown.
+
+    Terms of lower pods select only the pods of their upper cluster (``controller_runtime.api.pod.affinity_terms``).
+    """
+    expressions = (selector or {}).get("matchExpressions") or ()
+    if selector is None or not any(one.get("key") == names.LABEL_UPPER_CLUSTER for one in expressions):
+        return selector
+    loose = {"key": names.LABEL_UPPER_CLUSTER, "operator": "Exists"}
+    kept = [loose if one.get("key") == names.LABEL_UPPER_CLUSTER else one for one in expressions]
+    return {**selector, "matchExpressions": kept}
 
 
 def _compiled(selector: Mapping[str, Any] | None) -> matching.Matcher:

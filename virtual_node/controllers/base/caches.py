@@ -51,6 +51,10 @@ class ClusterCaches:
         selected in the same way."""
         self.secrets = Informer(lower, resources.SECRETS, label_selector=ours)
         self.upper_namespaces = context.upper_informer(resources.NAMESPACES)
+        self.upper_namespaces.on_change(
+            lambda namespace: context.upper_namespaces.upsert(namespace.name, namespace.labels),
+            lambda namespace: context.upper_namespaces.remove(namespace.name),
+        )
         self.lower_namespaces = Informer(lower, resources.NAMESPACES, label_selector=ours)
         self.upper_services = context.upper_informer(
             resources.SERVICES, indexers={INDEX_NAMESPACE: _namespace}

@@ -12,6 +12,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.api.overrides.applying import OverrideSet
+from controller_runtime.api.pod.affinity_terms import Reach, UpperNamespaces
 from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.cache.informer import Informer
@@ -68,6 +69,8 @@ class ClusterContext:
     """Decides what pods may request in the lower cluster."""
     overrides: OverrideSet = field(init=False)
     """Changes that the configuration makes to lower pods."""
+    upper_namespaces: UpperNamespaces = field(init=False, default_factory=UpperNamespaces)
+    """Labels of the upper namespaces, for translations; ``ClusterCaches`` keeps them current."""
     options: dict[str, PodOptions] = field(init=False)
     """Translation options of pods, by virtual node."""
 
@@ -78,6 +81,7 @@ class ClusterContext:
         )
         self.overrides = OverrideSet(self.config.overrides)
         mapping = NamespaceMap(self.config.namespaces.prefix, self.config.namespaces.map)
+        reach = Reach(self.upper_namespaces, mapping, self.config.namespaces.allowed, self.cluster_id)
         self.options = {
             name: PodOptions(
                 owner=Owner(cluster_id=self.cluster_id, node_name=name),
@@ -89,6 +93,7 @@ class ClusterContext:
                 device_classes=self.config.resource_claims.device_classes,
                 policy=self.policy,
                 overrides=self.overrides,
+                reach=reach,
             )
             for name in self.nodes
         }

@@ -10,7 +10,6 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api.pod.eligibility import Eligibility
-from controller_runtime.api.policy.rules import Effective
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from controller_runtime.errors import AlreadyExists, ApiError, NotConnected, NotFound, is_retryable
 from controller_runtime.objects import Object
@@ -113,9 +112,14 @@ class PodCreator:
         if self.volumes is not None:
             self.volumes.forget_pod(uid)
 
-    def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective) -> str:
+    def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], options: PodOptions) -> str:
         """Return why configuration, policy or its fields keep the pod out of this lower cluster; empty: it may run."""
-        return self._eligibility.why_not(upper_pod) or self._eligibility.policy_refusal(lower_pod, rules)
+        rules = options.policy.of(upper_pod["metadata"]["namespace"])
+        return (
+            self._eligibility.why_not(upper_pod)
+            or self._eligibility.affinity_refusal(upper_pod, options.reach)
+            or self._eligibility.policy_refusal(lower_pod, rules)
+        )
 
     async def create(self, upper: Object, record: PodRecord) -> Result | None:
         """Create the lower pod, or report on the upper pod why it cannot be created yet.
@@ -128,7 +132,7 @@ class PodCreator:
         namespace = options.namespace_map(upper.namespace)
         body = lower_pod.lower_pod(upper_pod, options)
         rules = self.context.policy.of(upper.namespace)
-        if not_here := self._why_not(upper_pod, body, rules):
+        if not_here := self._why_not(upper_pod, body, options):
             self.refusals.forget(upper.uid)
             await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
             return None

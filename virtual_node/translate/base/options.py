@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from controller_runtime.api.overrides.applying import OverrideSet
+from controller_runtime.api.pod.affinity_terms import Reach
 from controller_runtime.api.policy.rules import PolicySet
 from virtual_node.translate.base.ownership import Owner
 
@@ -35,3 +36,5 @@ class PodOptions:
     that it does not allow."""
     overrides: OverrideSet = field(default_factory=OverrideSet)
     """What the operator changes in the lower pods."""
+    reach: Reach = field(default_factory=Reach)
+    """The pods that the (anti-)affinity terms of lower pods may select."""

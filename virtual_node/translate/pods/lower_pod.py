@@ -128,6 +128,7 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
         options.policy.of(upper["metadata"]["namespace"]),
         node_name=options.owner.node_name,
         node_labels=options.node_labels,
+        reach=options.reach,
     )
     for kind in _CONTAINER_KINDS:
         if kind in spec:

@@ -44,7 +44,8 @@ def lower_pod(
 def mark_synced(agent: FitAgent) -> None:
     """Let the agent count as having read all clusters."""
     informers = [informer for feed in agent.feeds.values() for informer in feed.informers]
-    for informer in (*informers, agent._bound_pods._pods, agent.groups.members.pending.informer):
+    informers += [agent._bound_pods._pods, agent.groups.members.pending.informer, agent._namespaces._informer]
+    for informer in informers:
         informer._synced.set()
 
 

@@ -203,6 +203,7 @@ class World:
             if not pod.node:
                 agent.groups.members.pending.informer._store(_pending(pod), initial=True)
         agent.groups.members.pending.informer._synced.set()
+        agent._namespaces._informer._synced.set()
 
     def _node_changed(self, cluster: str, node: Node, kind: str) -> None:
         body = _node(node)

@@ -21,5 +21,8 @@ def test_selectors_are_sent_as_the_upper_apiserver_completed_them():
         },
     }
     spec = lower_pod.lower_pod(upper, PodOptions(owner=Owner("c", "vn")))["spec"]
-    assert spec["affinity"]["podAntiAffinity"] == {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    (lower,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    ours = {"key": "virtual-node.io/upper-cluster", "operator": "Exists"}
+    expected = {"matchExpressions": [*selector["matchExpressions"], ours]}
+    assert lower == {**term, "labelSelector": expected}
     assert spec["topologySpreadConstraints"] == [term]

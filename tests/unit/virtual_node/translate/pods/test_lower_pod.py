@@ -163,7 +163,9 @@ def test_spreading_over_nodes_is_copied_over_zones_is_not():
         topologySpreadConstraints=[{"topologyKey": "kubernetes.io/hostname"}, {"topologyKey": "zone"}],
     )
     spec = lower_pod.lower_pod(pod, OPTIONS)["spec"]
-    assert spec["affinity"] == {"podAntiAffinity": {required: [HOSTNAME_TERM]}}
+    (term,) = spec["affinity"]["podAntiAffinity"][required]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert term["labelSelector"]["matchLabels"] == {"app": "a"}
     assert spec["topologySpreadConstraints"] == [{"topologyKey": "kubernetes.io/hostname"}]
 
 

@@ -1,0 +1,150 @@
+"""Attacks on real API servers and a real scheduler: an upper tenant against pods of others in the lower cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.cluster import LOOPBACK
+from tests.e2e.conftest import create, eventually, get, make_namespace, node_ready, pod, ready
+from tests.e2e.test_attacks_ownership import apply, events, tenant
+
+pytestmark = pytest.mark.e2e
+NODE = "vn-neighbours"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+HOST = "kubernetes.io/hostname"
+EVERY_POD: dict[str, Any] = {"labelSelector": {}, "namespaceSelector": {}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def clusters() -> AsyncIterator[Sandbox]:
+    """One lower cluster with one node; lower namespaces have a prefix, and up-mixed is shared with others."""
+    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+        cluster = {
+            "name": "neighbours",
+            "kubeconfig": str(sandbox.lower[0].kubeconfig),
+            "nodeName": NODE,
+            "namespaces": {"prefix": "up-", "adopt": ["up-mixed"]},
+        }
+        configuration = {
+            "apiVersion": "virtual-node.io/v1alpha1",
+            "kind": "VirtualNodeConfiguration",
+            "kubeconfig": str(sandbox.upper.kubeconfig),
+            "kubelet": {"port": 0, "nodeIp": LOOPBACK},
+            "clusters": [cluster],
+        }
+        file = sandbox.directory / "neighbours.yaml"
+        file.write_text(json.dumps(configuration), encoding="utf-8")
+        await sandbox.start_virtual_node("--config", str(file), name=NODE)
+        await node_ready(sandbox.upper, NODE)
+        yield sandbox
+
+
+def labelled(name: str, app: str, **spec: Any) -> dict[str, Any]:
+    """Return an upper pod that is bound to the virtual node."""
+    made = pod(name, "sleep 3600", node=NODE, nodeName=NODE, **spec)
+    made["metadata"]["labels"] = {**made["metadata"].get("labels", {}), "app": app}
+    return made
+
+
+def foreign(name: str, app: str) -> dict[str, Any]:
+    """Return a pod that a user of the lower cluster creates."""
+    made = labelled(name, app)
+    del made["spec"]["nodeSelector"], made["spec"]["nodeName"]
+    return made
+
+
+def terms(kind: str, *found: dict[str, Any]) -> dict[str, Any]:
+    """Return the ``affinity`` of a pod with required terms over hosts."""
+    return {"affinity": {kind: {REQUIRED: [{"topologyKey": HOST, **term} for term in found]}}}
+
+
+def of(app: str) -> dict[str, Any]:
+    """Return the labelSelector for an application."""
+    return {"labelSelector": {"matchLabels": {"app": app}}}
+
+
+async def is_scheduled(cluster: Cluster, namespace: str, name: str) -> None:
+    """Wait until the lower scheduler has chosen a node."""
+
+    async def has_node() -> bool:
+        return bool((await get(cluster, namespace, "pod", name))["spec"].get("nodeName"))
+
+    await eventually(has_node, what=f"pod {namespace}/{name} has a node")
+
+
+async def test_affinity_terms_neither_probe_nor_block_pods_of_others(clusters: Sandbox):
+    """The lower cluster has one node, so a term that selects a foreign pod would decide about it."""
+    upper, lower = clusters.upper, clusters.lower[0]
+    for namespace in ("tenantb", "up-mixed"):
+        await make_namespace(lower, namespace)
+        await create(lower, namespace, foreign("vault", "vault"))
+        await ready(lower, namespace, "vault")
+    await tenant(upper, "mixed", "mallory")
+    # An upper namespace with the name of the foreign lower one.
+    await make_namespace(upper, "tenantb")
+    probes = {
+        "by-name": terms("podAntiAffinity", {**of("vault"), "namespaces": ["tenantb"]}),
+        "by-label": terms(
+            "podAntiAffinity",
+            {**of("vault"), "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tenantb"}}},
+        ),
+        "everywhere": terms("podAntiAffinity", {**of("vault"), "namespaceSelector": {}}),
+        "beside": terms("podAntiAffinity", of("vault")),
+        "blocker": terms(
+            "podAntiAffinity",
+            {"labelSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}, "namespaceSelector": {}},
+        ),
+    }  # fmt: skip
+    for name, affinity in probes.items():
+        await apply(upper, "mallory", "mixed", labelled(name, "web", **affinity))
+    for name in probes:
+        await ready(upper, "mixed", name)
+    near = terms("podAffinity", {**of("vault"), "namespaceSelector": {}, "namespaces": ["tenantb"]})
+    await apply(upper, "mallory", "mixed", labelled("near", "web", **near))
+    for namespace in ("tenantb", "up-mixed"):
+        await create(lower, namespace, foreign("redis", "redis"))
+        await is_scheduled(lower, namespace, "redis")
+
+    async def is_unschedulable() -> bool:
+        conditions = (await get(lower, "up-mixed", "pod", "near"))["status"].get("conditions") or []
+        return any(one.get("reason") == "Unschedulable" for one in conditions)
+
+    await eventually(is_unschedulable, what="an affinity to pods of others finds none")
+
+
+async def test_affinity_to_pods_of_another_upper_namespace_is_satisfied(clusters: Sandbox):
+    """By name, by the label with the name, and by a label that only the upper namespace has."""
+    upper, lower = clusters.upper, clusters.lower[0]
+    await make_namespace(upper, "data", labels={"team": "x"})
+    await make_namespace(upper, "front")
+    await create(upper, "data", labelled("db", "db"))
+    await ready(upper, "data", "db")
+    selections: dict[str, dict[str, Any]] = {
+        "name": {"namespaces": ["data"]},
+        "metadata": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "data"}}},
+        "label": {"namespaceSelector": {"matchLabels": {"team": "x"}}},
+    }
+    for name, selection in selections.items():
+        near = terms("podAffinity", {**of("db"), **selection})
+        await create(upper, "front", labelled(name, "front", **near))
+        await ready(upper, "front", name)
+        (term,) = (await get(lower, "up-front", "pod", name))["spec"]["affinity"]["podAffinity"][REQUIRED]
+        assert (term["namespaces"], "namespaceSelector" in term) == (["up-data"], False)
+    # Pods of one upper cluster still repel each other.
+    await create(
+        upper,
+        "front",
+        labelled("away", "away", **terms("podAntiAffinity", {**of("db"), "namespaces": ["data"]})),
+    )
+
+    async def is_pending() -> bool:
+        text = await events(upper, "front", "away")
+        return "anti-affinity" in text
+
+    await eventually(is_pending, what="the lower scheduler applies the anti-affinity")
