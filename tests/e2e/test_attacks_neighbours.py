@@ -1,4 +1,4 @@
-"""Attacks on real API servers and a real scheduler: an upper tenant against pods of others in the lower cluster."""
+"""Attacks on real API servers and a real scheduler: an upper tenant against pods and Services of others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
-from tests.e2e.conftest import create, eventually, get, make_namespace, node_ready, pod, ready
+from tests.e2e.conftest import becomes, create, eventually, get, make_namespace, node_ready, pod, ready
 from tests.e2e.test_attacks_ownership import apply, events, tenant
 
 pytestmark = pytest.mark.e2e
@@ -23,13 +23,14 @@ EVERY_POD: dict[str, Any] = {"labelSelector": {}, "namespaceSelector": {}}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clusters() -> AsyncIterator[Sandbox]:
-    """One lower cluster with one node; lower namespaces have a prefix, and up-mixed is shared with others."""
+    """One lower cluster with one node; lower namespaces have a prefix, and up-mixed and up-routes are shared with others."""
     async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
         cluster = {
             "name": "neighbours",
             "kubeconfig": str(sandbox.lower[0].kubeconfig),
             "nodeName": NODE,
-            "namespaces": {"prefix": "up-", "adopt": ["up-mixed"]},
+            "namespaces": {"prefix": "up-", "adopt": ["up-mixed", "up-routes"]},
+            "follow": ["ingresses"],
         }
         configuration = {
             "apiVersion": "virtual-node.io/v1alpha1",
@@ -148,3 +149,65 @@ async def test_affinity_to_pods_of_another_upper_namespace_is_satisfied(clusters
         return "anti-affinity" in text
 
     await eventually(is_pending, what="the lower scheduler applies the anti-affinity")
+
+
+def service(name: str, **spec: Any) -> dict[str, Any]:
+    """Return a Service."""
+    ports = [{"port": 80}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"ports": ports, **spec},
+    }
+
+
+async def test_ingress_publishes_no_service_of_others(clusters: Sandbox):
+    """Neither by its name, nor by an ExternalName Service."""
+    upper, lower = clusters.upper, clusters.lower[0]
+    await make_namespace(lower, "up-routes")
+    await create(lower, "up-routes", service("internal-admin"))
+    await tenant(upper, "routes", "trudy")
+    external = service(
+        "alias", type="ExternalName", externalName="internal-admin.up-routes.svc.cluster.local"
+    )
+    paths = [
+        {
+            "path": f"/{name}",
+            "pathType": "Prefix",
+            "backend": {"service": {"name": name, "port": {"number": 80}}},
+        }
+        for name in ("web", "internal-admin", "alias")
+    ]
+    ingress = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": "all"},
+        "spec": {"rules": [{"http": {"paths": paths}}]},
+    }
+    await apply(
+        upper, "trudy", "routes",
+        service("web"), service("internal-admin"), external, labelled("published", "web"), ingress,
+    )  # fmt: skip
+
+    async def backends() -> list[str]:
+        found = await get(lower, "up-routes", "ingresses", fields="metadata.name=all")
+        return [
+            path["backend"]["service"]["name"]
+            for one in found["items"]
+            for rule in one["spec"]["rules"]
+            for path in rule["http"]["paths"]
+        ]
+
+    await becomes(
+        backends, ["web", "service-without-copy", "service-without-copy"], what="the copy has its backends"
+    )
+
+    async def is_reported() -> bool:
+        return "Service internal-admin has no copy" in await events(upper, "routes", "all")
+
+    await eventually(is_reported, what="the tenant is told")
+    # The name gets free, so the Service is copied, and the Ingress follows.
+    await lower.kubectl("-n", "up-routes", "delete", "service", "internal-admin")
+    await upper.kubectl("-n", "routes", "annotate", "service", "internal-admin", "again=1")
+    await becomes(backends, ["web", "internal-admin", "service-without-copy"], what="the copy follows")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.objects import Object
-from virtual_node.controllers.base.caches import INDEX_SERVICE, ClusterCaches
+from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.services.users import NamespaceUsers
@@ -50,9 +50,7 @@ class Surroundings:
                 (one.name, one.labels) for one in self.caches.upper_namespaces.store.list()
             ),
             pods=lambda namespace: self._live.get(namespace, {}).values(),
-            has_service=lambda namespace, name: bool(
-                self.caches.lower_services.store.by_index(INDEX_SERVICE, f"{namespace}/{name}")
-            ),
+            has_service=self._has_service,
             ingress_classes=context.config.ingress_classes,
             gateway_classes=context.config.gateway_classes,
         )
@@ -91,12 +89,19 @@ class Surroundings:
             informer.on_change(changed, gone)
 
     def on_services(self, call: Callable[[str], None]) -> None:
-        """Register a function to call with the upper namespace of each Service that gets or loses its copy."""
+        """Register a function to call with the upper namespace of each Service that routes may or may not use from now on."""
 
         def changed(copy: Object) -> None:
             call(ownership.upper_namespace(copy))
 
-        self.caches.lower_services.add_handler(on_add=lambda copy, _initial: changed(copy), on_delete=changed)
+        def updated(old: Object, new: Object) -> None:
+            if (ownership.upper_key(old), _is_external(old)) != (ownership.upper_key(new), _is_external(new)):
+                changed(old)
+                changed(new)
+
+        self.caches.lower_services.add_handler(
+            on_add=lambda copy, _initial: changed(copy), on_update=updated, on_delete=changed
+        )
 
     def on_namespaces(self, call: Callable[[], None]) -> None:
         """Register a function to call when an upper namespace appears, disappears, or changes its labels."""
@@ -113,6 +118,20 @@ class Surroundings:
         for call in self._for_users:
             call(namespace)
 
+    def _has_service(self, namespace: str, name: str) -> bool:
+        # A Service elsewhere with forged labels is not the one that a route reaches.
+        copy = self.caches.lower_services.store.get(self.context.lower_key(f"{namespace}/{name}"))
+        return (
+            copy is not None
+            and ownership.is_owned_by(copy, self.context.cluster_id, namespace)
+            and not _is_external(copy)
+        )
+
     def _labels_of(self, namespace: str) -> Labels | None:
         found = self.caches.upper_namespaces.store.get(namespace)
         return None if found is None else found.labels
+
+
+def _is_external(service: Object) -> bool:
+    """Report whether a route to a Service would reach any name in the lower cluster's DNS, also Services of others."""
+    return (service.spec or {}).get("type") == "ExternalName"

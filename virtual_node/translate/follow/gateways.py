@@ -13,12 +13,16 @@ from controller_runtime.api import names
 from virtual_node.translate.base.fields import is_address, is_dns_name
 from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.follow.network_policies import named
-from virtual_node.translate.follow.view import Translation, UntranslatableError, View, matcher
+from virtual_node.translate.follow.view import Translation, UntranslatableError, View, matcher, no_copy
 
 _FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", "RequestRedirect", "URLRewrite"}
 _MAX_NAMES = 1_000
 _ADDRESS_TYPES = {"IPAddress": is_address, "Hostname": is_dns_name}
 _TLS = {"mode", "certificateRefs", "options"}
+_LISTENER = {"name", "hostname", "port", "protocol", "tls", "allowedRoutes"}
+_RULE = {"name", "matches", "filters", "backendRefs", "timeouts", "retry", "sessionPersistence"}
+_BACKEND = {"group", "kind", "namespace", "name", "port", "weight", "filters"}
+"""Known fields. A field of a later version could refer to another object."""
 
 
 def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
@@ -31,6 +35,9 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
     notes: list[str] = []
     listeners, secrets = [], []
     for number, listener in enumerate(spec.get("listeners") or ()):
+        if unknown := sorted(listener.keys() - _LISTENER):
+            notes.append(f"listeners[{number}] is left out: {', '.join(unknown)} is not known")
+            continue
         tls = listener.get("tls") or {}
         references = tls.get("certificateRefs") or ()
         if tls.keys() - _TLS or not all(_is_local(one, "Secret", namespace) for one in references):
@@ -50,8 +57,8 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
         raise UntranslatableError("; ".join(notes[:5]) or "it has no listener")
     name = spec["gatewayClassName"]
     body = {"gatewayClassName": view.gateway_classes.get(name, name), "listeners": listeners}
-    if unknown := sorted(spec.keys() - {"gatewayClassName", "listeners"}):
-        notes.append(f"{', '.join(unknown)} is left out")
+    if ignored := sorted(spec.keys() - {"gatewayClassName", "listeners"}):
+        notes.append(f"{', '.join(ignored)} is left out")
     return Translation(body, tuple(notes[:5]), tuple(dict.fromkeys(secrets)))
 
 
@@ -64,11 +71,10 @@ def lower_route(upper: Mapping[str, Any], view: View) -> Translation:
     spec, namespace = upper.get("spec") or {}, upper["metadata"]["namespace"]
     notes: list[str] = []
     rules = [
-        _rule(rule, namespace, f"rules[{number}]", notes)
+        _rule(rule, namespace, f"rules[{number}]", notes, view)
         for number, rule in enumerate(spec.get("rules") or ())
     ]
-    services = {one["name"] for rule in rules for one in rule.get("backendRefs") or ()}
-    if not any(view.has_service(namespace, service) for service in services):
+    if not any("backendRefs" in rule for rule in rules):
         return Translation(None)
     parents = []
     for number, parent in enumerate(spec.get("parentRefs") or ()):
@@ -89,22 +95,37 @@ def lower_route(upper: Mapping[str, Any], view: View) -> Translation:
     return Translation(below, tuple(notes[:5]))
 
 
-def _rule(rule: Mapping[str, Any], namespace: str, where: str, notes: list[str]) -> dict[str, Any]:
-    backends = rule.get("backendRefs") or ()
-    below = {key: value for key, value in rule.items() if key not in {"backendRefs", "filters"}}
-    filters = rule.get("filters") or ()
+def _rule(
+    rule: Mapping[str, Any], namespace: str, where: str, notes: list[str], view: View
+) -> dict[str, Any]:
+    """Return the copy of a rule. If it lost all its backends, it has only its matches, so that requests get an error."""
+    backends, filters = rule.get("backendRefs") or (), rule.get("filters") or ()
+    without_backends = {"matches": rule["matches"]} if "matches" in rule else {}
+    if unknown := sorted(
+        {*rule} - _RULE | {key for backend in backends for key in backend.keys() - _BACKEND}
+    ):
+        notes.append(f"{where} has no backends: {', '.join(unknown)} is not known")
+        return without_backends
     all_filters = (*filters, *(one for backend in backends for one in backend.get("filters") or ()))
     if not all(one.get("type") in _FILTERS for one in all_filters):
         notes.append(f"{where} has no backends: only filters that refer to no other object are copied")
-        return {key: value for key, value in below.items() if key == "matches"}
-    kept = [one for one in backends if _is_local(one, "Service", namespace)]
-    if len(kept) < len(backends):
-        notes.append(f"{where}: only Services of the namespace are kept as backends")
-    if filters:
-        below["filters"] = list(filters)
-    if kept:
-        below["backendRefs"] = [_without_namespace(one) for one in kept]
-    return below
+        return without_backends
+    kept = []
+    for number, backend in enumerate(backends):
+        if not _is_local(backend, "Service", namespace):
+            notes.append(
+                f"{where}.backendRefs[{number}] is left out: only Services of the namespace are kept as backends"
+            )
+        elif not view.has_service(namespace, backend["name"]):
+            notes.append(f"{where}.backendRefs[{number}] is left out: {no_copy(backend['name'])}")
+        else:
+            kept.append(_without_namespace(backend))
+    if backends and not kept:
+        return without_backends
+    return {
+        **{key: value for key, value in rule.items() if key != "backendRefs"},
+        **({"backendRefs": kept} if kept else {}),
+    }
 
 
 def _without_namespace(reference: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from virtual_node.translate.base.fields import is_address, is_dns_name
 from virtual_node.translate.follow.addresses import AddressField
-from virtual_node.translate.follow.view import Translation, UntranslatableError, View
+from virtual_node.translate.follow.view import Translation, UntranslatableError, View, no_copy
 
 NOT_COPIED = (
     "cert-manager.io/",
@@ -19,47 +20,72 @@ NOT_COPIED = (
 """Prefixes of annotations that are not copied. The certificate is copied from the upper cluster, which also publishes the
 DNS names; two programs would overwrite each other's results. The class becomes ``ingressClassName``."""
 _CLASS = "kubernetes.io/ingress.class"
+_NO_BACKEND = {"service": {"name": "service-without-copy", "port": {"number": 80}}}
+"""No copy has this name while no upper Service has it."""
 
 
 def lower_ingress(upper: Mapping[str, Any], view: View) -> Translation:
     """Return the copy of an Ingress; no spec if none of its Services has a copy in the lower cluster.
 
+    A path without a usable backend gets one that does not exist, so that requests get an error. If the path were left
+    out, they would get the answer of a path or default backend that is meant for others.
+
     Raises:
         UntranslatableError: none of its backends is a Service.
     """
     spec, metadata = upper.get("spec") or {}, upper["metadata"]
-    notes: list[str] = []
+    backends = _Backends(view, metadata["namespace"])
     below = {key: value for key, value in spec.items() if key not in {"defaultBackend", "rules"}}
     name = spec.get("ingressClassName") or (metadata.get("annotations") or {}).get(_CLASS)
     if name:
         below["ingressClassName"] = view.ingress_classes.get(name, name)
-    backends = []
-    if default := spec.get("defaultBackend"):
-        if "service" in default:
-            below["defaultBackend"] = default
-            backends.append(default)
-        else:
-            notes.append("defaultBackend is left out: only Services are copied")
-    rules = []
-    for number, rule in enumerate(spec.get("rules") or ()):
-        if rule.get("http") is None:
-            rules.append(rule)
-            continue
-        paths = [path for path in rule["http"]["paths"] if "service" in path["backend"]]
-        if len(paths) < len(rule["http"]["paths"]):
-            notes.append(f"rules[{number}]: paths without a Service are left out: only Services are copied")
-        if paths:
-            rules.append({**rule, "http": {**rule["http"], "paths": paths}})
-            backends += [path["backend"] for path in paths]
-    services = {backend["service"]["name"] for backend in backends}
-    if not any(view.has_service(metadata["namespace"], service) for service in services):
-        if notes and not services:
-            raise UntranslatableError(notes[0])
+    if (default := spec.get("defaultBackend")) and backends.is_usable(default, "defaultBackend is left out"):
+        below["defaultBackend"] = default
+    rules = [_rule(rule, f"rules[{number}]", backends) for number, rule in enumerate(spec.get("rules") or ())]
+    if not backends.usable:
+        if backends.notes and not backends.has_services:
+            raise UntranslatableError(backends.notes[0])
         return Translation(None)
     if rules:
         below["rules"] = rules
     secrets = [entry["secretName"] for entry in spec.get("tls") or () if entry.get("secretName")]
-    return Translation(below, tuple(notes[:5]), tuple(dict.fromkeys(secrets)))
+    return Translation(below, tuple(backends.notes[:5]), tuple(dict.fromkeys(secrets)))
+
+
+def _rule(rule: Mapping[str, Any], where: str, backends: _Backends) -> dict[str, Any]:
+    if rule.get("http") is None:
+        return dict(rule)
+    paths = [
+        path
+        if backends.is_usable(path["backend"], f"{where}.http.paths[{number}] answers with an error")
+        else {**path, "backend": _NO_BACKEND}
+        for number, path in enumerate(rule["http"]["paths"])
+    ]
+    return {**rule, "http": {**rule["http"], "paths": paths}}
+
+
+@dataclass(slots=True)
+class _Backends:
+    """Decides which backends of an Ingress are kept."""
+
+    view: View
+    namespace: str
+    usable: int = 0
+    has_services: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def is_usable(self, backend: Mapping[str, Any], effect: str) -> bool:
+        """Report whether a backend is a Service with a copy; otherwise note what happens without it."""
+        if "service" not in backend:
+            self.notes.append(f"{effect}: only Services are copied")
+            return False
+        self.has_services = True
+        name = backend["service"]["name"]
+        if not self.view.has_service(self.namespace, name):
+            self.notes.append(f"{effect}: {no_copy(name)}")
+            return False
+        self.usable += 1
+        return True
 
 
 def _address(entry: Mapping[str, Any]) -> dict[str, str]:

@@ -44,6 +44,14 @@ def matcher(name: str, selector: Mapping[str, Any]) -> Matcher:
     return compile_selector(selector)
 
 
+def no_copy(service: str) -> str:
+    """Return for users why a Service is no backend of a copy."""
+    return (
+        f"Service {service} has no copy in the lower cluster, or has type ExternalName. Events of the Service say why it "
+        "has no copy"
+    )
+
+
 class Translation(NamedTuple):
     """The copy of an object."""
 
@@ -75,7 +83,8 @@ class View:
     pods: Callable[[str], Iterable[Labels]]
     """Labels of the pods of an upper namespace that run or will run in the lower cluster."""
     has_service: Callable[[str, str], bool] = lambda _namespace, _name: False
-    """Whether the lower cluster has a copy of the Service with that upper namespace and name."""
+    """Whether routes may use the Service with that upper namespace and name: the lower cluster has a copy of it, which is
+    not of type ExternalName."""
     ingress_classes: Mapping[str, str] = field(default_factory=dict)
     """Lower IngressClass by upper IngressClass."""
     gateway_classes: Mapping[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,12 +34,12 @@ def _scene(*, with_secret: bool = True) -> Scene:
     return scene
 
 
-def _add_service(scene: Scene) -> None:
+def _add_service(scene: Scene, name: str = "web", *, namespace: str = "shop", **spec: Any) -> None:
     metadata = {
-        "name": "web", "namespace": "shop", "uid": "copy",
+        "name": name, "namespace": namespace, "uid": f"copy-{name}",
         "labels": {names.LABEL_UPPER_CLUSTER: "upper-1"}, "annotations": {names.ANNOTATION_UPPER_NAMESPACE: "shop"},
     }  # fmt: skip
-    scene.lower.put("services", {"metadata": metadata, "spec": {}})
+    scene.lower.put("services", {"metadata": metadata, "spec": spec})
 
 
 async def _reconcile(scene: Scene, key: str) -> Any:
@@ -140,3 +141,55 @@ async def test_addresses_that_change_all_the_time_are_written_rarely():
     await asyncio.sleep(result.requeue_after)
     await _reconcile(scene, key)
     assert _statuses(scene, scene.upper) == ["10.0.0.99"]
+
+
+async def test_backends_follow_the_copies_of_their_services():
+    """A Service that virtual-node did not create is never published, also not one with our labels elsewhere."""
+    scene = _scene()
+    paths = [
+        {
+            "path": f"/{name}",
+            "pathType": "Prefix",
+            "backend": {"service": {"name": name, "port": {"number": 80}}},
+        }
+        for name in ("web", "admin")
+    ]
+    key = scene.add({"rules": [{"http": {"paths": paths}}]})
+
+    async def backends() -> list[str]:
+        await _reconcile(scene, key)
+        copy = scene.copy()
+        assert copy is not None
+        return [path["backend"]["service"]["name"] for path in copy["spec"]["rules"][0]["http"]["paths"]]
+
+    _add_service(scene, "admin", namespace="elsewhere")
+    assert await backends() == ["web", "service-without-copy"]
+    assert [reason for reason, _ in scene.reported] == ["PartlyMirrored"]
+    queued = _queued(scene)
+    _add_service(scene, "admin")
+    assert queued() == {key}
+    assert await backends() == ["web", "admin"]
+    scene.lower.change(
+        "services", "shop/admin", spec={"type": "ExternalName", "externalName": "a.others.svc"}
+    )
+    assert queued() == {key}
+    assert await backends() == ["web", "service-without-copy"]
+    scene.lower.change("services", "shop/admin", spec={"type": "ClusterIP"})
+    assert await backends() == ["web", "admin"]
+    scene.lower.remove("services", "shop/admin")
+    assert queued() == {key}
+    assert await backends() == ["web", "service-without-copy"]
+
+
+def _queued(scene: Scene) -> Callable[[], set[str]]:
+    """Record keys that are queued from now on; return a function that returns and forgets them."""
+    found: set[str] = set()
+    queue: Any = scene.controller.controller.queue
+    queue.add_after = lambda key, _delay: found.add(key)
+
+    def take() -> set[str]:
+        taken = set(found)
+        found.clear()
+        return taken
+
+    return take

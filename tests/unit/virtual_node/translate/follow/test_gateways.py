@@ -21,6 +21,7 @@ AWAY = {"name": "away", "port": 80}
 ELSEWHERE = {"name": "web", "namespace": "bank", "port": 80}
 PARENT = {"name": "g"}
 REWRITE = {"type": "URLRewrite", "urlRewrite": {}}
+REDIRECT = {"type": "RequestRedirect", "requestRedirect": {"scheme": "https"}}
 AUTH = {"type": "ExtensionRef", "extensionRef": {"group": "x", "kind": "Auth", "name": "a"}}
 MIRROR = {"type": "RequestMirror", "requestMirror": {"backendRef": ELSEWHERE}}
 MATCHES = [{"path": {"value": "/"}}]
@@ -38,7 +39,12 @@ def _names(*values: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("rule", "below", "note"),
     [
-        ({"backendRefs": [WEB, AWAY], "filters": [REWRITE]}, {"backendRefs": [WEB, AWAY], "filters": [REWRITE]}, ""),
+        ({"backendRefs": [WEB], "filters": [REWRITE]}, {"backendRefs": [WEB], "filters": [REWRITE]}, ""),
+        ({"backendRefs": [WEB, AWAY]}, {"backendRefs": [WEB]}, "rules[0].backendRefs[1] is left out: Service away"),
+        ({"backendRefs": [AWAY], "filters": [REWRITE], "matches": MATCHES}, {"matches": MATCHES}, "Service away"),
+        ({"filters": [REDIRECT], "matches": MATCHES}, {"filters": [REDIRECT], "matches": MATCHES}, ""),
+        ({"backendRefs": [WEB], "newField": {"name": "x"}, "matches": MATCHES}, {"matches": MATCHES}, "newField is not known"),
+        ({"backendRefs": [{**WEB, "newField": 1}]}, {}, "newField is not known"),
         ({"backendRefs": [{**WEB, "namespace": "shop"}]}, {"backendRefs": [WEB]}, ""),
         ({"backendRefs": [WEB, ELSEWHERE]}, {"backendRefs": [WEB]}, "only Services of the namespace"),
         ({"backendRefs": [WEB, {"kind": "Bucket", "name": "b"}]}, {"backendRefs": [WEB]}, "only Services"),
@@ -104,13 +110,14 @@ def test_certificates_are_secrets_of_the_namespace():
         listener(namespace="bank"),
         listener(kind="Vault"),
         {"name": "m", "tls": {"frontendValidation": {}}},
+        {"name": "n", "newField": {}},
     ]
     spec, notes, secrets = lower_gateway(
         _object(gatewayClassName="c", listeners=[*good, *bad], addresses=[]), HERE
     )
     assert spec == {"gatewayClassName": "c", "listeners": [listener(), listener()]}
     assert secrets == ("cert",)
-    assert len(notes) == 4
+    assert len(notes) == 5
     with pytest.raises(UntranslatableError, match="only certificates in Secrets"):
         lower_gateway(_object(gatewayClassName="c", listeners=bad), HERE)
 

@@ -21,6 +21,8 @@ HERE = replace(
 )
 WEB = {"service": {"name": "web", "port": {"number": 80}}}
 AWAY = {"service": {"name": "away", "port": {"number": 80}}}
+MISSING = "service-without-copy"
+NOWHERE = {"service": {"name": MISSING, "port": {"number": 80}}}
 BUCKET = {"resource": {"apiGroup": "k8s.example.com", "kind": "Bucket", "name": "static"}}
 
 
@@ -39,7 +41,16 @@ def _rule(*backends: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("spec", "below", "note"),
     [
-        ({"rules": [_rule(WEB, AWAY)]}, {"rules": [_rule(WEB, AWAY)]}, ""),
+        (
+            {"rules": [_rule(WEB, AWAY)]},
+            {"rules": [_rule(WEB, NOWHERE)]},
+            "rules[0].http.paths[1] answers with an error: Service away has no copy",
+        ),
+        (
+            {"defaultBackend": AWAY, "rules": [_rule(AWAY), _rule(WEB)]},
+            {"rules": [_rule(NOWHERE), _rule(WEB)]},
+            "defaultBackend is left out: Service away has no copy",
+        ),
         ({"rules": [_rule(AWAY)]}, None, ""),
         ({"defaultBackend": WEB}, {"defaultBackend": WEB}, ""),
         (
@@ -54,8 +65,8 @@ def _rule(*backends: Any) -> dict[str, Any]:
         ),
         (
             {"defaultBackend": BUCKET, "rules": [_rule(WEB, BUCKET), _rule(BUCKET), {"host": "b"}]},
-            {"rules": [_rule(WEB), {"host": "b"}]},
-            "defaultBackend is left out",
+            {"rules": [_rule(WEB, NOWHERE), _rule(NOWHERE), {"host": "b"}]},
+            "defaultBackend is left out: only Services are copied",
         ),
     ],
 )
@@ -64,6 +75,18 @@ def test_translates_rules_and_classes(spec, below, note):
     assert found.spec == below
     assert note in "".join(found.notes)
     assert bool(note) == bool(found.notes)
+
+
+def test_no_path_gets_the_answer_of_another_one():
+    """Without its path, /admin would be answered by the backend of /."""
+    paths = [
+        {"path": "/admin", "pathType": "Prefix", "backend": AWAY},
+        {"path": "/", "pathType": "Prefix", "backend": WEB},
+    ]
+    found = lower_ingress(_ingress(rules=[{"host": "a", "http": {"paths": paths}}]), HERE).spec
+    assert found is not None
+    assert [path["path"] for path in found["rules"][0]["http"]["paths"]] == ["/admin", "/"]
+    assert not HERE.has_service("shop", MISSING)
 
 
 def test_an_ingress_without_services_is_refused():
