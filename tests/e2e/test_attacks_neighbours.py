@@ -211,3 +211,50 @@ async def test_ingress_publishes_no_service_of_others(clusters: Sandbox):
     await lower.kubectl("-n", "up-routes", "delete", "service", "internal-admin")
     await upper.kubectl("-n", "routes", "annotate", "service", "internal-admin", "again=1")
     await becomes(backends, ["web", "internal-admin", "service-without-copy"], what="the copy follows")
+
+
+async def test_labels_and_annotations_give_no_orders_to_lower_programs(clusters: Sandbox):
+    """When objects are created, and when they are changed later."""
+    upper, lower = clusters.upper, clusters.lower[0]
+    await tenant(upper, "orders", "oscar")
+    dns, grafana = "external-dns.alpha.kubernetes.io/hostname", "grafana_datasource"
+    metadata = {"labels": {"team": "a", grafana: "1"}, "annotations": {dns: "bank.example.com", "note": "x"}}
+    exposed = service("exposed")
+    config: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "data": {"a": "b"},
+        "metadata": {"name": "config"},
+    }
+    replicated: dict[str, Any] = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "secret"}}
+    for made in (exposed, config, replicated):
+        made["metadata"] |= metadata
+    volumes = [
+        {"name": "c", "configMap": {"name": "config"}},
+        {"name": "s", "secret": {"secretName": "secret"}},
+    ]
+    await apply(upper, "oscar", "orders", exposed, config, replicated, labelled("p", "web", volumes=volumes))
+    await ready(upper, "orders", "p")
+    copies = (("service", "exposed"), ("configmap", "config"), ("secret", "secret"))
+
+    async def keys() -> list[list[str]]:
+        found = [(await get(lower, "up-orders", kind, name))["metadata"] for kind, name in copies]
+        return [
+            sorted(
+                key
+                for field in ("labels", "annotations")
+                for key in one[field]
+                if "virtual-node.io" not in key
+            )
+            for one in found
+        ]
+
+    async def ours_only() -> list[list[str]]:
+        return [[key for key in names if key != "global"] for names in await keys()]
+
+    await becomes(ours_only, [["note", "team"]] * 3, what="the copies have no orders")
+    for kind, name in copies:
+        await upper.kubectl(
+            "--as=oscar", "-n", "orders", "annotate", kind, name, "tailscale.com/expose=true", "later=x"
+        )
+    await becomes(ours_only, [["later", "note", "team"]] * 3, what="later changes bring no orders")

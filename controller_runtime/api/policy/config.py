@@ -40,6 +40,15 @@ class AnnotationRules(_Base):
     has annotations that grant cloud roles (kube2iam, kiam) and networks (Multus)."""
 
 
+class MetadataRules(_Base):
+    """Which labels and annotations copies have, except pods. ``docs/policy.md`` has the built-in list."""
+
+    keep: list[str] = []
+    """Shell patterns of keys that copies have, although the built-in list or ``leaveOut`` matches them."""
+    leave_out: list[str] = []
+    """Shell patterns of further keys that copies do not have."""
+
+
 class Rules(_Base):
     """What pods may ask of this lower cluster. A rule that is not set has the value of the preset."""
 
@@ -111,6 +120,8 @@ class Rules(_Base):
     default."""
     images: ImageRules | None = None
     """Images that pods may use. Not set: all."""
+    metadata: MetadataRules | None = None
+    """Labels and annotations of copies other than pods. Not set: all, except those of the built-in list."""
 
 
 class Policy(Rules):

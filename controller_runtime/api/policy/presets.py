@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api.policy.config import AnnotationRules, ImageRules, PresetName
+from controller_runtime.api.policy.config import AnnotationRules, ImageRules, MetadataRules, PresetName
 
 ALL = "*"
 UNDEFINED = "Undefined"
@@ -103,5 +103,6 @@ DEFAULTS: Mapping[str, Any] = {
     "runtime_classes": [],
     "annotations": AnnotationRules(),
     "images": ImageRules(),
+    "metadata": MetadataRules(),
 }
 """The defaults of rules that no preset sets."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api.policy.config import Policy, Rules
+from controller_runtime.api.policy.config import MetadataRules, Policy, Rules
 from controller_runtime.api.policy.presets import DEFAULT_PRESET, DEFAULTS, PRESETS
 
 _WILDCARDS = frozenset("*?[]!")
@@ -22,6 +22,12 @@ class Effective:
     values: Mapping[str, Any]
     sources: Mapping[str, str]
     """Where in the configuration each rule is set."""
+
+    @property
+    def metadata(self) -> MetadataRules:
+        """Return the rule about labels and annotations of copies other than pods."""
+        found: MetadataRules = self.values["metadata"]
+        return found
 
 
 class PolicySet:

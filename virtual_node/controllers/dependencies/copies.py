@@ -131,7 +131,9 @@ class Copies:
                 return None
         if not self._is_owned(current, key, source):
             return name_taken(f"{key.kind} {current.key}", self.context.name)
-        patch = copies.copy_patch(current.to_dict(), desired)
+        patch = copies.copy_patch(
+            current.to_dict(), desired, source.to_dict() if source is not None else None
+        )
         if patch is None:
             if existing is not None:
                 self._in_step[key] = (source, existing)

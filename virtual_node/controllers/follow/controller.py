@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from controller_runtime.api import readable
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
+from controller_runtime.api.policy.copied_keys import refused
 from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
@@ -160,6 +162,8 @@ class FollowController:
             if (copy := self._copies.of(upper.key)) is not None:
                 late = await addresses.report(self.context, self.kind, upper, copy, pace=self._pace)
         except UntranslatableError as error:
+            if self.kind.depends_on_services:
+                await self._remove(upper.key)  # it would route what the upper object no longer routes
             self.pending.failed(upper, "NotMirrored", f"Lower cluster {self.context.name}: {error}")
             return None
         except ApiError as error:
@@ -180,6 +184,12 @@ class FollowController:
         return Result(requeue_after=min(delays)) if delays else None
 
     def _translate(self, upper: Object) -> Translation:
+        rules = self.context.policy.of(upper.namespace)
+        if keys := refused(self.kind.resource.kind, upper.annotations, rules.metadata):
+            raise UntranslatableError(
+                f"{readable.some(keys)} may not be copied. Remove it, or ask the administrator of virtual-node, who can set "
+                f"it in {rules.sources['metadata'].removesuffix(', default')}"
+            )
         try:
             return self.kind.translate(upper.to_dict(), self.surroundings.view())
         except UntranslatableError:

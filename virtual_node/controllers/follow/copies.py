@@ -113,7 +113,7 @@ class FollowedCopies:
             namespace=namespace,
             cluster_id=self.context.cluster_id,
             spec=spec,
-            left_out=self.kind.left_out,
+            rules=self.context.policy.of(upper.namespace).metadata,
         )
         self._unused.get(key, {}).pop(namespace, None)
         existing = self.lower.store.get(f"{namespace}/{name}")

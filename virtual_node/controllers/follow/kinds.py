@@ -42,8 +42,6 @@ class Kind:
     """The status field of copies whose addresses are written to the upper status; None: there is none."""
     is_optional: bool = False
     """Whether a cluster may lack the API, because it is a CustomResourceDefinition."""
-    left_out: tuple[str, ...] = ()
-    """Prefixes of annotations that are not copied."""
     selects_namespaces: Callable[[Mapping[str, Any]], bool] | None = None
     """Reports whether a copy depends on the labels of other upper namespaces; None: no copy does."""
 
@@ -78,14 +76,12 @@ KINDS = (
         ingresses.lower_ingress,
         depends_on_services=True,
         addresses=ingresses.ADDRESSES,
-        left_out=ingresses.NOT_COPIED,
     ),
     Kind(
         "gateways",
         resources.GATEWAYS,
         gateways.lower_gateway,
         addresses=gateways.ADDRESSES,
-        left_out=ingresses.NOT_COPIED,
         selects_namespaces=gateways.selects_namespaces,
         is_optional=True,
     ),
@@ -94,7 +90,6 @@ KINDS = (
         resources.HTTP_ROUTES,
         gateways.lower_route,
         depends_on_services=True,
-        left_out=ingresses.NOT_COPIED,
         is_optional=True,
     ),
 )

@@ -123,7 +123,11 @@ class ServiceCopies:
         self, whole: dict[str, Any], namespace: str, *, with_families: bool = True
     ) -> dict[str, Any]:
         desired = translate.lower_service(
-            whole, namespace=namespace, cluster_id=self.context.cluster_id, with_families=with_families
+            whole,
+            namespace=namespace,
+            cluster_id=self.context.cluster_id,
+            with_families=with_families,
+            rules=self.context.policy.of(whole["metadata"]["namespace"]).metadata,
         )
         if self.is_always(whole["metadata"]["namespace"], whole["metadata"]["name"]):
             desired["metadata"]["annotations"][self._mark] = "true"

@@ -9,23 +9,36 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.api.decoding import decode
+from controller_runtime.api.policy.config import MetadataRules
+from controller_runtime.api.policy.copied_keys import allowed_metadata
+
+DEFAULT_RULES = MetadataRules()
+"""``policy.metadata`` if it is not set."""
 
 
-def carried(
-    values: Mapping[str, str] | None, *, without: Collection[str] = (), prefixes: tuple[str, ...] = ()
-) -> dict[str, str]:
-    """Return labels or annotations to copy to the lower cluster.
+def carried(values: Mapping[str, str] | None, *, without: Collection[str] = ()) -> dict[str, str]:
+    """Return labels or annotations of an upper pod to copy to its lower pod.
 
     Args:
-        values: labels or annotations of the upper object. Reserved keys are never copied.
+        values: labels or annotations of the upper pod. Reserved keys are never copied.
         without: further keys that are not copied.
-        prefixes: prefixes of further keys that are not copied.
     """
     return {
         key: value
         for key, value in (values or {}).items()
-        if key not in without and not names.is_reserved(key) and not key.startswith(prefixes)
+        if key not in without and not names.is_reserved(key)
     }
+
+
+def copied(kind: str, upper: Mapping[str, Any], rules: MetadataRules) -> dict[str, dict[str, str]]:
+    """Return labels and annotations, by these names, of the copy of an object that is not a pod.
+
+    Args:
+        kind: the object's kind.
+        upper: its metadata.
+        rules: ``policy.metadata`` for its upper namespace.
+    """
+    return allowed_metadata(kind, upper.get("labels"), upper.get("annotations"), rules)._asdict()
 
 
 def trip(labels: Mapping[str, str] | None, ignored: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names
-from virtual_node.translate.base.metadata import object_patch
+from controller_runtime.api.policy.config import MetadataRules
+from virtual_node.translate.base.metadata import DEFAULT_RULES, object_patch
 from virtual_node.translate.services.services import mirror_labels, mirrored_metadata
 
 
@@ -17,7 +18,7 @@ def copy_of(
     namespace: str,
     cluster_id: str,
     spec: Mapping[str, Any],
-    left_out: tuple[str, ...] = (),
+    rules: MetadataRules = DEFAULT_RULES,
 ) -> dict[str, Any]:
     """Return the lower object to create.
 
@@ -27,12 +28,13 @@ def copy_of(
         namespace: the lower namespace.
         cluster_id: the upper cluster's identity, for the ownership label.
         spec: the translated ``spec``.
-        left_out: prefixes of annotations that are not copied.
+        rules: ``policy.metadata`` for the upper namespace.
     """
     above = upper["metadata"]
     labels = mirror_labels(cluster_id, above["uid"])
-    skip = [key for key in above.get("annotations") or () if key.startswith(left_out)] if left_out else []
-    metadata = mirrored_metadata(above, name=name, namespace=namespace, labels=labels, left_out=skip)
+    metadata = mirrored_metadata(
+        upper["kind"], above, name=name, namespace=namespace, labels=labels, rules=rules
+    )
     if name != above["name"]:
         metadata["annotations"][names.ANNOTATION_SOURCE] = above["name"]
     return {

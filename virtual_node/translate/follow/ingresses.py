@@ -10,15 +10,6 @@ from virtual_node.translate.base.fields import is_address, is_dns_name
 from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.follow.view import Translation, UntranslatableError, View, no_copy
 
-NOT_COPIED = (
-    "cert-manager.io/",
-    "acme.cert-manager.io/",
-    "kubernetes.io/tls-acme",
-    "external-dns.alpha.kubernetes.io/",
-    "kubernetes.io/ingress.class",
-)
-"""Prefixes of annotations that are not copied. The certificate is copied from the upper cluster, which also publishes the
-DNS names; two programs would overwrite each other's results. The class becomes ``ingressClassName``."""
 _CLASS = "kubernetes.io/ingress.class"
 _NO_BACKEND = {"service": {"name": "service-without-copy", "port": {"number": 80}}}
 """No copy has this name while no upper Service has it."""
@@ -76,7 +67,7 @@ class _Backends:
 
     def is_usable(self, backend: Mapping[str, Any], effect: str) -> bool:
         """Report whether a backend is a Service with a copy; otherwise note what happens without it."""
-        if "service" not in backend:
+        if backend.keys() != {"service"}:
             self.notes.append(f"{effect}: only Services are copied")
             return False
         self.has_services = True

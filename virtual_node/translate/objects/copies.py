@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from controller_runtime.api import names
-from virtual_node.translate.base.metadata import carried, map_patch
+from virtual_node.translate.base.metadata import copied, map_patch
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import ownership_labels
 from virtual_node.translate.objects import resource_claims
@@ -25,20 +26,17 @@ def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     Secrets of the token type if their ServiceAccount does not exist in that cluster.
     """
     metadata = upper["metadata"]
-    annotations = carried(
-        metadata.get("annotations"),
-        without=(names.ANNOTATION_LAST_APPLIED,),
-        prefixes=("kubernetes.io/service-account.",),
-    )
+    rules = options.policy.of(metadata["namespace"]).metadata
+    kept = copied(upper["kind"], metadata, rules)
     copy: dict[str, Any] = {
         "apiVersion": upper.get("apiVersion", "v1"),
         "kind": upper["kind"],
         "metadata": {
             "name": metadata["name"],
             "namespace": options.namespace_map(metadata["namespace"]),
-            "labels": {**carried(metadata.get("labels")), **ownership_labels(options.owner, metadata["uid"])},
+            "labels": {**kept["labels"], **ownership_labels(options.owner, metadata["uid"])},
             "annotations": {
-                **annotations,
+                **kept["annotations"],
                 names.ANNOTATION_GLOBAL: "true",
                 names.ANNOTATION_UPPER_NAMESPACE: metadata["namespace"],
             },
@@ -49,7 +47,10 @@ def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
             copy[field] = upper[field]
     if upper["kind"] in resource_claims.KINDS:
         copy["spec"] = resource_claims.lower_spec(
-            upper, device_classes=options.device_classes, cluster_id=options.owner.cluster_id
+            upper,
+            device_classes=options.device_classes,
+            cluster_id=options.owner.cluster_id,
+            rules=rules,
         )
     if copy.get("type") == _TOKEN_TYPE:
         copy["type"] = "Opaque"
@@ -89,11 +90,19 @@ def must_be_replaced(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bo
     return desired["kind"] in resource_claims.KINDS and before.get(key) != after.get(key)
 
 
-def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+def copy_patch(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
     """Return a merge patch that makes a lower copy equal to the desired one; None: they are equal.
 
     Labels and annotations that other clients added in the lower cluster are kept. Data that they added is
-    removed.
+    removed. Labels and annotations that the desired copy leaves out are removed if they have the upper object's value,
+    because an earlier release or configuration copied them.
+
+    Args:
+        lower: the copy.
+        desired: what it should be.
+        upper: its upper object; None: there is none.
     """
     patch: dict[str, Any] = {}
     for field in ("data", "binaryData"):
@@ -108,7 +117,9 @@ def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str
     metadata = {}
     for field in ("labels", "annotations"):
         current = lower["metadata"].get(field) or {}
-        change = map_patch(current, desired["metadata"].get(field), _NOT_OF_COPIES)
+        above = ((upper or {}).get("metadata") or {}).get(field) or {}
+        copied_before = (key for key, value in above.items() if current.get(key) == value)
+        change = map_patch(current, desired["metadata"].get(field), chain(_NOT_OF_COPIES, copied_before))
         if field == "labels" and names.LABEL_NODE in current:
             # Virtual nodes of one upper cluster share copies, so the name of the first one stays.
             change.pop(names.LABEL_NODE, None)

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from controller_runtime.api import names
+from controller_runtime.api.policy.config import MetadataRules
 from virtual_node.translate.base.fields import is_name
-from virtual_node.translate.base.metadata import carried
+from virtual_node.translate.base.metadata import DEFAULT_RULES, copied
 
 CLAIM = "ResourceClaim"
 TEMPLATE = "ResourceClaimTemplate"
@@ -24,7 +25,11 @@ _LENGTHS = {"request": 128, "driver": 63, "pool": 253, "device": 63}
 
 
 def lower_spec(
-    upper: Mapping[str, Any], *, device_classes: Mapping[str, str], cluster_id: str
+    upper: Mapping[str, Any],
+    *,
+    device_classes: Mapping[str, str],
+    cluster_id: str,
+    rules: MetadataRules = DEFAULT_RULES,
 ) -> dict[str, Any]:
     """Return the spec of the lower copy of a ResourceClaim or ResourceClaimTemplate.
 
@@ -35,12 +40,13 @@ def lower_spec(
         upper: the upper object.
         device_classes: lower DeviceClass by upper DeviceClass, if their names differ.
         cluster_id: identity of the upper cluster.
+        rules: ``policy.metadata`` for the upper namespace.
     """
     spec = upper.get("spec") or {}
     if upper["kind"] == CLAIM:
         return _with_classes(spec, device_classes)
     metadata = spec.get("metadata") or {}
-    kept = {field: carried(metadata.get(field)) for field in ("labels", "annotations")}
+    kept = copied(CLAIM, metadata, rules)
     kept["labels"][names.LABEL_GENERATED_FOR] = cluster_id
     return {"metadata": kept, "spec": _with_classes(spec.get("spec") or {}, device_classes)}
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from virtual_node.translate.base.metadata import object_patch
+from controller_runtime.api.policy.config import MetadataRules
+from virtual_node.translate.base.metadata import DEFAULT_RULES, object_patch
 from virtual_node.translate.services.services import mirror_labels, mirrored_metadata
 
 LABEL_SERVICE = "kubernetes.io/service-name"
@@ -22,7 +23,6 @@ LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGED_BY = "virtual-node.io"
 """Value of the managed-by label. Other controllers do not change slices of this manager.
 https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#management"""
-ANNOTATION_TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
 LABEL_SKIP_MIRROR = "endpointslice.kubernetes.io/skip-mirror"
 _ENDPOINT_FIELDS = ("addresses", "conditions", "hostname")
 _PORT_FIELDS = ("name", "protocol", "port", "appProtocol")
@@ -80,6 +80,7 @@ def lower_slice(
     cluster_id: str,
     find_pod: FindPod,
     known: Known = _NONE_KNOWN,
+    rules: MetadataRules = DEFAULT_RULES,
 ) -> dict[str, Any]:
     """Return the lower EndpointSlice to create for an upper one.
 
@@ -90,6 +91,7 @@ def lower_slice(
         cluster_id: the upper cluster's identity.
         find_pod: returns our lower pod for an upper pod.
         known: pods that the current lower slice references.
+        rules: ``policy.metadata`` for the upper namespace.
     """
     metadata = upper["metadata"]
     labels = {
@@ -101,11 +103,12 @@ def lower_slice(
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": mirrored_metadata(
+            "EndpointSlice",
             metadata,
             name=slice_name(service, metadata["uid"], cluster_id),
             namespace=namespace,
             labels=labels,
-            left_out=(ANNOTATION_TRIGGERED, LABEL_MANAGED_BY),
+            rules=rules,
         ),
         "addressType": upper["addressType"],
         "endpoints": [
@@ -140,6 +143,7 @@ def lower_endpoints(
     cluster_id: str,
     find_pod: FindPod,
     known: Known = _NONE_KNOWN,
+    rules: MetadataRules = DEFAULT_RULES,
 ) -> dict[str, Any]:
     """Return the lower Endpoints to create for a Service, from all its upper slices.
 
@@ -151,10 +155,12 @@ def lower_endpoints(
         "apiVersion": "v1",
         "kind": "Endpoints",
         "metadata": mirrored_metadata(
+            "Endpoints",
             metadata,
             name=metadata["name"],
             namespace=namespace,
             labels={**mirror_labels(cluster_id, metadata["uid"]), LABEL_SKIP_MIRROR: "true"},
+            rules=rules,
         ),
         "subsets": [
             subset

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import names
-from virtual_node.translate.base.metadata import carried, object_patch
+from controller_runtime.api.policy.config import MetadataRules
+from virtual_node.translate.base.metadata import DEFAULT_RULES, copied, object_patch
 
 _KEPT = (
     *("sessionAffinity", "sessionAffinityConfig"),
@@ -51,7 +52,12 @@ def mirror_labels(cluster_id: str, uid: str) -> dict[str, str]:
 
 
 def lower_service(
-    upper: Mapping[str, Any], *, namespace: str, cluster_id: str, with_families: bool = True
+    upper: Mapping[str, Any],
+    *,
+    namespace: str,
+    cluster_id: str,
+    with_families: bool = True,
+    rules: MetadataRules = DEFAULT_RULES,
 ) -> dict[str, Any]:
     """Return the lower Service to create.
 
@@ -61,6 +67,7 @@ def lower_service(
         cluster_id: the upper cluster's identity.
         with_families: request the upper Service's IP families, which the lower cluster may not have. Without
             this, the lower cluster chooses.
+        rules: ``policy.metadata`` for the upper namespace.
     """
     metadata, spec = upper["metadata"], upper["spec"]
     labels = mirror_labels(cluster_id, metadata["uid"])
@@ -81,7 +88,9 @@ def lower_service(
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": mirrored_metadata(metadata, name=metadata["name"], namespace=namespace, labels=labels),
+        "metadata": mirrored_metadata(
+            "Service", metadata, name=metadata["name"], namespace=namespace, labels=labels, rules=rules
+        ),
         "spec": below,
     }
 
@@ -173,24 +182,25 @@ def service_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
 
 
 def mirrored_metadata(
+    kind: str,
     upper: Mapping[str, Any],
     *,
     name: str,
     namespace: str,
     labels: Mapping[str, str],
-    left_out: Iterable[str] = (),
+    rules: MetadataRules = DEFAULT_RULES,
 ) -> dict[str, Any]:
     """Return the metadata of a lower copy: labels and annotations of the original, plus ownership.
 
     Args:
+        kind: kind of the copy.
         upper: the original's metadata.
         name: the copy's name.
         namespace: the copy's namespace.
         labels: labels that override the original's.
-        left_out: labels and annotations that are not copied.
+        rules: ``policy.metadata`` for the upper namespace.
     """
-    skip = {names.ANNOTATION_LAST_APPLIED, *left_out}
-    kept = {field: carried(upper.get(field), without=skip) for field in ("labels", "annotations")}
+    kept = copied(kind, upper, rules)
     applied = {field: sorted(keys) for field, keys in kept.items() if keys}
     return {
         "name": name,

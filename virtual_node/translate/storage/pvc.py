@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from controller_runtime.api import names, quantity
+from controller_runtime.api.policy.config import MetadataRules
 from virtual_node.translate.base import fields
-from virtual_node.translate.base.metadata import carried
+from virtual_node.translate.base.metadata import DEFAULT_RULES, copied
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 
 FINALIZER = f"{names.DOMAIN}/lower-claim"
 PROTECTION = "kubernetes.io/pvc-protection"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _CARRIED = ("accessModes", "volumeMode", "resources", "dataSource", "dataSourceRef")
-_CONTROLLERS_OWN = ("pv.kubernetes.io/", "volume.kubernetes.io/", "volume.beta.kubernetes.io/")
 _RESIZE_CONDITIONS = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
 _RESIZE_STATUSES = (
     "ControllerResizeInProgress",
@@ -56,6 +56,7 @@ def lower_claim(
     owner: Owner,
     storage_class: str | None,
     volume_name: str = "",
+    rules: MetadataRules = DEFAULT_RULES,
 ) -> dict[str, Any]:
     """Return the lower claim to create.
 
@@ -65,6 +66,7 @@ def lower_claim(
         owner: upper cluster and virtual node, for the ownership labels.
         storage_class: the lower StorageClass; None: the lower cluster's default.
         volume_name: the lower volume that the lower claim must be bound to; empty: any.
+        rules: ``policy.metadata`` for the upper namespace.
     """
     metadata, above = upper["metadata"], upper["spec"]
     spec = {field: above[field] for field in _CARRIED if field in above}
@@ -72,17 +74,15 @@ def lower_claim(
         spec["storageClassName"] = storage_class
     if volume_name:
         spec["volumeName"] = volume_name
-    annotations = carried(
-        metadata.get("annotations"), without=(names.ANNOTATION_LAST_APPLIED,), prefixes=_CONTROLLERS_OWN
-    )
+    kept = copied("PersistentVolumeClaim", metadata, rules)
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {
             "name": metadata["name"],
             "namespace": namespace,
-            "labels": {**carried(metadata.get("labels")), **ownership_labels(owner, metadata["uid"])},
-            "annotations": {**annotations, **_marks(metadata)},
+            "labels": {**kept["labels"], **ownership_labels(owner, metadata["uid"])},
+            "annotations": {**kept["annotations"], **_marks(metadata)},
         },
         "spec": spec,
     }

@@ -17,8 +17,10 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.api.moving import movable
+from controller_runtime.api.policy.config import MetadataRules
 from controller_runtime.objects import Object
 from virtual_node.config.volumes import SharedStorage
+from virtual_node.translate.base.metadata import DEFAULT_RULES
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.storage import pv, pvc
 
@@ -132,7 +134,12 @@ def is_guest(lower: Object, cluster_id: str) -> bool:
 
 
 def guest_claim(
-    upper: Mapping[str, Any], mirror: Mapping[str, Any], *, namespace: str, owner: Owner
+    upper: Mapping[str, Any],
+    mirror: Mapping[str, Any],
+    *,
+    namespace: str,
+    owner: Owner,
+    rules: MetadataRules = DEFAULT_RULES,
 ) -> dict[str, Any]:
     """Return the claim of a guest cluster, which only the guest volume can satisfy.
 
@@ -141,6 +148,7 @@ def guest_claim(
         mirror: the mirror that the upper claim is bound to.
         namespace: the lower namespace.
         owner: upper cluster and virtual node, for the ownership labels.
+        rules: ``policy.metadata`` for the upper namespace.
     """
     body = pvc.lower_claim(
         upper,
@@ -148,6 +156,7 @@ def guest_claim(
         owner=owner,
         storage_class="",
         volume_name=guest_volume_name(mirror["metadata"]["uid"], owner.cluster_id),
+        rules=rules,
     )
     spec = mirror["spec"]
     body["spec"] = {

@@ -181,6 +181,32 @@ async def test_backends_follow_the_copies_of_their_services():
     assert await backends() == ["web", "service-without-copy"]
 
 
+async def test_an_ingress_that_may_not_be_copied_loses_its_copy():
+    """The event names the annotation and the setting."""
+    scene = _scene()
+    key = scene.add(SPEC)
+    await _reconcile(scene, key)
+    assert scene.copy() is not None
+    snippet = "nginx.ingress.kubernetes.io/server-snippet"
+    scene.upper.change("ingresses", key, metadata={"annotations": {snippet: "proxy_pass http://bank;"}})
+    await _reconcile(scene, key)
+    assert scene.copy() is None
+    ((reason, message),) = scene.reported
+    assert reason == "NotMirrored"
+    assert f"{snippet} may not be copied" in message
+    assert "policy.metadata" in message
+
+
+async def test_a_route_that_cannot_be_translated_any_more_is_not_served():
+    scene = _scene()
+    key = scene.add(SPEC)
+    await _reconcile(scene, key)
+    bucket = {"resource": {"apiGroup": "k8s.example.com", "kind": "Bucket", "name": "static"}}
+    scene.upper.change("ingresses", key, spec={"defaultBackend": bucket})
+    await _reconcile(scene, key)
+    assert scene.copy() is None
+
+
 def _queued(scene: Scene) -> Callable[[], set[str]]:
     """Record keys that are queued from now on; return a function that returns and forgets them."""
     found: set[str] = set()

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.virtual_node.translate.follow.test_network_policies import VIEW
 from virtual_node.translate.follow.addresses import report, reported
 from virtual_node.translate.follow.copies import copy_of
-from virtual_node.translate.follow.ingresses import ADDRESSES, NOT_COPIED, lower_ingress
+from virtual_node.translate.follow.ingresses import ADDRESSES, lower_ingress
 from virtual_node.translate.follow.view import UntranslatableError
 
 HERE = replace(
@@ -111,7 +111,7 @@ def test_the_class_annotation_becomes_the_class_and_issuers_are_left_out():
     upper = _ingress(given, defaultBackend=WEB)
     spec = lower_ingress(upper, HERE).spec
     assert spec == {"ingressClassName": "edge", "defaultBackend": WEB}
-    copy = copy_of(upper, name="i", namespace="x-shop", cluster_id="id", spec=spec, left_out=NOT_COPIED)
+    copy = copy_of(upper, name="i", namespace="x-shop", cluster_id="id", spec=spec)
     kept = {key for key in copy["metadata"]["annotations"] if "virtual-node" not in key} - {"global"}
     assert kept == {"nginx.ingress.kubernetes.io/rewrite-target"}
     assert reported(copy) == []

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from controller_runtime.api import names
 from virtual_node.translate.services import endpoints
 
+TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
 CLUSTER = "upper-1"
 PORTS = [{"name": "", "port": 8080, "protocol": "TCP"}]
 
@@ -39,7 +40,7 @@ def piece(*found, name="web-abcde", uid="s-1", **more):
                 endpoints.LABEL_MANAGED_BY: "endpointslice-controller.k8s.io",
                 "service.kubernetes.io/headless": "",
             },
-            "annotations": {endpoints.ANNOTATION_TRIGGERED: "2026-01-01T00:00:00Z"},
+            "annotations": {TRIGGERED: "2026-01-01T00:00:00Z"},
             "ownerReferences": [{"kind": "Service"}],
         },
         "addressType": "IPv4",
@@ -129,7 +130,7 @@ def test_labels_mark_the_owner_and_the_service():
         names.LABEL_UPPER_CLUSTER: CLUSTER,
         names.LABEL_UPPER_UID: "s-1",
     }
-    assert endpoints.ANNOTATION_TRIGGERED not in metadata["annotations"]
+    assert TRIGGERED not in metadata["annotations"]
     assert "ownerReferences" not in metadata
 
 
