@@ -12,6 +12,7 @@ import structlog
 from controller_runtime.api import names
 from controller_runtime.api.namespace_map import NamespaceConfig, NamespaceMap
 from controller_runtime.api.pod.affinity_terms import Reach, UpperNamespaces
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext, VirtualNode
@@ -32,7 +33,7 @@ OURS = {names.LABEL_UPPER_CLUSTER: "11111111-2222"}
 
 def _agent(**namespaces: Any) -> FitAgent:
     """Return an agent for a lower cluster with nodes n-0 and n-1; in the upper one, namespace shop has label team=x."""
-    fake: Any = SimpleNamespace(cluster="test")
+    fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
     config = SchedulerClusterConfig(
         name="a", kubeconfig="", namespaces=NamespaceConfig(prefix="up-", **namespaces)
     )
@@ -147,7 +148,7 @@ def test_predicts_the_terms_that_the_virtual_node_writes(kind, fields):
 async def test_missing_right_is_logged_once_and_terms_of_other_namespaces_pass():
     """Terms of the pod's own namespace are still predicted."""
     agent = _agent()
-    upper: Any = SimpleNamespace(cluster="upper")
+    upper: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
     feed = UpperNamespaceFeed(upper)
     feed._informer._reflector.last_error = Forbidden("namespaces is forbidden", code=403)
     assert feed.is_settled
