@@ -75,6 +75,10 @@ class Expired(ApiError):  # noqa: N818
     """410: the resourceVersion or continue token is too old; list again."""
 
 
+class RequestTooLarge(ApiError):  # noqa: N818
+    """413: the object is larger than the server accepts. Also raised before a request with a body over 3 MiB is sent."""
+
+
 class Invalid(ApiError):  # noqa: N818
     """422: validation refuses the object."""
 
@@ -120,6 +124,7 @@ _BY_CODE: dict[int, type[ApiError]] = {
     404: NotFound,
     409: Conflict,
     410: Expired,
+    413: RequestTooLarge,
     422: Invalid,
     429: TooManyRequests,
     504: ServerTimeout,

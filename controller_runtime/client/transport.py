@@ -13,6 +13,7 @@ import aiohttp
 from yarl import URL
 
 from controller_runtime import errors
+from controller_runtime.api.translation_budget import LARGEST_BODY
 from controller_runtime.auth import impersonation
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
@@ -22,7 +23,7 @@ from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.client.response_limits import ResponseLimits, ResponseReader
 from controller_runtime.client.retries import Retry
 from controller_runtime.client.transport_metrics import TransportMetrics
-from controller_runtime.errors import ConnectionFailed, ResponseTooLarge, without_frames
+from controller_runtime.errors import ConnectionFailed, RequestTooLarge, ResponseTooLarge, without_frames
 from controller_runtime.util.rate_limiter import TokenBucket
 
 _CONNECT_TIMEOUT = 10.0
@@ -148,6 +149,7 @@ class Transport:
         Raises:
             ApiError: the error that the server returned.
             ConnectionFailed: there was no answer.
+            RequestTooLarge: the body is larger than API servers accept; it was not sent.
             ResponseTooLarge: the answer exceeds a limit.
             ConfigError: there are no credentials.
         """
@@ -161,6 +163,13 @@ class Transport:
         verb = options.get("verb") or method
         url = self._url(path, options.get("params"))
         body, timeout = options.get("body"), options.get("timeout")
+        if body is not None and len(body) > LARGEST_BODY:
+            raise RequestTooLarge(
+                f"{method} {url.path}: the request has {len(body):,} bytes, and API servers read at most {LARGEST_BODY:,}; "
+                "make the object smaller",
+                code=413,
+                reason="RequestEntityTooLarge",
+            )
         limit = self._default_timeout if timeout is None else _timeout(timeout)
         deadline: float | None = None
         retry = Retry(self.config, method, path)

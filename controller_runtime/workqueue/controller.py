@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from controller_runtime.consistency import OwnWrites
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.errors import ApiError, ConfigError, RequestTooLarge
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
 
@@ -33,8 +33,8 @@ class Result:
 class Controller(Generic[K]):
     """Runs N workers that take keys from one queue and call ``reconcile(key)``.
 
-    An error requeues its key with the key's own back-off and does not delay other keys. A result may requeue
-    the key. Success resets the key's back-off.
+    An error requeues its key with the key's own back-off and does not delay other keys. ``RequestTooLarge`` does not
+    requeue it. A result may requeue the key. Success resets the key's back-off.
     """
 
     def __init__(
@@ -98,6 +98,10 @@ class Controller(Generic[K]):
                 # The awaited operation was cancelled, not this task. Without this the worker would end
                 # unnoticed.
                 self._failed(key, RuntimeError(f"an operation inside reconcile was cancelled: {error!r}"))
+            except RequestTooLarge as error:
+                # The next attempt would fail, too, until one of the objects changes.
+                self.queue.forget(key)
+                self._log.warning("object is too large and is not retried", key=str(key), error=str(error))
             except Exception as error:  # noqa: BLE001 - a failing key must not affect other keys
                 self._failed(key, error)
             else:

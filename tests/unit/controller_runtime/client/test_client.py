@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from controller_runtime import resources
+from controller_runtime.api.translation_budget import LARGEST_BODY
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import (
     AlreadyExists,
@@ -19,7 +20,9 @@ from controller_runtime.errors import (
     Forbidden,
     Invalid,
     NotFound,
+    RequestTooLarge,
     Unavailable,
+    is_retryable,
 )
 from tests.unit.controller_runtime.loopback import answers, client_of, failure, reply, serve
 
@@ -264,3 +267,29 @@ async def test_ping_of_a_server_that_is_not_ready() -> None:
         with pytest.raises(Unavailable, match="etcd failed"):
             await client.ping(timeout=5)
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client, body: client.create(resources.CONFIG_MAPS, body),
+        lambda client, body: client.patch(resources.CONFIG_MAPS, "c", body, namespace="shop"),
+        lambda client, body: client.update(resources.CONFIG_MAPS, body),
+    ],
+    ids=["create", "patch", "update"],
+)
+async def test_a_body_that_no_server_reads_is_not_sent(call: Callable[[Client, Any], Awaitable[Any]]) -> None:
+    """A server would answer the same to each repetition."""
+    body = {"metadata": {"name": "c", "namespace": "shop"}, "data": {"a": "x" * LARGEST_BODY}}
+    async with serve(answers()) as server, client_of(server) as client:
+        with pytest.raises(RequestTooLarge, match=r" /api/v1/namespaces/shop/configmaps.*: the request has"):
+            await call(client, body)
+        assert server.asked == []
+
+
+async def test_the_servers_refusal_of_a_large_object_is_not_retryable() -> None:
+    """Etcd has a lower limit than the API server."""
+    async with serve(answers(failure(413, "RequestEntityTooLarge"))) as server, client_of(server) as client:
+        with pytest.raises(RequestTooLarge) as error:
+            await client.create(resources.PODS, POD)
+    assert not is_retryable(error.value)

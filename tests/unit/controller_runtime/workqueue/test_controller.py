@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from controller_runtime.errors import NotFound
+from controller_runtime.errors import NotFound, RequestTooLarge
 from controller_runtime.workqueue.controller import Controller, Result
 
 pytestmark = pytest.mark.looptime
@@ -38,6 +38,24 @@ async def start() -> AsyncIterator[Start]:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         assert outcome is None or isinstance(outcome, asyncio.CancelledError)
+
+
+async def test_an_object_that_is_too_large_is_not_retried(start: Start) -> None:
+    """Until its key is queued again."""
+    seen: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        seen.append(key)
+        raise RequestTooLarge("too large", code=413)
+
+    controller = start(reconcile)
+    controller.enqueue("a")
+    await asyncio.sleep(3600)
+    assert seen == ["a"]
+    assert controller.queue.num_requeues("a") == 0
+    controller.enqueue("a")
+    await asyncio.sleep(1)
+    assert seen == ["a", "a"]
 
 
 async def test_success_forgets_the_key(start: Start) -> None:
