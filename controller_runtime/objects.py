@@ -116,6 +116,16 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Return ``status``, decoded at each call; None if absent."""
         return None if self._status is None else decode(self._status)
 
+    @property
+    def spec_size(self) -> int:
+        """Return the length of ``spec`` as JSON; 0 if absent."""
+        return 0 if self._spec is None else len(self._spec)
+
+    def field_keys(self, name: str) -> frozenset[str]:
+        """Return the keys of a top-level field that is an object, without decoding its values. Empty if absent."""
+        raw = self._raw_fields().get(name)
+        return frozenset() if raw is None or raw == b"null" else frozenset(_decode_fields(raw))
+
     def field(self, name: str) -> Any:
         """Return a top-level field other than metadata, decoded at each call. None if absent."""
         raw = self._raw_fields().get(name)

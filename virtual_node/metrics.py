@@ -49,7 +49,7 @@ CONFIG_REJECTED = Gauge(
     "1 while the content of the configuration file is not used because it is invalid, else 0.",
 )
 CLUSTER_UP = Gauge("virtual_node_cluster_up", "1 while the lower cluster answers, else 0.", ["cluster"])
-_REFUSALS = ("ExceededQuota", "PodSecurity", "Forbidden", "Invalid", "NotAllowed", "Other")
+_REFUSALS = ("ExceededQuota", "PodSecurity", "Forbidden", "Invalid", "NotAllowed", "TooLarge", "Other")
 NODE_READY = Gauge(
     "virtual_node_node_ready", "1 while the virtual node is Ready, else 0.", ["cluster", "node"]
 )

@@ -17,10 +17,12 @@ from controller_runtime.api.overrides.config import ImageRewrite, Override
 from controller_runtime.api.policy.images import repository_name
 from controller_runtime.api.policy.rules import matches
 from controller_runtime.api.strategic_merge import merged
+from controller_runtime.api.translation_budget import TranslationBudget, json_size
 
 ALL_CONTAINERS = "*"
 _PATCHED_CONTAINERS = ("containers", "initContainers")
 _NO_SOURCE = {"value": None, "valueFrom": None}
+_ADVICE = "use fewer containers or image volumes"
 _LONGEST_IMAGE = 4096
 """Maximum characters of an image that is rewritten. Valid names are shorter."""
 
@@ -70,13 +72,20 @@ class OverrideSet:
         )
 
 
-def applied(pod: Mapping[str, Any], overrides: Sequence[CompiledOverride]) -> dict[str, Any]:
-    """Return a pod with overrides applied in order. The pod does not change."""
+def applied(
+    pod: Mapping[str, Any], overrides: Sequence[CompiledOverride], budget: TranslationBudget | None = None
+) -> dict[str, Any]:
+    """Return a pod with overrides applied in order. The pod does not change.
+
+    Raises:
+        TooLargeError: the translation exceeds the budget; None: a new one.
+    """
+    budget = budget or TranslationBudget()
     result = dict(pod)
     for one in overrides:
         if one.metadata:
             result["metadata"] = merged(result["metadata"], one.metadata, strategic=True)
-        result["spec"] = _spec(result["spec"], one)
+        result["spec"] = _spec(result["spec"], one, budget)
     return result
 
 
@@ -103,15 +112,22 @@ def rewritten(image: str, rewrites: Sequence[ImageRewrite]) -> str:
     return image
 
 
-def _spec(spec: Mapping[str, Any], one: CompiledOverride) -> dict[str, Any]:
+def _spec(spec: Mapping[str, Any], one: CompiledOverride, budget: TranslationBudget) -> dict[str, Any]:
     result = dict(spec)
+    where = f"Override {one.name} in each container"
     if one.images:
-        _rewrite(result, one.images)
+        _rewrite(result, one.images, where, budget)
     if one.tolerations:
         own = result.get("tolerations") or []
+        budget.work(
+            len(one.tolerations) * len(own), f"Override {one.name}: tolerations", "use fewer tolerations"
+        )
         result["tolerations"] = [*own, *(added for added in one.tolerations if added not in own)]
     for kind, patches in one.containers.items():
         if result.get(kind):
+            budget.work(len(patches) * len(result[kind]), where, _ADVICE)
+            size = sum(json_size(patch) for patch in patches if patch["name"] == ALL_CONTAINERS)
+            budget.add(size * len(result[kind]), where, _ADVICE)
             result[kind] = [_container(container, patches) for container in result[kind]]
     return merged(result, one.spec, strategic=True) if one.spec else result
 
@@ -124,19 +140,25 @@ def _container(container: Mapping[str, Any], patches: Sequence[Mapping[str, Any]
     return result
 
 
-def _rewrite(spec: dict[str, Any], rewrites: Sequence[ImageRewrite]) -> None:
+def _rewrite(
+    spec: dict[str, Any], rewrites: Sequence[ImageRewrite], where: str, budget: TranslationBudget
+) -> None:
+    def image(name: str) -> str:
+        budget.work(len(rewrites), where, _ADVICE)
+        changed = rewritten(name, rewrites)
+        budget.add(max(0, len(changed) - len(name)), where, _ADVICE)
+        return changed
+
     for kind in (*_PATCHED_CONTAINERS, "ephemeralContainers"):
         if spec.get(kind):
             spec[kind] = [
-                {**container, "image": rewritten(container["image"], rewrites)}
-                if container.get("image")
-                else container
+                {**container, "image": image(container["image"])} if container.get("image") else container
                 for container in spec[kind]
             ]
     volumes = spec.get("volumes") or ()
     if any("image" in volume for volume in volumes):
         spec["volumes"] = [
-            {**volume, "image": {**source, "reference": rewritten(source["reference"], rewrites)}}
+            {**volume, "image": {**source, "reference": image(source["reference"])}}
             if (source := volume.get("image") or {}).get("reference")
             else volume
             for volume in volumes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,11 +17,12 @@ _MOST = 100
 
 def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the paths of at most ten differing fields of metadata and spec, such as ``spec.containers[app].image``."""
-    found = [
+    found = (
         path for part in ("metadata", "spec") for path in _differing(before.get(part), after.get(part), part)
-    ]
-    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-    return [*found[:_SHOWN], *more]
+    )
+    shown = list(itertools.islice(found, _SHOWN))
+    more = sum(1 for _ in found)
+    return [*shown, f"and {more} more"] if more else shown
 
 
 def recorded_changes(lower_pod: Mapping[str, Any]) -> list[tuple[str, str]]:

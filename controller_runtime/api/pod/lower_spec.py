@@ -14,10 +14,12 @@ from controller_runtime.api.pod import resource_claims
 from controller_runtime.api.pod.affinity_terms import Reach
 from controller_runtime.api.policy.rules import Effective, matches
 from controller_runtime.api.policy.scheduling import SYSTEM_CLASSES
+from controller_runtime.api.translation_budget import TranslationBudget, json_size
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LONGEST_NAME = 253
 _NAME_FIELD = "metadata.name"
+_TERMS = f"The required node in each nodeSelectorTerm of annotation {names.ANNOTATION_CLUSTER_SELECTOR}"
 _WEIGHT = 100
 """Weight of the preference for a node, the highest that Kubernetes allows."""
 _UPPER_ONLY = (
@@ -47,6 +49,7 @@ def lower_spec(
     node_name: str,
     node_labels: Mapping[str, str],
     reach: Reach,
+    budget: TranslationBudget | None = None,
 ) -> dict[str, Any]:
     """Return an upper pod's spec with scheduling fields for the lower cluster instead of the upper cluster.
 
@@ -59,6 +62,9 @@ def lower_spec(
     ``preferred-node`` adds a preference for one lower node, and ``required-node`` a requirement, with no effect if the policy forbids
     their key.
     A PriorityClass is kept only if the policy allows it, or if it is a system class.
+
+    Raises:
+        TooLargeError: the translation exceeds the budget; None: a new one.
     """
     above = upper["spec"]
     annotations = upper["metadata"].get("annotations") or {}
@@ -67,7 +73,12 @@ def lower_spec(
         selector = cluster_selector.resolve(selector, node_name=node_name, node_labels=node_labels)
     spec = {key: value for key, value in above.items() if key not in _UPPER_ONLY}
     spec |= _scheduling(
-        above, selector, reach, preferred_node(annotations, rules), required_node(annotations, rules)
+        above,
+        selector,
+        reach,
+        budget or TranslationBudget(),
+        preferred=preferred_node(annotations, rules),
+        required=required_node(annotations, rules),
     )
     resource_claims.restore(spec, upper)
     if scheduler := annotations.get(names.ANNOTATION_SCHEDULER_NAME):
@@ -101,11 +112,13 @@ def _preferring(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
     return {**affinity, kind: [*(affinity.get(kind) or ()), {"weight": _WEIGHT, "preference": term}]}
 
 
-def _requiring(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
+def _requiring(affinity: Mapping[str, Any], node: str, budget: TranslationBudget) -> dict[str, Any]:
     """Return a node affinity that also requires a node; terms are alternatives, so each of them gets the requirement."""
     kind = "requiredDuringSchedulingIgnoredDuringExecution"
     terms = (affinity.get(kind) or {}).get("nodeSelectorTerms") or [{}]
-    required = [{**term, "matchFields": [*(term.get("matchFields") or ()), _is_node(node)]} for term in terms]
+    added = _is_node(node)
+    budget.add(len(terms) * json_size(added), _TERMS, "use fewer terms")
+    required = [{**term, "matchFields": [*(term.get("matchFields") or ()), added]} for term in terms]
     return {**affinity, kind: {"nodeSelectorTerms": required}}
 
 
@@ -117,6 +130,8 @@ def _scheduling(
     above: Mapping[str, Any],
     selector: Mapping[str, Any] | None,
     reach: Reach,
+    budget: TranslationBudget,
+    *,
     preferred: str,
     required: str,
 ) -> dict[str, Any]:
@@ -138,7 +153,7 @@ def _scheduling(
     if preferred:
         affinity["nodeAffinity"] = _preferring(affinity.get("nodeAffinity") or {}, preferred)
     if required:
-        affinity["nodeAffinity"] = _requiring(affinity.get("nodeAffinity") or {}, required)
+        affinity["nodeAffinity"] = _requiring(affinity.get("nodeAffinity") or {}, required, budget)
     spread = [
         constraint
         for constraint in above.get("topologySpreadConstraints") or ()

@@ -14,6 +14,7 @@ from controller_runtime.api.pod.eligibility import Eligibility
 from controller_runtime.api.pod.groups import group_of
 from controller_runtime.api.pod.lower_spec import lower_spec, preferred_node
 from controller_runtime.api.policy.rules import Effective, PolicySet
+from controller_runtime.api.translation_budget import TooLargeError
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.fit.admission.limit_ranges import LimitRange
@@ -94,6 +95,17 @@ class AdmissionGate:
 
     def judge(self, pod: Mapping[str, Any], node: VirtualNode) -> GateResult:
         """Predict admission of an upper pod if it is bound to one of the cluster's virtual nodes."""
+        try:
+            return self._judge(pod, node)
+        except TooLargeError as error:
+            return GateResult(pod, refusal=f"lower cluster {self.config.name} cannot take the pod: {error}")
+
+    def _judge(self, pod: Mapping[str, Any], node: VirtualNode) -> GateResult:
+        """Return the result of ``judge``.
+
+        Raises:
+            TooLargeError: the translation of the pod exceeds its budget.
+        """
         metadata, spec = pod["metadata"], pod["spec"]
         above = metadata.get("namespace", "")
         if refusal := self._eligibility.why_not(pod) or self._eligibility.affinity_refusal(pod, self._reach):

@@ -96,6 +96,17 @@ def test_fields_are_decoded_at_each_access() -> None:
     assert found.field("status") == found.status == pod()["status"]
 
 
+def test_keys_of_a_field_are_read_without_its_values() -> None:
+    found = from_dict({"metadata": {"name": "c"}, "data": {"a": "b", "c": {"d": 1}}, "binaryData": None})
+    assert found.field_keys("data") == {"a", "c"}
+    assert found.field_keys("binaryData") == found.field_keys("other") == frozenset()
+
+
+def test_the_size_of_the_spec_is_that_of_its_json() -> None:
+    assert from_dict({"metadata": {"name": "c"}, "spec": {"a": "b"}}).spec_size == len('{"a":"b"}')
+    assert from_dict({"metadata": {"name": "c"}}).spec_size == 0
+
+
 def test_absent_fields_are_none() -> None:
     found = from_dict({"metadata": {"name": "c"}, "data": {"a": "b"}})
     assert (found.spec, found.status, found.field("binaryData")) == (None, None, None)

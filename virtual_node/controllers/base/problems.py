@@ -13,6 +13,7 @@ NAMESPACE_CONFLICT = "NamespaceConflict"
 NAMESPACE_TOO_LARGE = "NamespaceTooLarge"
 NAMESPACE_PROBLEMS = (NAMESPACE_NOT_ADOPTED, NAMESPACE_CONFLICT)
 SERVICE_CONFLICT = "ServiceConflict"
+TOO_LARGE = "TooLarge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,12 @@ def lower_cluster_full(cluster: str) -> Problem:
         "Delete pods, ConfigMaps or Secrets of the namespace, or raise cacheBytes of this cluster"
     )
     return Problem("LowerClusterFull", text, "LowerClusterFull", text)
+
+
+def too_large(why: str) -> Problem:
+    """Return the problem of a debug container that does not fit into one update together with others."""
+    text = f"It follows in another update: {why}"
+    return Problem(TOO_LARGE, text, TOO_LARGE, text)
 
 
 def admin_access(what: str) -> Problem:

@@ -9,6 +9,7 @@ ours keeps the lower name in use, even if the upper object does not exist.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from typing import Any
 from controller_runtime.api import names
 from controller_runtime.api.overrides.applying import applied
 from controller_runtime.api.pod.resource_claims import as_admitted
+from controller_runtime.api.translation_budget import TooLargeError
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden, NotFound, ResponseTooLarge
@@ -186,7 +188,9 @@ class DependencyController:
         """Return the objects that a pod needs; the value is None for objects that it does not reference itself."""
         pods: list[dict[str, Any]] = [upper_pod]
         if overrides := self.context.overrides.of(upper_pod):
-            pods.append(applied(upper_pod, overrides))
+            # Too large: the pod is not created, or its running lower pod was created without these overrides.
+            with contextlib.suppress(TooLargeError):
+                pods.append(applied(upper_pod, overrides))
         keys: dict[ObjectKey, dependencies.Dependency | None] = {
             ObjectKey(need.kind, namespace, need.name): need
             for pod in pods
@@ -201,14 +205,25 @@ class DependencyController:
         """Return an upper object that a pod references, as last seen."""
         return self._watches.peek(key)
 
-    def keys_of(self, uid: str) -> dict[ObjectKey, frozenset[str]]:
-        """Return the data keys of all existing objects that a pod references."""
-        found = {}
-        for key in self._needs.get(uid, ()):
-            source = self._watches.peek(key)
-            if source is not None:
-                found[key] = frozenset([*(source.field("data") or ()), *(source.field("binaryData") or ())])
-        return found
+    def data_keys(self, key: ObjectKey) -> frozenset[str]:
+        """Return the data keys of an upper object that a pod references; empty if it does not exist.
+
+        The keys are not kept, because those of all objects could take much more memory than the objects.
+        """
+        source = self._watches.peek(key)
+        if source is None:
+            return frozenset()
+        return source.field_keys("data") | source.field_keys("binaryData")
+
+    def size(self, uid: str) -> int:
+        """Return the bytes of all objects that a pod references."""
+        found = (self._watches.peek(key) for key in self._needs.get(uid, ()))
+        return sum(source.size for source in found if source is not None)
+
+    def version(self, uid: str) -> int:
+        """Return a hash of the states of all objects that a pod references."""
+        found = ((key, self._watches.peek(key)) for key in self._needs.get(uid, ()))
+        return hash(tuple((key, source and (source.uid, source.resource_version)) for key, source in found))
 
     def forget_pod(self, uid: str) -> None:
         """Forget a pod that is gone; copies that no pod uses any more are deleted after a delay."""

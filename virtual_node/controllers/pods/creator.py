@@ -5,33 +5,44 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api.pod.eligibility import Eligibility
+from controller_runtime.api.policy.rules import Effective
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
-from controller_runtime.errors import AlreadyExists, ApiError, NotConnected, NotFound, is_retryable
+from controller_runtime.api.translation_budget import TooLargeError, TranslationBudget
+from controller_runtime.errors import (
+    AlreadyExists,
+    ApiError,
+    NotConnected,
+    NotFound,
+    RequestTooLarge,
+    is_retryable,
+)
 from controller_runtime.objects import Object
+from controller_runtime.util.large_objects import run_apart
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.base.problems import (
     NAMESPACE_PROBLEMS,
+    TOO_LARGE,
     Problem,
     lower_cluster_full,
     namespace_too_large,
+    too_large,
 )
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
 from virtual_node.controllers.follow.facade import Follow
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods import debugging, live_reads
-from virtual_node.controllers.pods.record import PodRecord
+from virtual_node.controllers.pods.record import PodRecord, has_same_mirrored_fields
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.status_writer import StatusWriter
-from virtual_node.controllers.services.environment import ServiceLinks
+from virtual_node.controllers.services.environment import References, ServiceLinks
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
@@ -43,6 +54,21 @@ _PREDECESSOR_RETRY = 5.0
 """Seconds until a retry while an older lower pod of that name terminates; normally its delete event comes earlier."""
 _DEPENDENCY_RETRY = 60.0
 """Seconds until a retry while a dependency is missing; its watch normally requeues the pod earlier."""
+_TOO_LARGE_CHECK = 60.0
+"""Seconds until a check whether a pod that was too large, or an object that it is translated with, has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Translated:
+    """An upper pod and the lower pod to create for it, without Service variables."""
+
+    upper_pod: dict[str, Any]
+    body: dict[str, Any]
+    """Empty if the pod may not run."""
+    not_here: str
+    """Why configuration, policy or its fields keep the pod out of this lower cluster; empty: it may run."""
+    budget: TranslationBudget
+    """What is left for the Service variables."""
 
 
 @dataclass(eq=False, repr=False)
@@ -80,20 +106,32 @@ class PodCreator:
         self.identities.adopt(upper)
 
     async def prepare_debugging(
-        self, upper: Object, upper_pod: dict[str, Any], patch: dict[str, Any]
+        self, upper: Object, upper_pod: dict[str, Any], patch: dict[str, Any], budget: TranslationBudget
     ) -> dict[str, Problem]:
         """Complete a patch's debug containers in place, remove those that must wait; return by name why they wait.
 
         Raises:
             ApiError: a temporary error; the caller retries with back-off.
+            TooLargeError: not even one container fits the budget. If some fit, the others wait for the next update.
         """
         found = await self.dependencies.ensure(upper, upper_pod)
         ready, waiting = debugging.split(patch["spec"]["ephemeralContainers"], found)
-        patch["spec"]["ephemeralContainers"] = ready
         await self.service_links.settled(upper.namespace)
-        self.service_links.add_to_containers(
-            patch["spec"], upper_pod, partial(self.dependencies.keys_of, upper.uid)
-        )
+        spec: dict[str, Any] = {"ephemeralContainers": []}
+        count = len(ready)
+        while count:
+            spec = {"ephemeralContainers": ready[:count]}
+            try:
+                await self.service_links.add_to_containers(
+                    spec, upper_pod, self._references(upper), budget.copy()
+                )
+                break
+            except TooLargeError as error:
+                if count == 1:
+                    raise
+                count //= 2
+                waiting |= {container["name"]: too_large(str(error)) for container in ready[count:]}
+        patch["spec"] = spec
         return waiting
 
     async def wait_until_read(self, upper: Object, record: PodRecord) -> Result:
@@ -112,14 +150,24 @@ class PodCreator:
         if self.volumes is not None:
             self.volumes.forget_pod(uid)
 
-    def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], options: PodOptions) -> str:
-        """Return why configuration, policy or its fields keep the pod out of this lower cluster; empty: it may run."""
-        rules = options.policy.of(upper_pod["metadata"]["namespace"])
-        return (
+    def _translated(self, upper: Object, options: PodOptions, rules: Effective) -> _Translated:
+        """Translate a pod, without IO.
+
+        Raises:
+            TooLargeError: the translation exceeds its budget.
+        """
+        upper_pod, budget = upper.to_dict(), TranslationBudget()
+        if not_here := (
             self._eligibility.why_not(upper_pod)
             or self._eligibility.affinity_refusal(upper_pod, options.reach)
-            or self._eligibility.policy_refusal(lower_pod, rules)
-        )
+        ):
+            return _Translated(upper_pod, {}, not_here, budget)
+        body = lower_pod.lower_pod(upper_pod, options, budget)
+        if not_here := self._eligibility.policy_refusal(body, rules):
+            return _Translated(upper_pod, {}, not_here, budget)
+        body = lower_pod.overridden(body, upper_pod, options, budget)
+        body["spec"] = keep_off_control_plane(body["spec"], rules)
+        return _Translated(upper_pod, body, "", budget)
 
     async def create(self, upper: Object, record: PodRecord) -> Result | None:
         """Create the lower pod, or report on the upper pod why it cannot be created yet.
@@ -127,17 +175,42 @@ class PodCreator:
         Raises:
             ApiError: a temporary error; the caller retries with back-off.
         """
-        upper_pod = upper.to_dict()
-        options = self.context.options[upper_pod["spec"]["nodeName"]]
+        others: int | None = None
+        if record.too_large is not None:
+            # Read before the translation. The first refusal has no version, because reading it for each pod would cost
+            # time, so a pod that is too large is translated twice.
+            others = self._version_of_others(upper)
+            refused, with_others = record.too_large
+            if others == with_others and has_same_mirrored_fields(refused, upper):
+                record.too_large = upper, others  # otherwise the older object would stay in memory
+                return Result(requeue_after=_TOO_LARGE_CHECK)
+            record.too_large = None
+        try:
+            return await self._create(upper, record)
+        except (TooLargeError, RequestTooLarge) as error:
+            self.refusals.forget(upper.uid)
+            message = f"Lower cluster {self.context.name} cannot take the pod: {error}"
+            await self._refused(upper, record, TOO_LARGE, message)
+            record.too_large = upper, others
+            return Result(requeue_after=_TOO_LARGE_CHECK)
+
+    def _references(self, upper: Object) -> References:
+        return References(self.dependencies.data_keys, self.dependencies.size(upper.uid))
+
+    def _version_of_others(self, upper: Object) -> int:
+        """Return a hash of the other objects that a pod is translated with."""
+        return hash((self.service_links.version(upper.namespace), self.dependencies.version(upper.uid)))
+
+    async def _create(self, upper: Object, record: PodRecord) -> Result | None:
+        options = self.context.options[(upper.spec or {})["nodeName"]]
         namespace = options.namespace_map(upper.namespace)
-        body = lower_pod.lower_pod(upper_pod, options)
         rules = self.context.policy.of(upper.namespace)
-        if not_here := self._why_not(upper_pod, body, options):
+        translated = await run_apart(lambda: self._translated(upper, options, rules), size=upper.size)
+        upper_pod, body = translated.upper_pod, translated.body
+        if not_here := translated.not_here:
             self.refusals.forget(upper.uid)
             await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
             return None
-        body = lower_pod.overridden(body, upper_pod, options)
-        body["spec"] = keep_off_control_plane(body["spec"], rules)
         if await self._has_no_node(upper, body["spec"], record, node_name=options.owner.node_name):
             return None
         if waiting := self.refusals.pause(upper.uid, record):
@@ -151,12 +224,12 @@ class PodCreator:
                 if problems := await self._missing(upper, upper_pod, options):
                     return await self._wait_for(upper, upper_pod, record, problems)
                 await self.service_links.settled(upper.namespace)
-                self.service_links.add(body, upper_pod, partial(self.dependencies.keys_of, upper.uid))
+                await self.service_links.add(body, upper_pod, self._references(upper), translated.budget)
                 created = await self._send(body, record)
         except AlreadyExists:
             return await self._name_is_taken(upper, record)
         except ApiError as error:
-            if is_retryable(error) or isinstance(error, NotFound):
+            if is_retryable(error) or isinstance(error, NotFound | RequestTooLarge):
                 raise
             reason = synthetic_status.refusal_reason(error.reason, error.message)
             message = f"Lower cluster {self.context.name} refused the pod: {error.message}"

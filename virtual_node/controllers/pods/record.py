@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from controller_runtime.api import names
 from controller_runtime.objects import Object
 from virtual_node.controllers.pods.status_rate import PodTurn
 
@@ -65,6 +66,9 @@ class PodRecord:
     """The last changes of the running pod that the policy refused. Prevents repeated reports."""
     complaint: tuple[str, str] = ("", "")
     """Reason and message of the last problem written to the upper pod. Prevents repeated writes."""
+    too_large: tuple[Object, int | None] | None = None
+    """The upper pod, and a hash of the other objects that it was translated with (None: unknown), when the translation
+    exceeded its budget. None: it did not."""
     debugging: str = ""
     """The last event about waiting debug containers. Prevents repeated events."""
 
@@ -83,6 +87,19 @@ class PodRecord:
         self.last_lower = lower
         if self.written is not None and not _is_older(lower, self.written):
             self.written = None
+
+
+def has_same_mirrored_fields(old: Object, new: Object) -> bool:
+    """Report whether two states of one upper pod are equal in everything that is copied to the lower pod."""
+    return (
+        old.has_spec_equal(new)
+        and old.labels == new.labels
+        and (old.annotations == new.annotations or _carried(old) == _carried(new))
+    )
+
+
+def _carried(pod: Object) -> dict[str, str]:
+    return {key: value for key, value in pod.annotations.items() if key not in names.REPORTED_ON_PODS}
 
 
 def _is_older(pod: Object, other: Object) -> bool:

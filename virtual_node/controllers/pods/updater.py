@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.policy.decision import summary
+from controller_runtime.api.policy.decision import Violation, summary
+from controller_runtime.api.translation_budget import TooLargeError, TranslationBudget
 from controller_runtime.client.client import PatchType
-from controller_runtime.errors import ApiError, Conflict, Invalid, NotFound, is_retryable
+from controller_runtime.errors import ApiError, Conflict, Invalid, NotFound, RequestTooLarge, is_retryable
 from controller_runtime.objects import Object, from_dict
+from controller_runtime.util.large_objects import run_apart
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.pods.creator import PodCreator
-from virtual_node.controllers.pods.record import PodRecord
+from virtual_node.controllers.pods.record import PodRecord, has_same_mirrored_fields
 from virtual_node.translate.pods import policy, update
 from virtual_node.translate.pods.lower_pod import lower_pod as translate_pod
 from virtual_node.translate.pods.lower_pod import overridden
+from virtual_node.translate.pods.update import PodChanges
 
 _FIRST_GENERATION = 1
 """Generation of a pod whose spec never changed since its creation (KEP-5067; 0 on API servers without it)."""
@@ -30,6 +34,19 @@ _FIRST_GENERATION = 1
 _RESTORE_PAUSE = 30.0
 """Minimum seconds between two restores of one lower pod's metadata, because another client may change it
 again at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The changes of a lower pod."""
+
+    upper_pod: dict[str, Any]
+    changes: PodChanges
+    """The changes that the policy allows. Debug containers have no Service variables yet."""
+    refused: list[Violation]
+    """Why the other changes are not allowed."""
+    budget: TranslationBudget
+    """What is left for the Service variables."""
 
 
 @dataclass(eq=False, repr=False)
@@ -58,31 +75,17 @@ class PodUpdater:
                 record.followed = shown  # otherwise the older object would stay in memory
                 return
         lower = record.written or lower
-        upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
-        options = self.context.options[upper_pod["spec"]["nodeName"]]
-        requested = translate_pod(upper_pod, options)
-        desired = overridden(requested, upper_pod, options)
-        changes = update.pod_patch(lower_pod, desired, upper_pod, options)
-        asked = (
-            update.pod_patch(lower_pod, requested, upper_pod, replace(options, overrides=OverrideSet()))
-            if names.ANNOTATION_OVERRIDES in desired["metadata"]["annotations"]
-            else None
-        )
-        main = changes.metadata_and_spec or {}
-        resize = changes.resize
-        is_as_created = upper.metadata.generation == _FIRST_GENERATION
-        if not record.resized and update.is_already_requested(
-            lower_pod, desired, is_as_created=is_as_created
-        ):
-            main = update.without_spec(main)
-            resize = None
-        changes, refused = policy.allowed_changes(
-            lower_pod,
-            replace(changes, metadata_and_spec=main),
-            self.context.policy.of(upper.namespace),
-            asked,
-        )
-        self._tell_refused(upper, record, summary(refused))
+        try:
+            plan = await run_apart(
+                functools.partial(self._plan, upper, lower, record), size=upper.size + lower.size
+            )
+        except TooLargeError as error:
+            # Refused once, and again only after one of the two pods changes.
+            self._tell_refused(upper, record, str(error))
+            record.synced, record.followed, record.reached = upper, shown, 0
+            return
+        changes, refused = plan.changes, plan.refused
+        self._tell_refused(upper, record, _of_policy(refused))
         main = changes.metadata_and_spec or {}
         if is_same_request:
             await self._restore(lower, record, main)
@@ -90,19 +93,54 @@ class PodUpdater:
             return
         debugging = changes.ephemeral_containers
         waiting: dict[str, Problem] = {}
+        is_spec_refused = any(not one.field.startswith("metadata.") for one in refused)
         if debugging:
-            waiting = await self.creator.prepare_debugging(upper, upper_pod, debugging)
+            try:
+                waiting = await self.creator.prepare_debugging(upper, plan.upper_pod, debugging, plan.budget)
+            except TooLargeError as error:
+                # The other changes do not depend on the debug containers, which users cannot remove.
+                self._refused(upper, str(error))
+                debugging, is_spec_refused = None, True
             self._tell_waiting(upper, record, waiting)
-            if not debugging["spec"]["ephemeralContainers"]:
-                debugging = None
+        if debugging and not debugging["spec"]["ephemeralContainers"]:
+            debugging = None
         record.synced = None  # until all is applied; after a partial update a revert must be sent, too
-        patches = ((resize, "resize"), (debugging, "ephemeralcontainers"), (main, None))
+        patches = ((changes.resize, "resize"), (debugging, "ephemeralcontainers"), (main, None))
         reached = await self._send(upper, lower, record, patches)
         if reached is not None and not waiting:
             record.synced = upper
             record.followed = shown
-            is_spec_refused = any(not one.field.startswith("metadata.") for one in refused)
             record.reached = 0 if is_spec_refused else reached
+
+    def _plan(self, upper: Object, lower: Object, record: PodRecord) -> _Plan:
+        """Compare a lower pod with the translation of its upper pod, without IO.
+
+        Raises:
+            TooLargeError: the translation exceeds its budget.
+        """
+        upper_pod, lower_pod, budget = upper.to_dict(), lower.to_dict(), TranslationBudget()
+        options = self.context.options[upper_pod["spec"]["nodeName"]]
+        requested = translate_pod(upper_pod, options, budget)
+        desired = overridden(requested, upper_pod, options, budget)
+        changes = update.pod_patch(lower_pod, desired, upper_pod, options, budget)
+        asked = (
+            update.pod_patch(lower_pod, requested, upper_pod, replace(options, overrides=OverrideSet()))
+            if names.ANNOTATION_OVERRIDES in desired["metadata"]["annotations"]
+            else None
+        )
+        is_as_created = upper.metadata.generation == _FIRST_GENERATION
+        if not record.resized and update.is_already_requested(
+            lower_pod, desired, is_as_created=is_as_created
+        ):
+            main = update.without_spec(changes.metadata_and_spec or {})
+            changes = replace(changes, metadata_and_spec=main, resize=None)
+        changes, refused = policy.allowed_changes(
+            lower_pod,
+            replace(changes, metadata_and_spec=changes.metadata_and_spec or {}),
+            self.context.policy.of(upper.namespace),
+            asked,
+        )
+        return _Plan(upper_pod, changes, refused, budget)
 
     async def _restore(self, lower: Object, record: PodRecord, changes: Mapping[str, Any]) -> None:
         """Restore labels and annotations changed in the lower cluster, at most once per ``_RESTORE_PAUSE``."""
@@ -149,7 +187,7 @@ class PodUpdater:
                     record.resized = True
                 elif subresource is None:
                     record.resized = False
-            except Invalid as error:
+            except (Invalid, RequestTooLarge) as error:
                 # The lower cluster always refuses this change, so report it once and keep the pod running.
                 reached.append(0)
                 self._refused(upper, error.message)
@@ -194,9 +232,9 @@ class PodUpdater:
         record.debugging = message
 
     def _tell_refused(self, upper: Object, record: PodRecord, why: str) -> None:
-        """Write an event about changes that the policy refuses, once."""
+        """Write an event about changes that are refused without asking the lower cluster, once."""
         if why and record.refused != why:
-            self._refused(upper, f"its policy does not allow the change: {why}")
+            self._refused(upper, why)
         record.refused = why
 
     def _refused(self, upper: Object, why: str) -> None:
@@ -228,18 +266,9 @@ def _names_the_pod(error: NotFound) -> bool:
     return bool((error.status.get("details") or {}).get("name"))
 
 
-def has_same_mirrored_fields(old: Object, new: Object) -> bool:
-    """Report whether two states of one upper pod are equal in everything that is copied to the lower pod."""
-    return (
-        old.has_spec_equal(new)
-        and old.labels == new.labels
-        and (old.annotations == new.annotations or _carried(old) == _carried(new))
-    )
+def _of_policy(refused: Sequence[Violation]) -> str:
+    return f"its policy does not allow the change: {summary(refused)}" if refused else ""
 
 
 def _same_metadata(old: Object, new: Object) -> bool:
     return old is new or (old.labels == new.labels and old.annotations == new.annotations)
-
-
-def _carried(pod: Object) -> dict[str, str]:
-    return {key: value for key, value in pod.annotations.items() if key not in names.REPORTED_ON_PODS}

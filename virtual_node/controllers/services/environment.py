@@ -8,15 +8,27 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from controller_runtime.api import names
+from controller_runtime.api.translation_budget import TranslationBudget
 from controller_runtime.objects import Object
+from controller_runtime.util.large_objects import run_apart
 from virtual_node.config.types import KUBERNETES_SERVICE_UPPER
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.translate.pods import service_environment
 
-Defined = Mapping[ObjectKey, Collection[str]]
-_CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
+_BYTES_PER_STEP = 16
+"""Bytes of a Service's spec that are decoded in the time of one step of a budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """The ConfigMaps and Secrets that a pod references."""
+
+    keys_of: Callable[[ObjectKey], Collection[str]]
+    """Returns the data keys of one of them."""
+    size: int
+    """Bytes of all of them as JSON."""
 
 
 @dataclass(eq=False, repr=False)
@@ -28,30 +40,35 @@ class ServiceLinks:
     settled: Callable[[str], Awaitable[None]]
     """Waits a limited time until the Services of an upper namespace have lower copies."""
 
-    def add(
+    async def add(
         self,
         body: dict[str, Any],
         upper_pod: Mapping[str, Any],
-        env_from: Callable[[], Defined],
+        references: References,
+        budget: TranslationBudget,
     ) -> None:
         """Add the Service variables to a lower pod.
 
         Args:
             body: the lower pod that is about to be created.
             upper_pod: its upper pod.
-            env_from: returns the keys of the ConfigMaps and Secrets that the pod references; called only when
-                needed.
+            references: of the pod.
+            budget: of the pod.
+
+        Raises:
+            TooLargeError: the variables exceed the budget.
         """
         if _wants_links(upper_pod):
             # Otherwise the pod would get variables of the lower cluster's own Services in that namespace.
             body["spec"]["enableServiceLinks"] = False
-        self.add_to_containers(body["spec"], upper_pod, env_from)
+        await self.add_to_containers(body["spec"], upper_pod, references, budget)
 
-    def add_to_containers(
+    async def add_to_containers(
         self,
         spec: dict[str, Any],
         upper_pod: Mapping[str, Any],
-        env_from: Callable[[], Defined],
+        references: References,
+        budget: TranslationBudget,
     ) -> None:
         """Add the variables to containers of a lower pod, in place.
 
@@ -59,33 +76,51 @@ class ServiceLinks:
             spec: lists of containers by kind: the pod's spec, or the debug containers to add to a running
                 pod.
             upper_pod: as in ``add``.
-            env_from: as in ``add``.
+            references: as in ``add``.
+            budget: as in ``add``.
+
+        Raises:
+            TooLargeError: the variables exceed the budget; the spec is unchanged.
         """
         metadata = upper_pod["metadata"]
         namespace = metadata["namespace"]
-        services = [
-            {"metadata": {"namespace": service.namespace, "name": service.name}, "spec": service.spec or {}}
-            for service in self.caches.upper_services.store.by_index(INDEX_NAMESPACE, namespace)
-        ]
-        variables = service_environment.service_variables(
-            services,
-            namespace=namespace,
-            links=_wants_links(upper_pod),
-            address=self._address,
-            master=self._master(metadata.get("annotations") or {}),
-        )
-        if not variables:
+        links, master = _wants_links(upper_pod), self._master(metadata.get("annotations") or {})
+        services = self._services(namespace) if links else []
+        if not services and master is None:
             return
-        for kind in _CONTAINER_KINDS:
-            if kind in spec:
-                spec[kind] = [
-                    service_environment.with_variables(
-                        container,
-                        variables,
-                        _names(container, namespace, env_from()) if container.get("envFrom") else (),
-                    )
-                    for container in spec[kind]
-                ]
+
+        def add() -> None:
+            variables = service_environment.service_variables(
+                (
+                    {"metadata": {"namespace": one.namespace, "name": one.name}, "spec": one.spec}
+                    for one in services
+                ),
+                namespace=namespace,
+                links=links,
+                address=self._address,
+                master=master,
+                budget=budget,
+            )
+            service_environment.add_variables(
+                spec,
+                variables,
+                lambda kind, name: references.keys_of(ObjectKey(kind, namespace, name)),
+                budget,
+            )
+
+        size = sum(service.spec_size for service in services)
+        budget.work(size // _BYTES_PER_STEP, "All Services of the namespace", service_environment.ADVICE)
+        containers = [one for kind in service_environment.CONTAINER_KINDS for one in spec.get(kind) or ()]
+        read = references.size if any("envFrom" in container for container in containers) else 0
+        await run_apart(add, size=size * len(containers) + read)
+
+    def version(self, namespace: str) -> int:
+        """Return a hash of the Services whose variables a pod of an upper namespace gets."""
+        return hash(tuple((service.uid, service.resource_version) for service in self._services(namespace)))
+
+    def _services(self, namespace: str) -> list[Object]:
+        services = self.caches.upper_services.store.by_index(INDEX_NAMESPACE, namespace)
+        return sorted(services, key=lambda service: service.name)
 
     def _address(self, service: Mapping[str, Any]) -> str:
         """Return the address of the Service's copy, otherwise the Service's own; empty: it has none."""
@@ -123,14 +158,3 @@ def _cluster_ip(spec: Mapping[str, Any]) -> str:
 
 def _wants_links(upper_pod: Mapping[str, Any]) -> bool:
     return upper_pod["spec"].get("enableServiceLinks", True) is not False
-
-
-def _names(container: Mapping[str, Any], namespace: str, env_from: Defined) -> set[str]:
-    """Return the names of the variables that a container's ``envFrom`` sources define."""
-    found: set[str] = set()
-    for source in container.get("envFrom") or ():
-        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
-            if reference := source.get(field):
-                keys = env_from.get(ObjectKey(kind, namespace, reference.get("name", "")), ())
-                found |= {f"{source.get('prefix') or ''}{key}" for key in keys}
-    return found

@@ -9,6 +9,7 @@ bound, normally before it starts. If no lower node fits, the upper scheduler mus
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,8 +20,10 @@ from controller_runtime.api import names
 from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
+from controller_runtime.api.translation_budget import TooLargeError, TranslationBudget, json_size
 from controller_runtime.errors import AlreadyExists
 from controller_runtime.objects import Object
+from controller_runtime.util.large_objects import run_apart
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
@@ -103,7 +106,7 @@ class VolumeBinder:
             node: the virtual node that the upper scheduler has selected.
         """
         consumer = await self._waiting.oldest(key)
-        return None if consumer is None else self._placeholder(consumer, node)[1]
+        return None if consumer is None else (await self._placeholder(consumer, node))[1]
 
     def _are_ours(self, consumer: dict[str, Any]) -> bool:
         """Report whether each claim of a pod has a lower claim made for it; a placeholder must use no other claim."""
@@ -117,7 +120,7 @@ class VolumeBinder:
 
     async def _create(self, consumer: dict[str, Any], node: str) -> str:
         """Create the placeholder; return why the policy or the node pool forbids the pod, empty: neither does."""
-        body, why = self._placeholder(consumer, node)
+        body, why = await self._placeholder(consumer, node)
         if why:
             return why
         with contextlib.suppress(AlreadyExists):
@@ -128,15 +131,28 @@ class VolumeBinder:
             )
         return ""
 
-    def _placeholder(self, consumer: dict[str, Any], node: str) -> tuple[dict[str, Any], str]:
+    async def _placeholder(self, consumer: dict[str, Any], node: str) -> tuple[dict[str, Any], str]:
         """Return the placeholder of a pod, and why the lower cluster refuses that pod; empty: it does not."""
-        options = self.context.options[node]
+        try:
+            return await run_apart(
+                functools.partial(self._translated, consumer, node), size=json_size(consumer)
+            )
+        except TooLargeError as error:
+            return {}, f"lower cluster {self.context.name} cannot take the pod: {error}"
+
+    def _translated(self, consumer: dict[str, Any], node: str) -> tuple[dict[str, Any], str]:
+        """Return the result of ``_placeholder``, without IO.
+
+        Raises:
+            TooLargeError: the translation exceeds its budget.
+        """
+        options, budget = self.context.options[node], TranslationBudget()
         as_bound = {**consumer, "spec": {**consumer["spec"], "nodeName": node}}
-        lower = lower_pod.lower_pod(as_bound, options)
+        lower = lower_pod.lower_pod(as_bound, options, budget)
         rules = self.context.policy.of(consumer["metadata"]["namespace"])
         if found := violations(lower, rules):
             return {}, f"lower cluster {self.context.name} does not take the pod: {summary(found)}"
-        lower = lower_pod.overridden(lower, as_bound, options)
+        lower = lower_pod.overridden(lower, as_bound, options, budget)
         lower["spec"] = keep_off_control_plane(lower["spec"], rules)
         body = translate.binder_pod(
             lower,

@@ -15,10 +15,13 @@ Source: kubelet ``pkg/fieldpath``, ``pkg/volume/downwardapi``.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.api.translation_budget import TranslationBudget, json_size
 
 ANNOTATION_UID = f"{names.DOMAIN}/downward-uid"
 ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"
@@ -27,6 +30,11 @@ _LITERAL = frozenset({"metadata.uid", "metadata.namespace", "spec.nodeName", "sp
 """Fields that cannot change and have another value in the lower pod."""
 _LONGEST = 100 * 1024
 """Maximum bytes of the upper annotations in a file. If they have more, the file has the lower pod's annotations."""
+_LITERAL_ADVICE = "shorten the value, or use it in fewer variables"
+_UNUSUAL = re.compile(r"[^ !#-\[\]-~]")
+"""Characters that ``quote`` may have to escape: all but printable ASCII without quote and backslash."""
+_SHOWN = 100
+"""Characters of a path in an error."""
 _SIMPLE_ESCAPES = {
     "\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v",
     "\\": r"\\", '"': r"\"",
@@ -34,7 +42,10 @@ _SIMPLE_ESCAPES = {
 
 
 def literal(
-    variable: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str] = ()
+    variable: Mapping[str, Any],
+    upper: Mapping[str, Any],
+    tripped: Collection[str] = (),
+    budget: TranslationBudget | None = None,
 ) -> Mapping[str, Any]:
     """Return an environment variable for the lower pod: the upper value if the reference would give another value.
 
@@ -42,35 +53,54 @@ def literal(
         variable: variable of a container of the upper pod.
         upper: the upper pod.
         tripped: keys of the labels that are not copied to the lower cluster.
+        budget: of the pod; None: a new one.
+
+    Raises:
+        TooLargeError: the values exceed the budget.
     """
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
     if path in _LITERAL:
         part, _, field = path.partition(".")
-        return {"name": variable["name"], "value": upper[part].get(field, "")}
+        return _with_value(variable, path, upper[part].get(field, ""), budget)
     if not path or (subscript := _subscript(path)) is None:
         return variable
     kind, key = subscript
     is_copied = key not in tripped and key not in names.UPPER_ONLY_ON_PODS
     if is_copied and not names.is_reserved(key):
         return variable
-    return {"name": variable["name"], "value": (upper["metadata"].get(kind) or {}).get(key, "")}
+    return _with_value(variable, path, (upper["metadata"].get(kind) or {}).get(key, ""), budget)
 
 
 def volumes(
-    spec_volumes: Sequence[Mapping[str, Any]], upper: Mapping[str, Any]
+    spec_volumes: Sequence[Mapping[str, Any]],
+    upper: Mapping[str, Any],
+    budget: TranslationBudget | None = None,
 ) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
     """Make downward API items read annotations instead; return the volumes and these annotations.
 
     Args:
         spec_volumes: the lower pod's volumes.
         upper: the upper pod.
+        budget: of the pod; None: a new one.
+
+    Raises:
+        TooLargeError: the annotations exceed the budget.
     """
     annotations: dict[str, str] = {}
+    budget = budget or TranslationBudget()
+
+    @functools.cache
+    def key_for(path: str) -> str | None:
+        """Return the annotation that an item reads, once it is added; None: the item stays as it is."""
+        if (entry := _annotation_for(path, upper, budget)) is None:
+            return None
+        annotations.update([entry])
+        return entry[0]
 
     def rewritten(holder: Mapping[str, Any]) -> Mapping[str, Any]:
         if "downwardAPI" not in holder:
             return holder
-        return {**holder, "downwardAPI": _source(holder["downwardAPI"], upper, annotations)}
+        return {**holder, "downwardAPI": _source(holder["downwardAPI"], key_for)}
 
     return [with_sources(rewritten(volume), rewritten) for volume in spec_volumes], annotations
 
@@ -91,40 +121,44 @@ def format_map(values: Mapping[str, str]) -> str:
 
 def quote(text: str) -> str:
     """Return a string as Go's ``%q`` prints it."""
-    parts = []
-    for character in text:
-        if character in _SIMPLE_ESCAPES:
-            parts.append(_SIMPLE_ESCAPES[character])
-        elif character.isprintable():
-            parts.append(character)
-        elif (code := ord(character)) < 0x80:
-            parts.append(f"\\x{code:02x}")
-        elif code < 0x10000:
-            parts.append(f"\\u{code:04x}")
-        else:
-            parts.append(f"\\U{code:08x}")
-    return '"' + "".join(parts) + '"'
+    return f'"{_UNUSUAL.sub(_escaped, text)}"'
 
 
-def _source(
-    source: Mapping[str, Any], upper: Mapping[str, Any], annotations: dict[str, str]
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    if character in _SIMPLE_ESCAPES:
+        return _SIMPLE_ESCAPES[character]
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _with_value(
+    variable: Mapping[str, Any], path: str, value: str, budget: TranslationBudget | None
 ) -> dict[str, Any]:
+    if budget is not None:
+        budget.add(json_size(value), f"Variables with fieldPath {path[:_SHOWN]}", _LITERAL_ADVICE)
+    return {"name": variable["name"], "value": value}
+
+
+def _source(source: Mapping[str, Any], key_for: Callable[[str], str | None]) -> dict[str, Any]:
     items = []
     for item in source.get("items") or ():
         path = (item.get("fieldRef") or {}).get("fieldPath")
-        entry = _annotation_for(path, upper) if path else None
-        if entry is None:
+        key = key_for(path) if path else None
+        if key is None:
             items.append(item)
             continue
-        key, value = entry
-        annotations[key] = value
         items.append(
             {**item, "fieldRef": {**item["fieldRef"], "fieldPath": f"metadata.annotations['{key}']"}}
         )
     return {**source, "items": items}
 
 
-def _annotation_for(path: str, upper: Mapping[str, Any]) -> tuple[str, str] | None:
+def _annotation_for(path: str, upper: Mapping[str, Any], budget: TranslationBudget) -> tuple[str, str] | None:
     metadata = upper["metadata"]
     match path:
         case "metadata.uid":
@@ -132,12 +166,19 @@ def _annotation_for(path: str, upper: Mapping[str, Any]) -> tuple[str, str] | No
         case "metadata.namespace":
             return names.ANNOTATION_UPPER_NAMESPACE, metadata["namespace"]
         case "metadata.labels":
-            return ANNOTATION_LABELS, format_map(metadata.get("labels") or {})
+            labels = metadata.get("labels") or {}
+            budget.add(json_size(labels), "Volume items with fieldPath metadata.labels", "use fewer labels")
+            return ANNOTATION_LABELS, format_map(labels)
         case "metadata.annotations":
-            annotations = metadata.get("annotations") or {}
-            text = format_map(
-                {key: value for key, value in annotations.items() if key not in names.REPORTED_ON_PODS}
-            )
+            annotations = {
+                key: value
+                for key, value in (metadata.get("annotations") or {}).items()
+                if key not in names.REPORTED_ON_PODS
+            }
+            # Quoting never shortens a text, so a longer one is not quoted in vain.
+            if sum(len(key) + len(value) for key, value in annotations.items()) > _LONGEST:
+                return None
+            text = format_map(annotations)
             return (ANNOTATION_ANNOTATIONS, text) if len(text.encode()) <= _LONGEST else None
         case _:
             return None

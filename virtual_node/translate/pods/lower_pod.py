@@ -15,6 +15,7 @@ from controller_runtime.api import names
 from controller_runtime.api.overrides import applying
 from controller_runtime.api.overrides.changes import changed_fields
 from controller_runtime.api.pod.lower_spec import lower_spec, required_node
+from controller_runtime.api.translation_budget import TranslationBudget
 from virtual_node.translate.base.metadata import carried, render_tripped, trip
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
@@ -26,11 +27,22 @@ _to_sorted_json = json.JSONEncoder(sort_keys=True).encode
 """``json.dumps`` would make an encoder for every pod."""
 
 
-def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
+def lower_pod(
+    upper: Mapping[str, Any], options: PodOptions, budget: TranslationBudget | None = None
+) -> dict[str, Any]:
     """Return the lower pod that an upper pod requests, without overrides. The policy is applied to this pod.
 
     ``controller_runtime.api.pod.lower_spec`` documents the scheduling fields. ``overridden`` returns the pod to create.
+
+    Args:
+        upper: the upper pod.
+        options: translation options.
+        budget: of the pod, for all functions that translate it; None: a new one for this function.
+
+    Raises:
+        TooLargeError: the translation exceeds the budget.
     """
+    budget = budget or TranslationBudget()
     metadata = upper["metadata"]
     labels, tripped = trip(metadata.get("labels"), options.ignore_labels)
     labels = carried(labels)
@@ -40,9 +52,9 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
         annotations[names.ANNOTATION_TRIPPED_LABELS] = render_tripped(tripped)
     annotations[names.ANNOTATION_UPPER_NAMESPACE] = metadata["namespace"]
     annotations[names.ANNOTATION_MADE_FOR] = made_for(options.owner.cluster_id, metadata)
-    spec = _lower_spec(upper, options, tripped)
+    spec = _lower_spec(upper, options, tripped, budget)
     if spec.get("volumes"):
-        spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper)
+        spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper, budget)
         annotations |= extra_annotations
     if node := required_node(metadata.get("annotations") or {}, options.policy.of(metadata["namespace"])):
         annotations[names.ANNOTATION_REQUIRED_NODE] = node
@@ -64,19 +76,34 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     }
 
 
-def overridden(requested: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
+def overridden(
+    requested: Mapping[str, Any],
+    upper: Mapping[str, Any],
+    options: PodOptions,
+    budget: TranslationBudget | None = None,
+) -> dict[str, Any]:
     """Return the lower pod to create: the result of ``lower_pod`` with the operator's overrides.
 
     The digest in annotation ``applied`` stays that of the requested spec. So a changed override alone does not
     change running pods.
+
+    Args:
+        requested: the result of ``lower_pod``.
+        upper: the upper pod.
+        options: translation options.
+        budget: as in ``lower_pod``.
+
+    Raises:
+        TooLargeError: the translation exceeds the budget.
     """
+    budget = budget or TranslationBudget()
     found = options.overrides.of(upper)
     if not found:
         return dict(requested)
     pod: Mapping[str, Any] = requested
     changes: dict[str, list[str]] = {}
     for one in found:
-        before, pod = pod, applying.applied(pod, [one])
+        before, pod = pod, applying.applied(pod, [one], budget)
         changes[one.name] = changed_fields(before, pod)
     metadata = pod["metadata"]
     note = json.loads(requested["metadata"]["annotations"][names.ANNOTATION_APPLIED])
@@ -90,8 +117,15 @@ def overridden(requested: Mapping[str, Any], upper: Mapping[str, Any], options: 
     return {**pod, "metadata": {**metadata, "annotations": {**metadata["annotations"], **ours}}}
 
 
-def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[Mapping[str, Any]]:
-    """Return an upper pod's ephemeral containers, translated for the lower pod."""
+def ephemeral_containers(
+    upper: Mapping[str, Any], options: PodOptions, budget: TranslationBudget | None = None
+) -> list[Mapping[str, Any]]:
+    """Return an upper pod's ephemeral containers, translated for the lower pod.
+
+    Raises:
+        TooLargeError: the translation exceeds the budget; None: a new one.
+    """
+    budget = budget or TranslationBudget()
     above = upper["spec"]
     if not above.get("ephemeralContainers"):
         return []
@@ -99,7 +133,7 @@ def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[
     spec = {
         "volumes": above.get("volumes") or [],
         "ephemeralContainers": [
-            _literal_fields(container, upper, tripped) for container in above["ephemeralContainers"]
+            _literal_fields(container, upper, tripped, budget) for container in above["ephemeralContainers"]
         ],
     }
     if options.service_accounts:
@@ -107,7 +141,7 @@ def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[
     else:
         service_account.with_lower_identity(spec)
     images = applying.for_images(options.overrides.of(upper))
-    return list(applying.applied({"spec": spec}, images)["spec"]["ephemeralContainers"])
+    return list(applying.applied({"spec": spec}, images, budget)["spec"]["ephemeralContainers"])
 
 
 def _digest(spec: Mapping[str, Any]) -> str:
@@ -122,17 +156,20 @@ def _digest(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(_to_sorted_json(wanted).encode()).hexdigest()[:16]
 
 
-def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collection[str]) -> dict[str, Any]:
+def _lower_spec(
+    upper: Mapping[str, Any], options: PodOptions, tripped: Collection[str], budget: TranslationBudget
+) -> dict[str, Any]:
     spec = lower_spec(
         upper,
         options.policy.of(upper["metadata"]["namespace"]),
         node_name=options.owner.node_name,
         node_labels=options.node_labels,
         reach=options.reach,
+        budget=budget,
     )
     for kind in _CONTAINER_KINDS:
         if kind in spec:
-            spec[kind] = [_literal_fields(container, upper, tripped) for container in spec[kind]]
+            spec[kind] = [_literal_fields(container, upper, tripped, budget) for container in spec[kind]]
     _with_claims(spec, upper)
     if options.service_accounts:
         service_account.with_upper_identity(spec, upper, options)
@@ -142,13 +179,16 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
 
 
 def _literal_fields(
-    container: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str]
+    container: Mapping[str, Any],
+    upper: Mapping[str, Any],
+    tripped: Collection[str],
+    budget: TranslationBudget,
 ) -> Mapping[str, Any]:
     """Replace environment references by the upper value where the lower pod's value would differ."""
     env = container.get("env")
     if not env or not any("valueFrom" in variable for variable in env):
         return container
-    return {**container, "env": [downward_api.literal(variable, upper, tripped) for variable in env]}
+    return {**container, "env": [downward_api.literal(variable, upper, tripped, budget) for variable in env]}
 
 
 def _with_claims(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:

@@ -9,10 +9,22 @@ Source: kubelet ``pkg/kubelet/envvars``, ``getServiceEnvVarMap``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from controller_runtime.api.translation_budget import TranslationBudget
+
 MASTER = ("default", "kubernetes")
+CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
+_SOURCES = (("configMapRef", "ConfigMap"), ("secretRef", "Secret"))
+_FRAME = len('{"name":"","value":""},')
+_SUFFIX = len("_PORT_80_TCP_ADDR")
+_PRODUCT = "Service variables of all ports of the namespace's Services, in each container"
+ADVICE = "set enableServiceLinks: false in the pod, or use fewer Service ports or containers"
+_FROM_PRODUCT = "Service variables compared with all keys of envFrom in each container"
+_FROM_ADVICE = "set enableServiceLinks: false in the pod, or use fewer envFrom sources or containers"
+Source = tuple[str, str, str]
+"""Kind, name and prefix of an ``envFrom`` source."""
 
 
 def service_variables(
@@ -22,61 +34,130 @@ def service_variables(
     links: bool,
     address: Callable[[Mapping[str, Any]], str],
     master: tuple[str, int] | None = None,
+    budget: TranslationBudget | None = None,
 ) -> dict[str, str]:
     """Return the service variables of a pod by name.
 
     Args:
-        services: Services in any order; Services of other namespaces are skipped.
+        services: Services in the order of their names; each is read only once. Services of other namespaces are
+            skipped.
         namespace: the pod's namespace.
         links: the pod's enableServiceLinks.
         address: returns the clusterIP at which the pod can reach a Service; empty: there is none.
         master: host and port of the API server for ``KUBERNETES_SERVICE_HOST`` and related variables. None:
             the lower kubelet sets them to the lower cluster's API server.
+        budget: of the pod. It is only read, because ``add_variables`` subtracts the variables of each container. None:
+            a new one.
+
+    Raises:
+        TooLargeError: the variables exceed the budget.
     """
+    budget = (budget or TranslationBudget()).copy()
     variables: dict[str, str] = {}
     if master is not None:
         host, port = master
         ports = [{"name": "https", "port": port, "protocol": "TCP"}]
-        variables |= _variables("kubernetes", host, ports)
+        variables |= _variables("kubernetes", host, ports, budget)
     if not links:
         return variables
-    found = sorted(
-        (service for service in services if service["metadata"]["namespace"] == namespace),
-        key=lambda service: str(service["metadata"]["name"]),
-    )
-    for service in found:
+    for service in services:
         metadata, spec = service["metadata"], service.get("spec") or {}
-        if (metadata["namespace"], metadata["name"]) == MASTER:
+        if metadata["namespace"] != namespace or (namespace, metadata["name"]) == MASTER:
             continue
         host = address(service)
         if host and host != "None" and spec.get("ports"):
-            variables |= _variables(metadata["name"], host, spec["ports"])
+            variables |= _variables(metadata["name"], host, spec["ports"], budget)
     return variables
 
 
-def with_variables(
-    container: Mapping[str, Any], variables: Mapping[str, str], env_from: Collection[str] = ()
-) -> Mapping[str, Any]:
-    """Return a container with service variables before its own variables.
+def add_variables(
+    spec: dict[str, Any],
+    variables: Mapping[str, str],
+    keys_of: Callable[[str, str], Collection[str]],
+    budget: TranslationBudget | None = None,
+) -> None:
+    """Add service variables before the containers' own variables, in place.
+
+    Containers share the entries of the variables.
 
     Args:
-        container: a container of the lower pod.
+        spec: lists of containers by kind: a lower pod's spec, or the debug containers to add to a running pod.
         variables: the result of ``service_variables``.
-        env_from: names of variables that the container's ``envFrom`` sources define; these are not
-            overridden.
+        keys_of: returns the data keys of a ConfigMap or Secret, by kind and name; called once for each object that
+            an ``envFrom`` references.
+        budget: of the pod; None: a new one.
+
+    Raises:
+        TooLargeError: the variables exceed the budget.
     """
-    own = {variable["name"] for variable in container.get("env") or ()}
-    added = [
-        {"name": name, "value": value.replace("$(", "$$(")}
-        for name, value in variables.items()
-        if name not in own and name not in env_from
-    ]
-    return {**container, "env": [*added, *(container.get("env") or ())]} if added else container
+    if not variables:
+        return
+    budget = budget or TranslationBudget()
+    entries = {name: {"name": name, "value": value.replace("$(", "$$(")} for name, value in variables.items()}
+    sizes = {name: _FRAME + len(name) + len(entry["value"]) for name, entry in entries.items()}
+    size = sum(sizes.values())
+    containers = [container for kind in CONTAINER_KINDS for container in spec.get(kind) or ()]
+    defined = _defined(containers, entries, keys_of, budget)
+
+    def extended(container: Mapping[str, Any]) -> Mapping[str, Any]:
+        own = container.get("env") or ()
+        hidden = {variable["name"] for variable in own if variable["name"] in entries}
+        for source in _env_from(container):
+            budget.work(len(defined[source]), _FROM_PRODUCT, _FROM_ADVICE)
+            hidden |= defined[source]
+        if hidden:
+            budget.work(len(entries), _PRODUCT, ADVICE)
+        budget.add(size - sum(sizes[name] for name in hidden), _PRODUCT, ADVICE)
+        added = (
+            [entry for name, entry in entries.items() if name not in hidden] if hidden else entries.values()
+        )
+        return {**container, "env": [*added, *own]} if added else container
+
+    for kind in CONTAINER_KINDS:
+        if kind in spec:
+            spec[kind] = list(map(extended, spec[kind]))
 
 
-def _variables(name: str, host: str, ports: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _defined(
+    containers: Iterable[Mapping[str, Any]],
+    names: Collection[str],
+    keys_of: Callable[[str, str], Collection[str]],
+    budget: TranslationBudget,
+) -> dict[Source, frozenset[str]]:
+    """Return by ``envFrom`` source the given names that it defines. The keys of one object are in memory at a time."""
+    prefixes: dict[tuple[str, str], dict[str, None]] = {}
+    for container in containers:
+        for kind, name, prefix in _env_from(container):
+            prefixes.setdefault((kind, name), {})[prefix] = None
+    defined: dict[Source, frozenset[str]] = {}
+    for (kind, name), found in prefixes.items():
+        budget.work(len(found) * len(names), _FROM_PRODUCT, _FROM_ADVICE)
+        keys = keys_of(kind, name)
+        budget.work(len(keys), _FROM_PRODUCT, _FROM_ADVICE)
+        for prefix in found:
+            start = len(prefix)
+            defined[kind, name, prefix] = frozenset(
+                variable for variable in names if variable.startswith(prefix) and variable[start:] in keys
+            )
+    return defined
+
+
+def _env_from(container: Mapping[str, Any]) -> Iterator[Source]:
+    for source in container.get("envFrom") or ():
+        for field, kind in _SOURCES:
+            if reference := source.get(field):
+                yield kind, reference.get("name", ""), source.get("prefix") or ""
+
+
+def _variables(
+    name: str, host: str, ports: Iterable[Mapping[str, Any]], budget: TranslationBudget
+) -> dict[str, str]:
     prefix = _variable_prefix(name)
     all_ports = list(ports)
+    # Four or five variables per port, two of them with the host. Their names contain more than the prefix.
+    budget.work(len(all_ports), _PRODUCT, ADVICE)
+    size = 4 * (len(prefix) + _FRAME + _SUFFIX) + 2 * len(host)
+    budget.add(len(all_ports) * size, _PRODUCT, ADVICE)
     first = all_ports[0]
     variables = {f"{prefix}_SERVICE_HOST": host, f"{prefix}_SERVICE_PORT": str(first["port"])}
     for port in all_ports:

@@ -43,6 +43,10 @@ _REASONS = frozenset(
     }
 )
 """``StatusReason`` of apimachinery ``pkg/apis/meta/v1/types.go``."""
+_LARGEST = 256 * 1024
+"""Maximum bytes of the statuses of waiting containers. Each repeats the message, and the pod must fit into etcd."""
+_FRAME = 200
+"""Bytes of such a status without the message, the image and the name."""
 
 
 def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
@@ -64,7 +68,7 @@ def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) 
 
 
 def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: str = "") -> dict[str, Any]:
-    """Return the status of a pod that has no lower pod yet: Pending, with waiting containers.
+    """Return the status of a pod that has no lower pod yet: Pending, with waiting containers unless there are too many.
 
     Args:
         upper: the upper pod.
@@ -75,6 +79,11 @@ def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: 
     message = cut(message, _MESSAGE)
     status = {**(upper.get("status") or {}), "phase": "Pending"}
     waiting = {"reason": reason, **({"message": message} if message else {})}
+    containers = upper["spec"].get("containers") or ()
+    if pod_reason:
+        status |= {"reason": pod_reason, "message": message}
+    if len(containers) * (len(message) + _FRAME) > _LARGEST:
+        return status
     status["containerStatuses"] = [
         {
             "name": container["name"],
@@ -85,10 +94,8 @@ def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: 
             "started": False,
             "state": {"waiting": waiting},
         }
-        for container in upper["spec"].get("containers") or ()
+        for container in containers
     ]
-    if pod_reason:
-        status |= {"reason": pod_reason, "message": message}
     return status
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import names, quantity
+from controller_runtime.api.translation_budget import TranslationBudget
 from virtual_node.translate.base.metadata import applied, metadata_patch
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods.lower_pod import ephemeral_containers
@@ -35,7 +36,11 @@ class PodChanges:
 
 
 def pod_patch(
-    lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions
+    lower: Mapping[str, Any],
+    desired: Mapping[str, Any],
+    upper: Mapping[str, Any],
+    options: PodOptions,
+    budget: TranslationBudget | None = None,
 ) -> PodChanges:
     """Return the patches that turn a lower pod into the pod that ``overridden`` would create now.
 
@@ -44,6 +49,10 @@ def pod_patch(
         desired: the result of ``overridden``.
         upper: the upper pod.
         options: translation options.
+        budget: as in ``lower_pod``.
+
+    Raises:
+        TooLargeError: the translation of the debug containers exceeds the budget.
     """
     patch: dict[str, Any] = {}
     if metadata := metadata_patch(lower["metadata"], desired["metadata"], _OPTIONAL):
@@ -52,7 +61,7 @@ def pod_patch(
     if spec := _spec_patch(lower["spec"], desired["spec"], containers):
         patch["spec"] = spec
     resize = _resize_patch(lower["spec"], desired["spec"], containers)
-    ephemeral = _ephemeral_patch(lower["spec"], ephemeral_containers(upper, options))
+    ephemeral = _ephemeral_patch(lower["spec"], ephemeral_containers(upper, options, budget))
     return PodChanges(patch or None, resize, ephemeral)
 
 

@@ -94,6 +94,20 @@ def test_clusters_with_different_overrides_do_not_share_a_demand():
     assert len(keys) == len(OVERRIDES)
 
 
+def test_a_pod_that_overrides_make_too_large_is_refused():
+    """As by the virtual node, so that the scheduler chooses another one."""
+    variable = {"name": "A", "value": "x" * 1000}
+    change = {"patch": {"spec": {"containers": [{"name": "*", "env": [variable]}]}}}
+    config = SchedulerClusterConfig(
+        name="a", kubeconfig="", overrides=[convert({"name": "o", **change}, Override)]
+    )
+    gate = AdmissionGate(config, Admission(), allowed=Allowed(), enforces=True)
+    pod = _pod(None)
+    pod["spec"]["containers"] = [{"name": f"c{number}", "image": "i"} for number in range(4000)]
+    refusal = gate.judge(pod, VirtualNode("vn-a", "a", {}, {})).refusal
+    assert refusal.startswith("lower cluster a cannot take the pod: Override o in each container: ")
+
+
 def test_an_error_names_the_cluster():
     """As in the virtual node."""
     cluster = {"name": "a", "kubeconfig": "k", "overrides": [{"name": "A"}]}

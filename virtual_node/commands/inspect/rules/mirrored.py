@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from controller_runtime.api import names
+from controller_runtime.api.translation_budget import TooLargeError
 from virtual_node.commands.inspect.facts import ClusterFacts, Findings, InspectFacts, InspectFinding
 from virtual_node.health.objects import labels_of
 from virtual_node.translate.base.options import PodOptions
@@ -91,6 +92,8 @@ def applied(rules: Sequence[type[PodRule]], facts: InspectFacts) -> Mapping[obje
             for one, outcome in running:
                 try:
                     outcome.found += one.of_pod(pod)
+                except TooLargeError:
+                    continue  # the virtual node refuses the pod or its update, with an event
                 except Exception as error:  # noqa: BLE001 - objects may have any content
                     outcome.failed.setdefault(pod.lower.name, error)
     except Exception as error:  # noqa: BLE001 - objects may have any content

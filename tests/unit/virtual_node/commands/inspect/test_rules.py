@@ -305,6 +305,20 @@ def test_a_changed_override_is_no_drift(is_applied):
     assert [one.severity for one in registry.inspect(facts) if one.subject.check == "drift"] == ["error"]
 
 
+def test_a_pod_that_is_too_large_does_not_hide_other_findings():
+    """The virtual node refuses its update with an event."""
+    facts: Any = healthy()
+    source = {"fieldRef": {"fieldPath": "metadata.annotations['virtual-node.io/mine']"}}
+    env = [{"name": f"V{number}", "valueFrom": source} for number in range(40)]
+    large = copy.deepcopy(upper(facts))
+    large["metadata"].setdefault("annotations", {})["virtual-node.io/mine"] = "x" * 100_000
+    large["spec"]["containers"][0]["env"] = env
+    upper(facts)["spec"]["containers"][0]["image"] = "web:2"
+    facts.upper.objects["Pod"].insert(0, large)
+    found = registry.inspect(facts)
+    assert [one.severity for one in found if one.subject.check == "drift"] == ["error"]
+
+
 @pytest.mark.parametrize(
     ("name", "expected"), [("vn", []), ("vn-old", [("warning", "leaked", "Service", "shop/dns")])]
 )

@@ -239,6 +239,28 @@ async def test_no_volume_is_bound_for_a_pod_that_the_policy_refuses(spec):
         assert "clusters[lower1].policy" in message
 
 
+async def test_no_volume_is_bound_for_a_pod_that_is_too_large():
+    """Its translation would take the memory of the process."""
+    upper, lower = clusters()
+    upper.put(
+        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
+    )
+    mine = f"{names.DOMAIN}/mine"
+    source = {"fieldRef": {"fieldPath": f"metadata.annotations['{mine}']"}}
+    env = [{"name": f"V{number}", "valueFrom": source} for number in range(40)]
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    large = pod("web", uid="u-1", volumes=volumes, containers=[{"name": "c", "image": "i", "env": env}])
+    large["metadata"]["annotations"] = {mine: "x" * 100_000}
+    upper.put("pods", large)
+    scene = VolumeScene(upper, lower)
+    async with following(scene):
+        await asyncio.sleep(30)
+        assert lower.asked("create", "pods") == []
+        ((reason, message), *_) = scene.scene.events
+        assert reason == "ProvisioningFailed"
+        assert "shorten the value" in message
+
+
 async def test_a_placeholder_is_kept_off_control_plane_nodes_like_its_pod():
     """Otherwise the volume would be unreachable for the pod."""
     upper, lower = clusters()

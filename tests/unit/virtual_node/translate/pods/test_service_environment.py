@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from virtual_node.translate.pods.service_environment import service_variables, with_variables
+from virtual_node.translate.pods.service_environment import add_variables, service_variables
 
 
 def _service(
@@ -70,11 +70,37 @@ def test_the_apiserver_is_named_only_if_configured():
 
 def test_user_variables_win():
     """Env and envFrom come after service variables in a kubelet's order."""
-    container = {"name": "c", "env": [{"name": "A", "value": "user"}]}
-    result = with_variables(container, {"A": "1", "B": "2", "C": "3"}, env_from={"C"})
-    assert result["env"] == [{"name": "B", "value": "2"}, {"name": "A", "value": "user"}]
+    container = {
+        "name": "c",
+        "env": [{"name": "A", "value": "user"}],
+        "envFrom": [{"prefix": "MY_", "configMapRef": {"name": "more"}}, {"secretRef": {"name": "secret"}}],
+    }
+    spec: dict[str, Any] = {"containers": [container], "initContainers": [{"name": "i"}]}
+    keys = {("ConfigMap", "more"): {"C", "D"}, ("Secret", "secret"): {"E"}}
+    add_variables(
+        spec, {"A": "1", "B": "2", "C": "3", "MY_C": "4", "E": "5"}, lambda kind, name: keys[kind, name]
+    )
+    own = [{"name": "B", "value": "2"}, {"name": "C", "value": "3"}, {"name": "A", "value": "user"}]
+    assert spec["containers"] == [{**container, "env": own}]
+    assert [variable["name"] for variable in spec["initContainers"][0]["env"]] == ["A", "B", "C", "MY_C", "E"]
+
+
+def test_references_in_values_are_not_expanded():
+    spec: dict[str, Any] = {"containers": [{"name": "c"}]}
+    add_variables(spec, {"A": "$(B)"}, lambda _kind, _name: ())
+    assert spec["containers"][0]["env"] == [{"name": "A", "value": "$$(B)"}]
+
+
+def test_containers_share_the_entries():
+    """The memory of the variables does not grow with the containers."""
+    spec: dict[str, Any] = {"containers": [{"name": "a"}, {"name": "b"}]}
+    add_variables(spec, {"A": "1"}, lambda _kind, _name: ())
+    first, second = spec["containers"]
+    assert first["env"][0] is second["env"][0]
 
 
 def test_an_unchanged_container_is_not_copied():
     container = {"name": "c"}
-    assert with_variables(container, {}) is container
+    spec = {"containers": [container]}
+    add_variables(spec, {}, lambda _kind, _name: ())
+    assert spec["containers"][0] is container
