@@ -1,0 +1,91 @@
+"""Services with their EndpointSlices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime.api.translation_budget import TranslationBudget
+from tests.unit.scaling.measure import Kind, Stage
+from virtual_node.translate.services import endpoints, services
+
+_DIMENSIONS = {
+    "ports": 100,
+    "endpoints": 100,
+    "addresses": 100,
+    "slices": 20,
+    "slice_ports": 100,
+    "labels": 50,
+    "annotations": 100,
+    "annotation_bytes": 8000,
+    "pod_name_bytes": 60,
+}
+_POD = endpoints.LowerPod("shop", "web-1", "l-1", "node-1")
+
+
+def _make(size: Mapping[str, int]) -> dict[str, Any]:
+    metadata = {
+        "name": "web",
+        "namespace": "shop",
+        "uid": "s-1",
+        "labels": {f"label{number}": "x" for number in range(size["labels"])},
+        "annotations": {f"a{number}": "x" for number in range(size["annotations"])}
+        | {"large": "x" * size["annotation_bytes"]},
+    }
+    ports = [{"name": f"p{number}", "port": number, "targetPort": number} for number in range(size["ports"])]
+    target = {"kind": "Pod", "namespace": "shop", "name": "w" * size["pod_name_bytes"]}
+
+    def piece(number: int) -> dict[str, Any]:
+        many = number == 0
+        return {
+            "metadata": {**metadata, "name": f"web-{number}", "uid": f"e-{number}"}
+            if many
+            else {"name": f"web-{number}", "namespace": "shop", "uid": f"e-{number}"},
+            "addressType": "IPv4",
+            "endpoints": [
+                {
+                    "addresses": [
+                        f"10.0.0.{address}"
+                        for address in range(size["addresses"] if many and not endpoint else 1)
+                    ],
+                    "targetRef": target if not endpoint else {**target, "name": "w"},
+                }
+                for endpoint in range(size["endpoints"] if many else 1)
+            ],
+            "ports": [
+                {"name": f"p{port}", "port": port} for port in range(size["slice_ports"] if many else 1)
+            ],
+        }
+
+    return {
+        "service": {"metadata": metadata, "spec": {"clusterIP": "10.0.0.1", "ports": ports}},
+        "slices": list(map(piece, range(size["slices"]))),
+    }
+
+
+def _stages(source: Mapping[str, Any]) -> Iterable[Stage]:
+    place: dict[str, Any] = {"namespace": "shop", "cluster_id": "upper-1"}
+
+    def service(_budget: TranslationBudget) -> Any:
+        body = services.lower_service(source["service"], **place)
+        older = {**body, "metadata": {**body["metadata"], "labels": {}}, "spec": {"ports": []}}
+        return body, services.service_patch(older, body)
+
+    def slices(_budget: TranslationBudget) -> Any:
+        made = [
+            endpoints.lower_slice(piece, service="web", find_pod=lambda *_: _POD, **place)
+            for piece in source["slices"]
+        ]
+        changes = [endpoints.slice_patch({**one, "endpoints": []}, one) for one in made]
+        return made, changes, [len(endpoints.known_pods(one)) for one in made]
+
+    def legacy(_budget: TranslationBudget) -> Any:
+        body = endpoints.lower_endpoints(
+            source["service"], source["slices"], find_pod=lambda *_: _POD, **place
+        )
+        return body, endpoints.endpoints_patch({**body, "subsets": []}, body)
+
+    return service, slices, legacy
+
+
+SERVICES = Kind("Service", _DIMENSIONS, _make, _stages)
