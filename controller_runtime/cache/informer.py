@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 import structlog
@@ -18,7 +18,7 @@ from controller_runtime.cache.reflector import Reflector
 from controller_runtime.client.client import Client
 from controller_runtime.client.list_pages import ObjectSelection
 from controller_runtime.errors import ApiError
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer, Store
 from controller_runtime.util.yielding import Slicer
@@ -28,6 +28,8 @@ OnAdd = Callable[[Object, bool], None]
 OnUpdate = Callable[[Object, Object], None]
 OnDelete = Callable[[Object], None]
 
+_LEFT_OUT = from_dict({"metadata": {}})
+"""In place of a listed object that an informer's ``keep`` refuses, so that it takes no memory."""
 _OBJECTS = Gauge("virtual_node_cached_objects", "Objects in informer caches.", ["cluster", "resource"])
 _HANDLER_ERRORS = Counter(
     "virtual_node_handler_errors_total", "Exceptions raised by event handlers.", ["cluster", "resource"]
@@ -74,6 +76,8 @@ class Informer:
         *,
         indexers: Mapping[str, Indexer] | None = None,
         transform: Callable[[Object], Object] | None = None,
+        keep: Callable[[Object], bool] | None = None,
+        after: Sequence[Informer] = (),
         name: str = "",
         is_minor: bool = False,
         **selection: Unpack[ObjectSelection],
@@ -85,6 +89,9 @@ class Informer:
             resource: the resource to follow.
             indexers: by index name, a function that returns an object's index values.
             transform: called on every object before it is stored; removes fields that are not needed.
+            keep: called on every object as the server sent it. An object for which it returns False is treated as
+                if it were not in the collection.
+            after: informers that ``keep`` reads. The first list is read when these have synced.
             name: in logs and metrics; empty: the resource.
             is_minor: while the server is unreachable, other informers reconnect first; for informers of
                 single objects. Applies after the first list.
@@ -94,6 +101,10 @@ class Informer:
         self.store = Store({key: _guarded(indexer) for key, indexer in (indexers or {}).items()})
         self.name = name or resource.qualified
         self._client = client
+        self._keep = None if keep is None else _guarded(keep)
+        self._after = after
+        self._left_out: set[str] = set()
+        """Namespaces of objects that ``keep`` refused since the last list began."""
         self._transform = _unchanged if transform is None else _guarded(transform)
         self._reflector = Reflector(
             client,
@@ -200,6 +211,8 @@ class Informer:
         Raises:
             CacheFull: the objects exceed the memory that the caches of the server may use.
         """
+        for informer in self._after:
+            await informer.wait_synced()
         gauge = _OBJECTS.labels(self._client.cluster, self.name)
         # A weak reference, because the metric lives as long as the process and must not keep the cache of a
         # cluster that is no longer followed.
@@ -217,6 +230,12 @@ class Informer:
         for key in cached:
             self._remove(key, None)
             await slicer.tick()
+
+    def reconsider(self, namespace: str) -> None:
+        """List the collection again if ``keep`` has refused objects of that namespace, because it may accept them now."""
+        if namespace in self._left_out:
+            self._left_out.clear()
+            self._reflector.list_again()
 
     def detach(self, registration: Registration) -> None:
         """Stop deliveries to a registration."""
@@ -239,6 +258,8 @@ class Informer:
         slicer = Slicer()
         gone = dict.fromkeys(self.store.keys())
         for item in items:
+            if item is _LEFT_OUT:
+                continue
             gone.pop(item.key, None)
             self._store(item, initial=initial)
             await slicer.tick()
@@ -254,6 +275,8 @@ class Informer:
         """
 
         def listed(new: Object) -> Object:
+            if not self._keeps(new):
+                return _LEFT_OUT
             cached = self.store.get(new.key)
             if (
                 cached is not None
@@ -271,8 +294,17 @@ class Informer:
         """Store one change; its kind is ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
             self._remove(changed.key, changed)
+        elif not self._keeps(changed):
+            # Handlers get the state that was kept, because the new one may no longer name what it belongs to.
+            self._remove(changed.key, None)
         else:
             self._store(changed, initial=False)
+
+    def _keeps(self, changed: Object) -> bool:
+        if self._keep is None or self._keep(changed):
+            return True
+        self._left_out.add(changed.namespace)
+        return False
 
     def _store(self, new: Object, *, initial: bool) -> None:
         key = new.key

@@ -113,6 +113,9 @@ class Reflector:
         self._is_minor = is_minor
         self._contact: float | None = None
         self._sends_bookmarks = False
+        self._must_list = False
+        self._silence: asyncio.Timeout | None = None
+        """Ends the running watch; None: no watch runs."""
         self._log = structlog.get_logger(informer=name, cluster=client.cluster)
 
     @property
@@ -121,6 +124,12 @@ class Reflector:
         if self._contact is None:
             return float("inf")
         return asyncio.get_running_loop().time() - self._contact
+
+    def list_again(self) -> None:
+        """End the watch and list the collection, because the sink needs objects that it has ignored so far."""
+        self._must_list = True
+        if self._silence is not None and not self._silence.expired():
+            self._silence.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
         """Follow the server until cancelled; retry failures with back-off."""
@@ -137,6 +146,8 @@ class Reflector:
             is_answered = False
             patience.begins(loop.time())
             try:
+                if self._must_list:
+                    self._must_list, self.resource_version = False, ""
                 if not self.resource_version:
                     await self._list()
                 begun = loop.time()
@@ -199,6 +210,9 @@ class Reflector:
         is_empty = True
         try:
             async with contextlib.aclosing(batches), asyncio.timeout(patience) as silence:
+                self._silence = silence
+                if self._must_list:
+                    return
                 async for batch in batches:
                     if is_empty:  # the first batch is empty: the server has accepted the watch
                         self._client.outage.answered()
@@ -209,10 +223,16 @@ class Reflector:
                         for event in batch:
                             self._take(event)
                             await slicer.tick()
+                    if self._must_list:
+                        return
                     if self._sends_bookmarks:
                         silence.reschedule(loop.time() + _BOOKMARK_SILENCE)
         except TimeoutError:
+            if self._must_list:
+                return
             raise _Silent(f"the watch has been silent for {_BOOKMARK_SILENCE:g} s") from None
+        finally:
+            self._silence = None
         if is_empty and loop.time() - begun < _SHORT:
             raise ConnectionFailed("the watch ended as soon as it started")
 

@@ -18,6 +18,7 @@ from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.moving import silence
 from controller_runtime.api.moving.silence import Silence
+from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.tls.key_pairs import self_signed
@@ -31,6 +32,7 @@ from virtual_node.health.inspections import Inspection
 from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.pods import sign, waiting_sign
 from virtual_node.translate.nodes.capacity import Capacity
+from virtual_node.translate.objects.places import Places
 from virtual_node.web.overview import Overview
 
 Body = dict[str, Any]
@@ -197,7 +199,7 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
         informer._reflector._contact = now - _SILENT  # noqa: SLF001 - as if the informer had synced
     return SimpleNamespace(
         config=LowerClusterConfig(name=name, kubeconfig=kubeconfig, node_name=node),
-        caches=PodCaches(upper={node: upper}, lower=lower),
+        caches=PodCaches(upper={node: upper}, lower=lower, places=Places("upper", NamespaceMap())),
         lower_nodes=lower_nodes,
         nodes={node: SimpleNamespace(ready=True, capacity=capacity)},
         health=SimpleNamespace(reachable=True, error="", version="v1.34.4", served_certificate=_served()),

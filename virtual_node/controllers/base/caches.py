@@ -17,6 +17,7 @@ from controller_runtime.objects import Object, ObjectMeta
 from virtual_node.controllers.base.context import (
     INDEX_CLAIM,
     INDEX_LOWER_KEY,
+    INDEX_PLACE,
     INDEX_UID,
     INDEX_UPPER_UID,
     ClusterContext,
@@ -38,29 +39,30 @@ class ClusterCaches:
         """Create the informers of one lower cluster, without any IO."""
         lower = context.lower
         ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
+        self.lower_namespaces = Informer(lower, resources.NAMESPACES, label_selector=ours)
+        """Lower namespaces with our ownership label."""
+        self.lower_namespaces.on_change(context.places.note)
         budget: NamespaceBudget[str] = NamespaceBudget(
             context.settings.limits.cache_bytes_per_namespace, free=_NORMAL_POD, shrink=pod_stub
         )
-        self.pods = PodCaches(
-            upper={name: _upper_pods(context, name, budget) for name in context.nodes},
-            lower=_lower_pods(context),
-            budget=budget,
-        )
-        self.config_maps = Informer(lower, resources.CONFIG_MAPS, label_selector=ours)
-        """Lower ConfigMaps with our ownership label; ``secrets``, ``lower_namespaces`` and ``lower_services`` are
-        selected in the same way."""
-        self.secrets = Informer(lower, resources.SECRETS, label_selector=ours)
+        upper_pods = {name: _upper_pods(context, name, budget) for name in context.nodes}
+        context.proving = [self.lower_namespaces, *upper_pods.values()]
+        self.pods = _pod_caches(context, upper_pods, budget)
+        context.proving = [*context.proving, self.pods.lower]
+        context.places.is_used = self.pods.are_in
+        self.config_maps = context.lower_informer(resources.CONFIG_MAPS)
+        """Our lower ConfigMaps; ``secrets`` and ``lower_services`` are selected in the same way."""
+        self.secrets = context.lower_informer(resources.SECRETS)
         self.upper_namespaces = context.upper_informer(resources.NAMESPACES)
         self.upper_namespaces.on_change(
             lambda namespace: context.upper_namespaces.upsert(namespace.name, namespace.labels),
             lambda namespace: context.upper_namespaces.remove(namespace.name),
         )
-        self.lower_namespaces = Informer(lower, resources.NAMESPACES, label_selector=ours)
         self.upper_services = context.upper_informer(
             resources.SERVICES, indexers={INDEX_NAMESPACE: _namespace}
         )
-        self.lower_services = Informer(
-            lower, resources.SERVICES, label_selector=ours, indexers={INDEX_SERVICE: upper_service}
+        self.lower_services = context.lower_informer(
+            resources.SERVICES, indexers={INDEX_SERVICE: upper_service}
         )
         self.lower_nodes = Informer(lower, resources.NODES, transform=_without_images)
         self.foreign_pods = Informer(
@@ -72,7 +74,7 @@ class ClusterCaches:
         )
         """Lower pods that are not ours, reduced to what capacity needs."""
         self.claims = {
-            resource.kind: Informer(lower, resource, label_selector=ours)
+            resource.kind: context.lower_informer(resource)
             for resource in (resources.RESOURCE_CLAIMS, resources.RESOURCE_CLAIM_TEMPLATES)
             if context.config.resource_claims.enabled
         }
@@ -171,17 +173,27 @@ def _upper_pods(context: ClusterContext, node_name: str, budget: NamespaceBudget
     return informer
 
 
-def _lower_pods(context: ClusterContext) -> Informer:
+def _pod_caches(
+    context: ClusterContext, upper: dict[str, Informer], budget: NamespaceBudget[str]
+) -> PodCaches:
     selector = (
         f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} in ({','.join(context.nodes)})"
     )
-    return Informer(
-        context.lower,
+
+    def place(pod: Object) -> Iterable[str]:
+        upper_namespace = ownership.upper_namespace(pod)
+        is_mapped = context.lower_namespace(upper_namespace) == pod.namespace
+        return (pod.namespace, f"{pod.namespace}/{upper_namespace}") if is_mapped else (pod.namespace,)
+
+    lower = context.lower_informer(
         resources.PODS,
-        label_selector=selector,
-        indexers={INDEX_UPPER_UID: _upper_uid},
+        selector=selector,
+        keep=lambda pod: caches.is_ours(pod),  # noqa: PLW0108 - ``caches`` comes after
+        indexers={INDEX_UPPER_UID: _upper_uid, INDEX_PLACE: place},
         name="mirrored-pods",
     )
+    caches = PodCaches(upper=upper, lower=lower, places=context.places, budget=budget)
+    return caches
 
 
 def _upper_uid(pod: Object) -> Iterable[str]:

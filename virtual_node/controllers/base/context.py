@@ -28,8 +28,10 @@ from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.config.types import Config, LowerClusterConfig, NodeConfig
 from virtual_node.controllers.base.problems import Problem, namespace_too_large
+from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.objects.places import Places
 
 K = TypeVar("K", bound=Hashable)
 TOO_LARGE_RETRY = 60.0
@@ -43,6 +45,8 @@ INDEX_UPPER_UID = "upper-uid"
 INDEX_CLAIM = "claim"
 INDEX_LOWER_KEY = "lower-key"
 """Index of upper objects by the namespace and name that their lower object has."""
+INDEX_PLACE = "place"
+"""Index of lower pods by their namespace, and by namespace and upper namespace (``lower/upper``)."""
 
 
 @dataclass(slots=True)
@@ -73,6 +77,10 @@ class ClusterContext:
     """Labels of the upper namespaces, for translations; ``ClusterCaches`` keeps them current."""
     options: dict[str, PodOptions] = field(init=False)
     """Translation options of pods, by virtual node."""
+    places: Places = field(init=False)
+    """Decides in which lower namespaces objects with our labels are ours."""
+    proving: list[Informer] = field(default_factory=list)
+    """Informers that ``lower_informer`` waits for: they decide which lower objects are ours."""
 
     def __post_init__(self) -> None:
         """Derive the translation options once, because they are read for every pod."""
@@ -81,6 +89,7 @@ class ClusterContext:
         )
         self.overrides = OverrideSet(self.config.overrides)
         mapping = NamespaceMap(self.config.namespaces.prefix, self.config.namespaces.map)
+        self.places = Places(self.cluster_id, mapping, self.config.namespaces.adopt)
         reach = Reach(self.upper_namespaces, mapping, self.config.namespaces.allowed, self.cluster_id)
         self.options = {
             name: PodOptions(
@@ -133,6 +142,38 @@ class ClusterContext:
         made = Controller(f"{name}-{self.name}", reconcile, workers=workers, backoff=backoff, flow=flow)
         for client in (self.upper, self.lower):
             client.outage.on_return(made.queue.retry_failed)
+        return made
+
+    def lower_informer(
+        self,
+        resource: Resource,
+        *,
+        selector: str = "",
+        keep: Callable[[Object], bool] | None = None,
+        indexers: Mapping[str, Indexer] | None = None,
+        name: str = "",
+    ) -> Informer:
+        """Return an informer of the namespaced lower objects that are ours: labelled, and in their place.
+
+        Objects elsewhere are never stored, because users of the lower cluster can copy our labels.
+
+        Args:
+            resource: the kind.
+            selector: label selector; empty: our ownership label.
+            keep: reports whether an object is in its place; None: ``places.is_in_place``.
+            indexers: as of ``Informer``.
+            name: as of ``Informer``.
+        """
+        made = Informer(
+            self.lower,
+            resource,
+            label_selector=selector or f"{names.LABEL_UPPER_CLUSTER}={self.cluster_id}",
+            keep=keep or self.places.is_in_place,
+            after=self.proving,
+            indexers=indexers,
+            name=name,
+        )
+        self.places.on_new(made.reconsider)
         return made
 
     def warn(self, upper: Object | Mapping[str, Any], reason: str, message: str) -> None:
@@ -206,7 +247,8 @@ class PodCaches:
     upper: dict[str, Informer]
     """By virtual node; indexed by ``INDEX_UID``, ``INDEX_CLAIM`` and ``INDEX_LOWER_KEY``."""
     lower: Informer
-    """Only pods that carry our ownership labels; indexed by ``INDEX_UPPER_UID``."""
+    """Only our pods, see ``is_ours``; indexed by ``INDEX_UPPER_UID`` and ``INDEX_PLACE``."""
+    places: Places
     budget: NamespaceBudget[str] = field(default_factory=lambda: NamespaceBudget(0))
     """Memory of the upper pods by uid. Pods that do not fit are stubs."""
 
@@ -239,6 +281,14 @@ class PodCaches:
         informer.change("MODIFIED", self.budget.fit(whole.uid, whole))
         return True
 
+    def upper_of(self, lower: Object) -> Object | None:
+        """Return the upper pod that a lower pod of ours was made for; None: not cached, or it has another name."""
+        upper = self.upper_pod(lower.labels.get(names.LABEL_UPPER_UID, ""))
+        if upper is None:
+            return None
+        is_its_own = ownership.upper_key(lower) == upper.key or ownership.is_confirmed(lower, upper)
+        return upper if is_its_own else None
+
     def upper_by_name(self, namespace: str, name: str) -> Object | None:
         """Return the upper pod of that name if it is bound to one of our virtual nodes."""
         found = (informer.store.get(f"{namespace}/{name}") for informer in self.upper.values())
@@ -246,10 +296,28 @@ class PodCaches:
 
     def lower_pods_in(self, namespace: str) -> list[Object]:
         """Return our lower pods in a lower namespace."""
-        return [pod for pod in self.lower.store.list() if pod.namespace == namespace]
+        return self.lower.store.by_index(INDEX_PLACE, namespace)
 
     def lower_pod(self, upper_uid: str) -> Object | None:
         """Return the lower pod made for the upper pod of that uid; None: not cached."""
         found = self.lower.store.by_index(INDEX_UPPER_UID, upper_uid)
-        # A user may have copied our pod with its labels. Our pod is older than the copy.
+        if found and self.upper_pod(upper_uid) is not None:
+            return next((pod for pod in found if self.upper_of(pod) is not None), None)
+        # Pods of an upper pod that is gone. A user may have copied our pod with its labels, which is older than the copy.
         return min(found, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)
+
+    def is_ours(self, lower: Object) -> bool:
+        """Report whether a labelled lower pod is ours: where we put it, or confirmed by its upper pod.
+
+        The upper pod has the uid of its lower pod in an annotation. This counts in a lower namespace that must not be
+        used any more: its pods are older than a change of the configuration.
+        """
+        if self.places.stands_for(lower.namespace, ownership.upper_namespace(lower)):
+            return True
+        upper = self.upper_pod(lower.labels.get(names.LABEL_UPPER_UID, ""))
+        return upper is not None and ownership.is_confirmed(lower, upper)
+
+    def are_in(self, namespace: str, upper_namespace: str = "") -> bool:
+        """Report whether we have lower pods of an upper namespace in that lower namespace; empty: of any."""
+        place = f"{namespace}/{upper_namespace}" if upper_namespace else namespace
+        return self.lower.store.has_index(INDEX_PLACE, place)

@@ -44,10 +44,10 @@ class Allocations:
         if not self.caches.claims:
             return
         copies = self.caches.claims[resource_claims.CLAIM]
-        generated = Informer(
-            self.context.lower,
+        generated = self.context.lower_informer(
             resources.RESOURCE_CLAIMS,
-            label_selector=f"{names.LABEL_GENERATED_FOR}={self.context.cluster_id}",
+            selector=f"{names.LABEL_GENERATED_FOR}={self.context.cluster_id}",
+            keep=lambda claim: self.context.places.has(claim.namespace),
             name="generated-claims",
         )
         self.informers, self._stores = [generated], [copies, generated]

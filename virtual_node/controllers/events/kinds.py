@@ -57,13 +57,10 @@ class MirroredKind:
 def pods(caches: PodCaches) -> MirroredKind:
     """Return the pods of our virtual nodes."""
 
-    def upper_of(lower: Object) -> Object | None:
-        return caches.upper_pod(lower.labels.get(names.LABEL_UPPER_UID, ""))
-
     def node_of(upper: Object) -> str:
         return str((upper.spec or {}).get("nodeName", ""))
 
-    return MirroredKind("Pod", caches.lower, caches.upper.values(), INDEX_LOWER_KEY, upper_of, node_of)
+    return MirroredKind("Pod", caches.lower, caches.upper.values(), INDEX_LOWER_KEY, caches.upper_of, node_of)
 
 
 def claims(context: ClusterContext, *, lower: Informer, upper: Informer) -> MirroredKind:

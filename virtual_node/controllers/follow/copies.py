@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import names
-from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Conflict
 from controller_runtime.objects import Object
 from virtual_node.controllers.base import peers
@@ -52,12 +51,7 @@ class FollowedCopies:
     def __post_init__(self) -> None:
         """Create without any IO; the caller runs ``lower``."""
         self._node = min(self.context.nodes)
-        self.lower = Informer(
-            self.context.lower,
-            self.kind.resource,
-            label_selector=f"{names.LABEL_UPPER_CLUSTER}={self.context.cluster_id}",
-            indexers={INDEX_UPPER: upper_key},
-        )
+        self.lower = self.context.lower_informer(self.kind.resource, indexers={INDEX_UPPER: upper_key})
 
     def forget(self, key: str) -> None:
         """Forget the state kept for an upper object."""

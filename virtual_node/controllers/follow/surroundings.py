@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,9 +26,6 @@ class Surroundings:
     _for_users: list[Callable[[str], None]] = field(default_factory=list)
     _live: defaultdict[str, dict[str, Labels]] = field(default_factory=lambda: defaultdict(dict))
     """Labels of pods that have not finished, by upper namespace and uid; only if ``on_pods`` was called."""
-    _used: set[str] = field(default_factory=set)
-    """Lower namespaces with our lower pods; current until ``_used_until`` (loop time)."""
-    _used_until: float = 0.0
 
     def __post_init__(self) -> None:
         """Register handlers on the informers."""
@@ -57,12 +53,7 @@ class Surroundings:
 
     def has_lower_pods(self, namespace: str) -> bool:
         """Report whether one of our lower pods is in a lower namespace."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._used_until:
-            # Computed at most once per second, because thousands of objects may be reconciled at the same time.
-            self._used = {pod.namespace for pod in self.caches.pods.lower.store.list()}
-            self._used_until = now + 1.0
-        return namespace in self._used
+        return self.caches.pods.are_in(namespace)
 
     def on_users(self, call: Callable[[str], None]) -> None:
         """Register a function to call with each upper namespace that gets its first pod or loses its last."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names, namespace_map
+from controller_runtime.api import namespace_map
 from controller_runtime.api.namespace_map import NEVER_MIRRORED, NamespaceMap
 from controller_runtime.client.reads import find_object
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
@@ -90,9 +90,11 @@ class Namespaces:
             return None
         lower = await find_object(self.context.lower, resources.NAMESPACES, namespace)
         lower = lower or await self._create(namespace, upper_name)
+        self.context.places.note(lower)
         problem = self._objection(lower, upper_name)
         if problem is not None:
-            return None if not is_for_new_pod and self._has_pods(namespace, upper_name) else problem
+            is_used = self.caches.pods.are_in(namespace, upper_name)
+            return None if is_used and not is_for_new_pod else problem
         await self._mark(lower, upper_name)
         self._known[namespace] = upper_name
         return None
@@ -159,16 +161,14 @@ class Namespaces:
             with contextlib.suppress(Forbidden):
                 await patch_only(self.context.lower, resources.NAMESPACES, lower, patch)
 
-    def _has_pods(self, namespace: str, upper_name: str) -> bool:
-        return any(
-            pod.namespace == namespace and pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE) == upper_name
-            for pod in self.caches.pods.lower.store.list()
-        )
-
     async def reconcile(self, namespace: str) -> Result | None:
         """Update one lower namespace of ours from its upper namespace, or delete it."""
         lower = self.caches.lower_namespaces.store.get(namespace)
-        if lower is None or lower.metadata.deletion_timestamp is not None:
+        if lower is None:
+            self._known.pop(namespace, None)
+            await self._left(namespace)
+            return None
+        if lower.metadata.deletion_timestamp is not None:
             self._known.pop(namespace, None)
             return None
         found = (self.caches.upper_namespaces.store.get(name) for name in self._upper_names(lower))
@@ -182,6 +182,16 @@ class Namespaces:
                 await patch_only(self.context.lower, resources.NAMESPACES, lower, patch)
             return None
         return await self._remove(lower)
+
+    async def _left(self, namespace: str) -> None:
+        """Restore the label of a lower namespace of ours that left the cache, or forget it if it is gone. Reads live."""
+        live = await find_object(self.context.lower, resources.NAMESPACES, namespace)
+        marks = () if live is None else translate.marks(live)
+        upper_name = next((name for cluster_id, name in marks if cluster_id == self.context.cluster_id), "")
+        if live is None or not upper_name:
+            self.context.places.forget(namespace)
+        else:
+            await self._mark(live, upper_name)
 
     async def _remove(self, lower: Object) -> Result | None:
         if not self._config.remove or await self._upper_exists(lower):

@@ -37,10 +37,11 @@ def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, kno
         known_uid: uid of the lower pod that this process created or saw with our labels; empty: none. Never
             take it from the upper pod, because users can write there.
     """
-    if live.uid == known_uid:
+    if live.uid == known_uid or ownership.is_confirmed(live, upper):
         return True
     origin = {"namespace": upper.namespace, "name": upper.name, "uid": upper.uid}
-    return ownership.is_made_for(live, context.cluster_id, origin)
+    is_in_place = context.places.stands_for(live.namespace, upper.namespace)
+    return is_in_place and ownership.is_made_for(live, context.cluster_id, origin)
 
 
 async def itself(cluster: Client, pod: Object) -> Object | None:

@@ -58,12 +58,7 @@ class EndpointMirror(ABC):
         self._context = context
         self._caches = caches
         self._upper = upper
-        self.lower = Informer(
-            context.lower,
-            self.resource,
-            label_selector=f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}",
-            indexers={INDEX_SERVICE: self.service_of},
-        )
+        self.lower = context.lower_informer(self.resource, indexers={INDEX_SERVICE: self.service_of})
 
     @abstractmethod
     def service_of(self, thing: Object) -> Iterable[str]:

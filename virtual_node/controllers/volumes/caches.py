@@ -27,8 +27,8 @@ class VolumeCaches:
             resources.PERSISTENT_VOLUME_CLAIMS,
             indexers={context.index_lower_key: lambda claim: (context.lower_key(claim.key),)},
         )
-        self.lower_claims = Informer(lower, resources.PERSISTENT_VOLUME_CLAIMS, label_selector=ours)
-        """Only claims that carry our ownership label."""
+        self.lower_claims = context.lower_informer(resources.PERSISTENT_VOLUME_CLAIMS)
+        """Only claims that we made."""
         self.upper_volumes = Informer(
             upper, resources.PERSISTENT_VOLUMES, label_selector=f"{names.LABEL_LOWER_CLUSTER}={context.name}"
         )
@@ -39,8 +39,8 @@ class VolumeCaches:
             indexers={INDEX_GUEST: lambda volume: _guest_claims(volume, context.cluster_id)},
         )
         self.upper_classes = context.upper_informer(resources.STORAGE_CLASSES)
-        self.binders = Informer(
-            lower, resources.PODS, label_selector=f"{ours},{LABEL_BINDER_OF}", name="volume-binders"
+        self.binders = context.lower_informer(
+            resources.PODS, selector=f"{ours},{LABEL_BINDER_OF}", name="volume-binders"
         )
         """Placeholder pods in the lower cluster."""
         declared = ",".join(sorted(one.name for one in context.config.volumes.shared))

@@ -15,7 +15,7 @@ from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.peers import is_virtual_node
 from virtual_node.controllers.base.preconditions import delete_only, patch_only
@@ -96,7 +96,9 @@ class ClaimRequests:
             return None
         labels = there["metadata"].get("labels") or {}
         is_ours = is_owned(labels, self.context.cluster_id)
-        return there if is_ours and labels.get(names.LABEL_UPPER_UID) == metadata["uid"] else None
+        if not is_ours or not self.context.places.is_in_place(from_dict(there)):
+            return None
+        return there if labels.get(names.LABEL_UPPER_UID) == metadata["uid"] else None
 
     async def delete_unbound(self, lower: dict[str, Any]) -> None:
         """Delete a claim that never had a volume, unless it changed since we read it and so may hold data now.

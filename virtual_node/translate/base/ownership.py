@@ -91,6 +91,19 @@ def mirrored_as(mark: str | None, upper_uid: str) -> str:
     return lower_uid if marked_uid == upper_uid else ""
 
 
+def is_confirmed(lower: Object, upper: Object) -> bool:
+    """Report whether two pods name each other: the lower one by label, the upper one by ``proof_of_mirroring``.
+
+    A user of one of the two clusters can write only one of the two.
+    """
+    mark = upper.annotations.get(names.ANNOTATION_LOWER_UID)
+    return (
+        lower.name == upper.name
+        and lower.labels.get(names.LABEL_UPPER_UID) == upper.uid
+        and mirrored_as(mark, upper.uid) == lower.uid
+    )
+
+
 def is_owned(labels: Mapping[str, str] | None, cluster_id: str) -> bool:
     """Report whether a lower object was created for that upper cluster, in any namespace."""
     return bool(labels) and labels.get(names.LABEL_UPPER_CLUSTER) == cluster_id  # type: ignore[union-attr]

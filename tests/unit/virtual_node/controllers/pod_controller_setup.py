@@ -32,6 +32,7 @@ from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.services.environment import ServiceLinks
 from virtual_node.controllers.volumes.facade import Volumes
+from virtual_node.translate.objects import namespaces
 
 CLUSTER = "upper-1"
 KEY = "shop/web"
@@ -172,10 +173,18 @@ def lower_pod(uid: str, *, node: str = "vn", namespace: str = "shop", name: str 
     return body
 
 
+def lower_namespace(upper_name: str = "shop", *, name: str = "") -> Body:
+    """Return the lower namespace that was created for an upper one."""
+    return namespaces.lower_namespace(
+        None, name=name or upper_name, upper_name=upper_name, cluster_id=CLUSTER
+    )
+
+
 def clusters() -> tuple[Cluster, Cluster]:
-    """Return an upper cluster with a namespace, and a lower cluster."""
+    """Return an upper cluster with a namespace, and a lower cluster with the namespace that was created for it."""
     upper, lower = Cluster("upper"), Cluster("lower")
     upper.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    lower.put("namespaces", lower_namespace())
     return upper, lower
 
 

@@ -42,10 +42,10 @@ class Scene(pod_controller_setup.Scene):
 
     def __init__(self) -> None:
         super().__init__(Upper("upper"), Cluster("lower"), enable_serviceaccount=True)
-        self.lower.put("namespaces", {"metadata": {"name": "shop"}})
+        self.lower.put("namespaces", pod_controller_setup.lower_namespace())
         self.lower.held.add("secrets")
         self.upper.feed(self.caches.upper["vn"])
-        self.lower.feed(self.all_caches.secrets, self.caches.lower)
+        self.lower.feed(self.all_caches.lower_namespaces, self.all_caches.secrets, self.caches.lower)
         self.put_pod()
 
     def put_pod(self, phase: str = "Running") -> None:

@@ -52,10 +52,11 @@ def upper_pod(name: str = "ours", *, uid: str = "above", namespace: str = "n", *
 
 
 def lower_pod(
-    name: str = "ours", *, uid: str = "below", namespace: str = "n", upper_uid: str = "above"
+    name: str = "ours", *, uid: str = "below", namespace: str = "n", upper_uid: str = "above", above: str = ""
 ) -> Object:
-    """Return a lower pod that stands for an upper one."""
-    return _pod(name, uid, namespace, labels={names.LABEL_UPPER_UID: upper_uid})
+    """Return a lower pod that stands for an upper one, in the upper namespace ``above`` or in the same one."""
+    annotations = {names.ANNOTATION_UPPER_NAMESPACE: above or namespace}
+    return _pod(name, uid, namespace, labels={names.LABEL_UPPER_UID: upper_uid}, annotations=annotations)
 
 
 def _pod(name: str, uid: str, namespace: str, **metadata: Any) -> Object:
@@ -180,7 +181,7 @@ class Mirroring:
             name="a", cluster_id="c", upper=clients[0], lower=clients[1], settings=configuration.Config(),
             config=configuration.LowerClusterConfig(
                 name="a", kubeconfig="k", node_name="vn",
-                namespaces=configuration.NamespaceConfig(**namespaces),
+                namespaces=configuration.NamespaceConfig(**{"adopt": True, **namespaces}),
             ),
             nodes={"vn": configuration.NodeConfig(name="vn")}, recorder=recorder, log=structlog.get_logger(),
         )  # fmt: skip

@@ -82,7 +82,7 @@ async def test_the_lower_namespace_is_respected():
         for namespace in ("n", "up-n"):
             await feed.send(event(f"in {namespace}", pod="late", pod_uid=namespace, namespace=namespace))
         for namespace in ("n", "up-n"):
-            lower = lower_pod("late", uid=namespace, namespace=namespace, upper_uid="u")
+            lower = lower_pod("late", uid=namespace, namespace=namespace, upper_uid="u", above="n")
             mirroring.lower.change("ADDED", lower)
         await asyncio.sleep(1)
     assert mirroring.sent == ["in up-n"]

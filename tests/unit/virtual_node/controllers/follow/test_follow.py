@@ -191,6 +191,9 @@ async def test_a_policy_that_is_being_deleted_keeps_its_copy():
 async def test_a_copy_in_an_earlier_namespace_stays_for_the_pods_there():
     """Their traffic would be open when the configuration maps the namespace to another one."""
     scene = Scene()
+    scene.lower.feed(scene.all_caches.lower_namespaces)
+    for name in ("shop", "other"):
+        scene.lower.put("namespaces", pod_controller_setup.lower_namespace("shop", name=name))
     key = scene.add(POLICY)
     scene.add_pod()
     await scene.controller.reconcile(key)

@@ -161,7 +161,9 @@ async def test_namespace_with_unrestorable_labels_is_used():
 
 async def test_namespace_created_concurrently_by_another_user_is_not_used():
     """It did not exist at the read, and exists at the creation."""
-    async with running() as scene:
+    upper, lower = clusters()
+    lower.remove("namespaces", "shop")
+    async with mirroring(Scene(upper, lower)) as scene:
         create = scene.lower.create
 
         async def slow(resource: Any, body: Any, **more: Any) -> Body:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime import resources
+from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import Forbidden
@@ -16,6 +17,7 @@ from controller_runtime.workqueue.controller import Controller
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.refusals import Refusals
+from virtual_node.translate.objects.places import Places
 
 
 def _pod(uid: str, **labels: str) -> Object:
@@ -58,6 +60,7 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
             resources.PODS,
             indexers={INDEX_UPPER_UID: lambda pod: (pod.labels["virtual-node.io/upper-uid"],)},
         ),
+        places=Places("upper", NamespaceMap()),
     )
     context: Any = SimpleNamespace(
         name="a",

@@ -25,8 +25,10 @@ class Scene(pod_controller_setup.Scene):
     def __init__(self, *, cluster_ip: Literal["own", "same"] = "own", **settings: Any) -> None:
         super().__init__(Cluster("upper"), Cluster("lower"), **settings)
         self.lower.server.families = {"IPv4"}
-        for namespace in ("shop", "x-shop", "default", "kube-system", "elsewhere"):
-            self.lower.put("namespaces", {"metadata": {"name": namespace}})
+        for name, upper_name in {"shop": "shop", "x-shop": "shop", "default": "default"}.items():
+            self.lower.put("namespaces", pod_controller_setup.lower_namespace(upper_name, name=name))
+        for name in ("kube-system", "elsewhere"):
+            self.lower.put("namespaces", {"metadata": {"name": name}})
         self.reported: list[tuple[str, str]] = []
         """Type and reason of the events."""
         self.messages: list[str] = []
@@ -44,7 +46,7 @@ class Scene(pod_controller_setup.Scene):
         self.mirror = EndpointSlices(self.context, self.caches, upper=self.slices)
         self.controller._endpoints = self.mirror
         self.upper.feed(self.upper_services, self.slices, self.caches.upper["vn"])
-        self.lower.feed(self.lower_services, self.mirror.lower)
+        self.lower.feed(self.all_caches.lower_namespaces, self.lower_services, self.mirror.lower)
 
     def _event(self, _involved: Any, kind: str, reason: str, message: str) -> None:
         self.reported.append((kind, reason))

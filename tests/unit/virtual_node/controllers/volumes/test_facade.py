@@ -14,7 +14,13 @@ from controller_runtime.api import names
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
-from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, clusters, pod
+from tests.unit.virtual_node.controllers.pod_controller_setup import (
+    CLUSTER,
+    Scene,
+    clusters,
+    lower_namespace,
+    pod,
+)
 from virtual_node.config.types import NamespaceConfig, NodeConfig
 from virtual_node.controllers.base.pace import BURST
 from virtual_node.controllers.volumes.facade import Volumes
@@ -42,7 +48,8 @@ class VolumeScene:
     async def run(self) -> None:
         """Follow both clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.nodes.run())
+            for informer in (self.nodes, *self.scene.context.proving):
+                group.create_task(informer.run())
             group.create_task(self.volumes.run())
 
 
@@ -318,6 +325,7 @@ async def test_claim_of_another_upper_namespace_is_no_orphan_of_this_one(made_fo
     """Two upper namespaces have one lower one; the claim of one of them is deleted, the lower claim may be the other's."""
     upper, lower = clusters()
     both = NamespaceConfig(map={"shop": "both", "market": "both"})
+    lower.put("namespaces", lower_namespace("market", name="both"))
     scene = VolumeScene(upper, lower, namespaces=both)
     scene.scene.context.config.volumes.orphans = "Delete"
     upper.put("persistentvolumeclaims", claim(uid="c-1"))
