@@ -153,6 +153,7 @@ async def _lower(
                 dry_run_client(client, print_change) if own.dry_run else client,
                 cluster_id=cluster_id,
                 nodes=names,
+                namespaces=cluster.namespaces,
                 upper_claims=claims,
                 say=progress,
             )

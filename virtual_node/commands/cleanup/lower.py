@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.moving import movable
+from controller_runtime.api.namespace_map import NamespaceConfig, NamespaceMap
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Conflict, Forbidden, NotFound
@@ -17,6 +18,7 @@ from controller_runtime.resources import Resource
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
 from virtual_node.translate.objects.namespaces import upper_name
+from virtual_node.translate.objects.places import Places
 from virtual_node.translate.services import endpoints, services
 from virtual_node.translate.storage.shared import is_guest
 
@@ -43,6 +45,7 @@ class LowerCleanup:
         *,
         cluster_id: str,
         nodes: Sequence[str],
+        namespaces: NamespaceConfig,
         upper_claims: Collection[str],
         say: Callable[[str], None],
     ) -> None:
@@ -52,6 +55,7 @@ class LowerCleanup:
             client: client of the lower cluster.
             cluster_id: identity of the upper cluster.
             nodes: names of our virtual nodes for this lower cluster; another installation may have others.
+            namespaces: the lower namespaces that the configuration maps and adopts.
             upper_claims: UIDs of the claims that still exist in the upper cluster.
             say: called with a line for each step.
         """
@@ -60,6 +64,10 @@ class LowerCleanup:
         self._marked = f"{names.LABEL_UPPER_CLUSTER}={cluster_id}"
         """Label selector of objects that were created for the upper cluster."""
         self._nodes = frozenset(nodes)
+        mapping = NamespaceMap(namespaces.prefix, namespaces.map)
+        self._places = Places(cluster_id, mapping, namespaces.adopt)
+        self._misplaced: set[str] = set()
+        """Namespaces that are not ours and have objects with our label."""
         self._upper_claims = upper_claims
         self._report = say
 
@@ -69,6 +77,8 @@ class LowerCleanup:
         Raises:
             ApiError: the cluster does not answer, or refuses a request.
         """
+        for namespace in (await self._client.list(resources.NAMESPACES, label_selector=self._marked)).items:
+            self._places.note(namespace)
         while pods := await self._ours(resources.PODS):
             for pod in pods:
                 if not pod.metadata.deletion_timestamp:
@@ -129,9 +139,9 @@ class LowerCleanup:
 
     async def _shared_namespaces(self) -> frozenset[str]:
         """Return namespaces with pods of another installation in the same upper cluster; these may use our copies."""
-        listed = await self._client.list(resources.PODS, label_selector=self._marked)
+        pods = await self._marked_objects(resources.PODS)
         return frozenset(
-            pod.namespace for pod in listed.items if pod.labels.get(names.LABEL_NODE, "") not in self._nodes
+            pod.namespace for pod in pods if pod.labels.get(names.LABEL_NODE, "") not in self._nodes
         )
 
     async def _guest_volumes(self) -> None:
@@ -153,9 +163,9 @@ class LowerCleanup:
 
     async def _uses_volumes(self) -> bool:
         """Report whether any unfinished pod, also an unmanaged one, uses a claim created for this upper cluster."""
-        claims = await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS, label_selector=self._marked)
-        found = {claim.key for claim in claims.items}
-        for namespace in sorted({claim.namespace for claim in claims.items}):
+        claims = await self._marked_objects(resources.PERSISTENT_VOLUME_CLAIMS)
+        found = {claim.key for claim in claims}
+        for namespace in sorted({claim.namespace for claim in claims}):
             for pod in (await self._client.list(resources.PODS, namespace=namespace)).items:
                 used = {f"{namespace}/{name}" for name in movable.claims(pod.spec or {})}
                 if used & found and not is_finished(pod.status):
@@ -185,9 +195,23 @@ class LowerCleanup:
             self._say(f"namespace {namespace.name} removed")
 
     async def _ours(self, resource: Resource) -> list[Object]:
-        listed = await self._client.list(resource, label_selector=self._marked)
+        found = await self._marked_objects(resource)
         # An object with another virtual node's label belongs to another installation in the same upper cluster.
-        return [one for one in listed.items if one.labels.get(names.LABEL_NODE, "") in {"", *self._nodes}]
+        return [one for one in found if one.labels.get(names.LABEL_NODE, "") in {"", *self._nodes}]
+
+    async def _marked_objects(self, resource: Resource) -> list[Object]:
+        """Return the objects with our label, without those in namespaces that are not ours, which are reported once."""
+        found = []
+        for one in (await self._client.list(resource, label_selector=self._marked)).items:
+            if not one.namespace or self._places.is_in_place(one):
+                found.append(one)
+            elif one.namespace not in self._misplaced:
+                self._misplaced.add(one.namespace)
+                self._say(
+                    f"objects with label {self._marked} in namespace {one.namespace} are kept: virtual-node did not "
+                    "create this namespace, and namespaces.adopt does not allow it"
+                )
+        return found
 
     async def _delete(self, resource: Resource, found: Object) -> None:
         with contextlib.suppress(NotFound, Conflict):

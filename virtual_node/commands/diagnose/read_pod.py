@@ -13,6 +13,7 @@ from virtual_node.commands.common import connect
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.diagnose.facts import PodFacts
 from virtual_node.health.objects import last_seen
+from virtual_node.translate.base.ownership import mirrored_as
 
 
 async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: float) -> PodFacts:  # noqa: ASYNC109 - of each request
@@ -40,7 +41,7 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
         ),
         reader.previous_log(pod),
     )
-    below, silence = await _below(lower, metadata["uid"], timeout=timeout) if lower else (None, "")
+    below, silence = await _below(lower, pod, timeout=timeout) if lower else (None, "")
     return PodFacts(
         pod=pod,
         node=node,
@@ -65,12 +66,17 @@ async def _heartbeat(reader: Reader, node: str) -> float | None:
     return (datetime.now(UTC) - timestamps.parse(renewed)).total_seconds() if renewed else None
 
 
-async def _below(path: str, uid: str, *, timeout: float) -> tuple[dict[str, Any] | None, str]:  # noqa: ASYNC109 - of each request
+async def _below(path: str, upper: dict[str, Any], *, timeout: float) -> tuple[dict[str, Any] | None, str]:  # noqa: ASYNC109 - of each request
     """Return the lower pod, if there is one, and why the lower cluster could not be read; empty: it was read."""
-    selector = f"{names.LABEL_UPPER_UID}={uid}"
+    metadata = upper["metadata"]
+    selector = f"{names.LABEL_UPPER_UID}={metadata['uid']}"
     try:
         async with connect.by_file(path, agent="virtual-node-diagnose", timeout=timeout) as client:
             found = (await client.list(resources.PODS, label_selector=selector)).items
+            # Users of the lower cluster can copy the label to other pods.
+            mark = (metadata.get("annotations") or {}).get(names.ANNOTATION_LOWER_UID)
+            made = mirrored_as(mark, metadata["uid"])
+            found = [pod for pod in found if pod.name == metadata["name"] and made in {"", pod.uid}]
     except ConfigError as error:
         return None, str(error)
     return (found[0].to_dict() if found else None), ""

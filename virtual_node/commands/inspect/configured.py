@@ -45,4 +45,5 @@ def lower_cluster(config: Config, cluster: LowerClusterConfig, cluster_id: str) 
         nodes=nodes,
         removes_namespaces=cluster.namespaces.remove,
         adopt=cluster.namespaces.adopt,
+        namespace_map=mapping,
     )

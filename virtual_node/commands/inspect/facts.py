@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.autoscaling import Autoscaling
+from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.objects import from_dict
 from virtual_node.certificates.expiry import Expiry, ExpiryLimits
 from virtual_node.commands.inspect.packed import PackedObjects
 from virtual_node.health.objects import annotations_of, labels_of
+from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.objects.places import Places
 
 FOREIGN_POD = "ForeignPod"
 """Key of ``ClusterFacts.objects`` for a lower cluster's pods that are not ours, reduced to what capacity needs."""
@@ -116,6 +121,18 @@ class ClusterFacts:
 
     adopt: bool | Sequence[str] = False
     """For a lower cluster: which namespaces that we did not create may be used (``namespaces.adopt``)."""
+    namespace_map: NamespaceMap = field(default_factory=NamespaceMap)
+    """For a lower cluster: the lower namespaces of upper ones."""
+
+    def places(self) -> Places | None:
+        """Return where objects of a lower cluster are ours; None: unknown."""
+        node = next(iter(self.nodes.values()), None)
+        if node is None or not self.knows("Namespace"):
+            return None
+        found = Places(node.options.owner.cluster_id, self.namespace_map, self.adopt)
+        for namespace in self.of("Namespace"):
+            found.note(from_dict(namespace))
+        return found
 
     def knows(self, *kinds: str) -> bool:
         """Report whether all these kinds could be listed."""
@@ -168,11 +185,52 @@ class InspectFacts:
 
     def owned(self, lower: ClusterFacts, kind: str) -> Iterator[dict[str, Any]]:
         """Yield the lower cluster's objects of a kind that were created for this upper cluster."""
-        return filter(self.is_ours, lower.of(kind))
+        return filter(self.judge(lower, kind), lower.of(kind))
 
     def owned_heads(self, lower: ClusterFacts, kind: str) -> Iterator[dict[str, Any]]:
         """Yield the same as ``owned`` with the fields of ``heads``."""
-        return filter(self.is_ours, lower.heads(kind))
+        return filter(self.judge(lower, kind), lower.heads(kind))
+
+    def misplaced(self, lower: ClusterFacts, kind: str) -> Iterator[dict[str, Any]]:
+        """Yield the lower cluster's objects of a kind that have our label in a namespace that is not ours."""
+        is_in_place = self.judge(lower, kind)
+        return (one for one in lower.heads(kind) if self.is_ours(one) and not is_in_place(one))
+
+    def judge(self, lower: ClusterFacts, kind: str) -> Callable[[Mapping[str, Any]], bool]:
+        """Return a function that reports whether an object is ours: it has our label where we put it, see ``Places``.
+
+        Without a list of namespaces, the label suffices.
+        """
+        places = lower.places() if kind != "Namespace" else None
+        if places is None:
+            return self.is_ours
+        confirmed = functools.cache(functools.partial(self._confirmed, lower))  # slow, and rarely needed
+
+        def is_in_place(one: Mapping[str, Any]) -> bool:
+            if not self.is_ours(one):
+                return False
+            namespace = one["metadata"].get("namespace") or ""
+            place = namespace, annotations_of(one).get(names.ANNOTATION_UPPER_NAMESPACE, namespace)
+            if places.stands_for(*place):
+                return True
+            return one["metadata"]["uid"] in confirmed() if kind == "Pod" else place in confirmed().values()
+
+        return is_in_place
+
+    def _confirmed(self, lower: ClusterFacts) -> dict[str, tuple[str, str]]:
+        """Return lower and upper namespace of the lower pods that are named by their upper pods, by uid."""
+        marks = {
+            (pod["metadata"]["uid"], ownership.mirrored_as(mark, pod["metadata"]["uid"])): pod["metadata"]
+            for pod in self.upper.heads("Pod")
+            if (mark := annotations_of(pod).get(names.ANNOTATION_LOWER_UID))
+        }
+        found = {}
+        for pod in filter(self.is_ours, lower.heads("Pod")):
+            metadata = pod["metadata"]
+            upper = marks.get((labels_of(pod).get(names.LABEL_UPPER_UID, ""), metadata["uid"]))
+            if upper is not None and upper["name"] == metadata["name"]:
+                found[metadata["uid"]] = (metadata["namespace"], upper["namespace"])
+        return found
 
     def is_ours(self, one: Mapping[str, Any]) -> bool:
         """Report whether a lower object was created for this upper cluster."""

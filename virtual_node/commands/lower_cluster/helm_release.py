@@ -27,6 +27,7 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from virtual_node.commands.lower_cluster import account
+from virtual_node.config.types import NamespaceConfig
 
 _CHART = "virtual-node"
 _STDERR_LINES = 3
@@ -135,6 +136,14 @@ def node_names(found: Mapping[str, Any]) -> list[str]:
     config = found.get("config") or {}
     nodes = [str(node["name"]) for node in config.get("nodes") or ()]
     return nodes or [str(config.get("nodeName") or found["name"])]
+
+
+def namespaces(found: Mapping[str, Any]) -> NamespaceConfig:
+    """Return the namespace settings of a cluster's entry; the default ones if they are missing or not valid."""
+    try:
+        return msgspec.convert((found.get("config") or {}).get("namespaces") or {}, NamespaceConfig)
+    except msgspec.ValidationError:
+        return NamespaceConfig()
 
 
 async def find(client: Client, namespace: str, name: str | None) -> Release:

@@ -237,6 +237,7 @@ class Leave:
             lower,
             cluster_id=self._id,
             nodes=await self._nodes() or [self._options.name],
+            namespaces=helm_release.namespaces(self._entry or {}),
             upper_claims=await self._cleanup.volumes.claims(),
             say=self._progress("lower"),
         )

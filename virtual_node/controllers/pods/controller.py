@@ -292,9 +292,11 @@ class PodController:
         return None
 
     async def _claim_again(self, upper: Object, live: Object) -> None:
-        """Restore removed ownership labels on an upper pod's lower pod, which would otherwise run unmanaged."""
+        """Restore changed ownership marks on an upper pod's lower pod, which would otherwise run unmanaged."""
         labels = ownership_labels(self.context.options[upper.spec["nodeName"]].owner, upper.uid)
-        if labels.items() <= live.labels.items():
+        annotations = {names.ANNOTATION_UPPER_NAMESPACE: upper.namespace}
+        if labels.items() <= live.labels.items() and annotations.items() <= live.annotations.items():
             return
-        self.context.log.warning("lower pod lost its ownership labels; restoring them", pod=live.key)
-        await patch_only(self.context.lower, resources.PODS, live, {"metadata": {"labels": labels}})
+        self.context.log.warning("lower pod lost its ownership marks; restoring them", pod=live.key)
+        marks = {"labels": labels, "annotations": annotations}
+        await patch_only(self.context.lower, resources.PODS, live, {"metadata": marks})

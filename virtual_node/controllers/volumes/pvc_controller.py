@@ -180,9 +180,12 @@ class ClaimController:
             message = f"Lower cluster {self.context.name} refused the claim: {error.message}"
             self._checks.record_event(upper_object, "ProvisioningFailed", message)
             return Result(requeue_after=_REFUSED_RETRY)
-        if existing is not None and not self._requests.is_owned(
-            existing, upper_object.namespace, upper_object
-        ):
+        if existing is None:
+            return Result(requeue_after=_BINDING_RETRY)
+        if self._requests.is_owned(existing, upper_object.namespace, upper_object):
+            # Not in the cache yet, or a user has changed the annotation with its upper namespace, which is restored.
+            await self._requests.grow(upper, existing.to_dict())
+        else:
             what = claim_conflict(self.context.name, existing.key, "a claim that is not ours")
             self._checks.record_event(upper_object, CLAIM_CONFLICT, what)
         return Result(requeue_after=_BINDING_RETRY)

@@ -15,7 +15,7 @@ from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.peers import is_virtual_node
 from virtual_node.controllers.base.preconditions import delete_only, patch_only
@@ -96,7 +96,7 @@ class ClaimRequests:
             return None
         labels = there["metadata"].get("labels") or {}
         is_ours = is_owned(labels, self.context.cluster_id)
-        if not is_ours or not self.context.places.is_in_place(from_dict(there)):
+        if not is_ours or not self.context.places.holds(namespace, metadata["namespace"]):
             return None
         return there if labels.get(names.LABEL_UPPER_UID) == metadata["uid"] else None
 

@@ -74,8 +74,11 @@ class Places:
 
     def is_in_place(self, lower: Object) -> bool:
         """Report whether an object with our labels is where we put the objects of its upper namespace."""
-        place = lower.namespace, ownership.upper_namespace(lower)
-        return self.stands_for(*place) or self.is_used(*place)
+        return self.holds(lower.namespace, ownership.upper_namespace(lower))
+
+    def holds(self, namespace: str, upper_namespace: str) -> bool:
+        """Report whether objects for an upper namespace in that lower namespace are ours."""
+        return self.stands_for(namespace, upper_namespace) or self.is_used(namespace, upper_namespace)
 
     def has(self, namespace: str) -> bool:
         """Report whether a lower namespace stands for any upper namespace, or has our pods."""

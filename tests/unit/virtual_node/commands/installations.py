@@ -102,7 +102,7 @@ def virtual(name: str) -> dict[str, Any]:
     return thing("Node", name, labels={names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL}, spec={})
 
 
-def ours(kind: str, name: str, *, node: str = "vn", **fields: Any) -> dict[str, Any]:
+def ours(kind: str, name: str, *, node: str = "vn", namespace: str = "shop", **fields: Any) -> dict[str, Any]:
     """Return an owned lower object."""
     labels = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_UPPER_UID: f"up-{name}", names.LABEL_NODE: node}
-    return thing(kind, name, namespace="shop", labels=labels, **fields)
+    return thing(kind, name, namespace=namespace, labels=labels, **fields)

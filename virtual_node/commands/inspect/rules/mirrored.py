@@ -110,7 +110,7 @@ def _mirrored(facts: InspectFacts, fail: Callable[[str, Exception], None]) -> It
     """
     if not facts.upper.knows("Pod"):
         return
-    places: dict[str, dict[str, int]] = {}
+    places: dict[str, dict[tuple[str, str], int]] = {}
     for one in facts.lowers:
         try:
             if one.knows("Pod"):
@@ -121,7 +121,7 @@ def _mirrored(facts: InspectFacts, fail: Callable[[str, Exception], None]) -> It
     for upper in facts.upper.of("Pod"):
         lower = clusters.get(upper["spec"].get("nodeName", ""))
         if lower is not None and lower.name in places:
-            place = places[lower.name].get(upper["metadata"]["uid"])
+            place = places[lower.name].get((upper["metadata"]["uid"], upper["metadata"]["name"]))
             try:
                 below = None if place is None else lower.of("Pod")[place]
             except Exception as error:  # noqa: BLE001 - objects may have any content
@@ -130,10 +130,11 @@ def _mirrored(facts: InspectFacts, fail: Callable[[str, Exception], None]) -> It
                 yield MirroredPod(upper, lower, below)
 
 
-def _places(facts: InspectFacts, lower: ClusterFacts) -> dict[str, int]:
-    """Return the position of the first lower pod of each upper pod, by the UID of the upper pod."""
-    found: dict[str, int] = {}
+def _places(facts: InspectFacts, lower: ClusterFacts) -> dict[tuple[str, str], int]:
+    """Return the position of each upper pod's lower pod, by UID and name of the upper pod."""
+    found: dict[tuple[str, str], int] = {}
+    is_ours = facts.judge(lower, "Pod")
     for place, pod in enumerate(lower.heads("Pod")):
-        if facts.is_ours(pod) and (uid := labels_of(pod).get(names.LABEL_UPPER_UID)):
-            found.setdefault(uid, place)
+        if is_ours(pod) and (uid := labels_of(pod).get(names.LABEL_UPPER_UID)):
+            found.setdefault((uid, pod["metadata"]["name"]), place)
     return found

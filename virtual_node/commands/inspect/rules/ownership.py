@@ -30,6 +30,8 @@ _KINDS = (
     *("Pod", "ConfigMap", "Secret", "Service", "EndpointSlice", "PersistentVolumeClaim"),
     *(kind.resource.kind for kind in KINDS),
 )
+_NAMED = 5
+"""Maximum number of namespaces that a finding names."""
 _NEXT_STEP = {
     "Pod": "it has no upper pod: if its virtual node is configured, see that process' log; otherwise delete the lower pod",
     "PersistentVolumeClaim": "it may hold data: copy the data, then delete the lower claim (or configure volumes.orphans)",
@@ -163,6 +165,25 @@ def of_other_upper_clusters(facts: InspectFacts) -> Findings:
             yield Subject("others", lower.name, "Cluster", lower.name).info(
                 f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}"
             )
+
+
+def misplaced(facts: InspectFacts) -> Findings:
+    """Yield, for each lower cluster, the namespaces of others that have objects with our label."""
+    for lower in facts.lowers:
+        found = Counter(
+            one["metadata"]["namespace"] for kind in _KINDS for one in facts.misplaced(lower, kind)
+        )
+        if not found:
+            continue
+        yield Subject("misplaced", lower.name, "Cluster", lower.name).warning(
+            "these namespaces have objects with the label of virtual-node, which neither created nor adopted the "
+            "namespaces: "
+            + ", ".join(f"{name} ({count})" for name, count in sorted(found.items())[:_NAMED])
+            + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
+            + "; it ignores these objects",
+            "they are copies by users of the lower cluster, or left over from another configuration: delete them "
+            f"(selector {names.LABEL_UPPER_CLUSTER}={facts.cluster_id})",
+        )
 
 
 def _read_by_pods(facts: InspectFacts, lower: ClusterFacts) -> set[tuple[str, str]]:

@@ -50,6 +50,7 @@ RULES: tuple[AnyRule, ...] = (
     policy.RefusedNext,
     ownership.leaked_marks,
     ownership.doubled,
+    ownership.misplaced,
     pods.Missing,
     drift.PodDrift,
     drift.copy_drift,
@@ -77,7 +78,7 @@ RULES: tuple[AnyRule, ...] = (
 
 CHECKS = (
     *("adopt", "capacity", "clock", "cluster", "component", "configuration", "dns", "doubled", "drift"),
-    *("expiry", "leaked", "max-unavailable", "missing", "no-disruption-budget", "no-pre-stop"),
+    *("expiry", "leaked", "max-unavailable", "misplaced", "missing", "no-disruption-budget", "no-pre-stop"),
     *("no-readiness-probe", "node", "others", "pods", "policy", "pressure", "release", "rule", "service"),
     *("single-replica", "status", "stuck", "swarm", "transport", "unread", "version", "webhook"),
 )

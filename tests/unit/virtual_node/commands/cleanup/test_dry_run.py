@@ -128,7 +128,7 @@ async def test_an_unreachable_lower_cluster_is_reported(monkeypatch, capsys, tmp
 
 async def test_kept_objects_are_reported_with_the_reason(monkeypatch, capsys):
     """The same reasons as of the command itself."""
-    below = ReadOnly("tokyo", ours("PersistentVolumeClaim", "data"))
+    below = ReadOnly("tokyo", ours("PersistentVolumeClaim", "data"), ours("Namespace", "shop", namespace=""))
     await _rehearse(monkeypatch, ReadOnly("upper", virtual("vn")), below)
     assert "tokyo: claim shop/data is kept: it was kept before (dry run)" in capsys.readouterr().err
 

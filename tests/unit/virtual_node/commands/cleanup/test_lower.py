@@ -9,13 +9,21 @@ import pytest
 from controller_runtime.api import names
 from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, thing
 from virtual_node.commands.cleanup.lower import LowerCleanup
+from virtual_node.config.types import NamespaceConfig
 
 pytestmark = pytest.mark.looptime
 
 
 def _lower(api: Any, *, upper_claims: frozenset[str] = frozenset()) -> tuple[LowerCleanup, list[str]]:
     said: list[str] = []
-    cleanup = LowerCleanup(api, cluster_id=CLUSTER, nodes=["vn"], upper_claims=upper_claims, say=said.append)
+    cleanup = LowerCleanup(
+        api,
+        cluster_id=CLUSTER,
+        nodes=["vn"],
+        namespaces=NamespaceConfig(adopt=["shop"]),
+        upper_claims=upper_claims,
+        say=said.append,
+    )
     return cleanup, said
 
 
@@ -133,3 +141,14 @@ async def test_pods_of_others_that_use_a_claim_keep_its_volume(phase: str, claim
     )
     cleanup, _ = _lower(api)
     assert await cleanup.run() == is_used
+
+
+async def test_objects_of_others_with_our_label_are_kept():
+    """A user of the lower cluster has copied the labels to objects in an own namespace."""
+    forged = [ours(kind, "trap", namespace="lowteam") for kind in ("Pod", "Secret", "PersistentVolumeClaim")]
+    api = Api(ours("Pod", "web"), *forged)
+    cleanup, said = _lower(api)
+    assert not await cleanup.run()
+    assert api.deleted == ["Pod/shop/web"]
+    (line,) = said
+    assert f"label virtual-node.io/upper-cluster={CLUSTER} in namespace lowteam are kept" in line

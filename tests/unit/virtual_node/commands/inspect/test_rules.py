@@ -37,7 +37,7 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
 from virtual_node.certificates.expiry import Expiry
 from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, InspectFacts
 from virtual_node.commands.inspect.rules import registry
-from virtual_node.translate.base.ownership import ownership_labels
+from virtual_node.translate.base.ownership import ownership_labels, proof_of_mirroring
 from virtual_node.translate.pods.lower_pod import lower_pod, overridden
 
 SLICE = {
@@ -56,6 +56,21 @@ def native_namespace(adopt: bool | list[str] = False) -> Change:  # noqa: FBT001
     def change(facts: InspectFacts) -> None:
         facts.lowers[0].objects["Namespace"].clear()
         facts.lowers[0].adopt = adopt
+        mark = proof_of_mirroring("l-web", "u-web")
+        facts.upper.objects["Pod"][0]["metadata"]["annotations"] = {"virtual-node.io/lower-uid": mark}
+
+    return change
+
+
+def forged(kind: str) -> Change:
+    """Copy our labels to an object in a namespace of a lower user, who has read the uid of an upper pod."""
+
+    def change(facts: InspectFacts) -> None:
+        labels = ownership_labels(OWNER, "u-web" if kind == "Pod" else "gone")
+        metadata = meta("web", "forged", labels=labels) | {"namespace": "lowteam"}
+        facts.lowers[0].objects[kind].insert(
+            0, {"kind": kind, "metadata": metadata, "spec": {}, "status": {}}
+        )
 
     return change
 
@@ -151,6 +166,9 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (native_namespace(["team-*"]), [("warning", "adopt", "Cluster", "paris")]),
         (native_namespace(["sh*"]), []),
         (native_namespace(adopt=True), []),
+        # --- misplaced
+        (forged("Pod"), [("warning", "misplaced", "Cluster", "paris")]),
+        (forged("Secret"), [("warning", "misplaced", "Cluster", "paris")]),
         # --- missing
         (lambda facts: facts.lowers[0].objects["Pod"].clear(), [("error", "missing", "Pod", POD)]),
         (
