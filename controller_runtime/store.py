@@ -64,9 +64,9 @@ class Store:
         """Return the keys of the objects for which the indexer returns this value."""
         return list(self._indexes[index].get(value, ()))
 
-    def has_index(self, index: str, value: str) -> bool:
-        """Report whether the indexer returns this value for any object."""
-        return value in self._indexes[index]
+    def count(self, index: str, value: str) -> int:
+        """Return the number of objects for which the indexer returns this value."""
+        return len(self._indexes[index].get(value, ()))
 
     def __len__(self) -> int:
         return len(self._objects)

@@ -320,4 +320,4 @@ class PodCaches:
     def are_in(self, namespace: str, upper_namespace: str = "") -> bool:
         """Report whether we have lower pods of an upper namespace in that lower namespace; empty: of any."""
         place = f"{namespace}/{upper_namespace}" if upper_namespace else namespace
-        return self.lower.store.has_index(INDEX_PLACE, place)
+        return self.lower.store.count(INDEX_PLACE, place) > 0
