@@ -77,6 +77,7 @@ async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
         config = configuration(running, adopt=True)
         for cluster in config["clusters"]:
             cluster["resourceClaims"] = {"enabled": True}
+            cluster["volumes"] = {"published": ["local-static"]}
             cluster["policy"] = {"namespaces": {"trusted-*": {"preset": "privileged"}}}
         file.write_text(json.dumps(config), encoding="utf-8")
         await running.start_virtual_node(

@@ -38,6 +38,10 @@ class VolumeConfig(_Base):
 
     storage_classes: dict[str, str] = {}
     """Lower StorageClass by upper StorageClass, if their names differ."""
+    published: list[str] = []
+    """Upper StorageClasses, with provisioner ``kubernetes.io/no-provisioner`` or ``virtual-node.io/…``, of which
+    ``Available`` lower volumes appear in the upper cluster, at most 100 per lower cluster. Claims of every upper
+    namespace can bind them. Empty: none."""
     deletion_policy: Literal["Delete", "Retain"] = "Delete"
     """What happens to the lower claim when an upper claim is deleted. Delete: it is deleted, and the lower
     volume's reclaim policy decides about the data. Retain: the lower claim stays."""

@@ -15,6 +15,10 @@ from virtual_node.translate.storage.shared import LABEL_SHARED, is_guest
 INDEX_GUEST = "guest"
 """Index of lower volumes that stand for another cluster's volumes, by lower claim (namespace/name)."""
 
+INDEX_FREE = "free"
+"""Index of volumes that no claim is bound to; its only value is ``FREE``."""
+FREE = "free"
+
 
 class VolumeCaches:
     """Informers of claims, volumes, classes and placeholders."""
@@ -30,9 +34,12 @@ class VolumeCaches:
         self.lower_claims = context.lower_informer(resources.PERSISTENT_VOLUME_CLAIMS)
         """Only claims that we made."""
         self.upper_volumes = Informer(
-            upper, resources.PERSISTENT_VOLUMES, label_selector=f"{names.LABEL_LOWER_CLUSTER}={context.name}"
+            upper,
+            resources.PERSISTENT_VOLUMES,
+            label_selector=f"{names.LABEL_LOWER_CLUSTER}={context.name}",
+            indexers={INDEX_FREE: _free},
         )
-        """Only upper mirrors of this lower cluster's volumes."""
+        """Only upper mirrors of this lower cluster's volumes; indexed by ``INDEX_FREE``."""
         self.lower_volumes = Informer(
             lower,
             resources.PERSISTENT_VOLUMES,
@@ -74,3 +81,7 @@ def _guest_claims(volume: Object, cluster_id: str) -> tuple[str, ...]:
     reference = (volume.spec or {}).get("claimRef") or {}
     key = f"{reference.get('namespace')}/{reference.get('name')}"
     return (key,) if is_guest(volume, cluster_id) else ()
+
+
+def _free(volume: Object) -> tuple[str, ...]:
+    return () if (volume.spec or {}).get("claimRef") else (FREE,)

@@ -20,7 +20,7 @@ from virtual_node.controllers.base.context import ClusterContext, requeue_on_cha
 from virtual_node.controllers.base.pace import Pace
 from virtual_node.controllers.base.peers import is_virtual_node
 from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
-from virtual_node.controllers.volumes.caches import VolumeCaches
+from virtual_node.controllers.volumes.caches import FREE, INDEX_FREE, VolumeCaches
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.storage import pv as translate
@@ -31,6 +31,8 @@ _OTHER_PROCESS_RETRY = 30.0
 requeues the volume earlier."""
 _CREATED_BURST, _CREATED_QPS = 5000, 20.0
 """Mirrors created at once, and per second in the long run: as many as pods in a burst."""
+MOST_FREE = 100
+"""Maximum number of mirrors of free volumes per lower cluster, because a lower cluster may create any number."""
 CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
 
 
@@ -45,6 +47,12 @@ class VolumeController:
     """Limits how many mirrors are created in all, because the lower cluster chooses names and may delete volumes again."""
     _changed: Pace[str] = field(default_factory=Pace)
     """Limits the changes of each mirror."""
+    _making: set[str] = field(default_factory=set)
+    """Free mirrors, by name, that are being created or not in the cache yet."""
+    _over: dict[str, None] = field(default_factory=dict)
+    """Free volumes without a mirror, because there are ``MOST_FREE`` mirrors, in order."""
+    _reported: set[tuple[str, str]] = field(default_factory=set)
+    """Upper StorageClasses, and why free volumes of them get no mirror, that have been logged."""
     _seen_at: dict[str, float] = field(default_factory=dict)
     """Loop times at which other processes' virtual nodes were last seen, by name."""
 
@@ -97,8 +105,16 @@ class VolumeController:
         lower = self.caches.lower_volumes.store.get(name)
         mirror_name = translate.mirror_name(self.context.name, name)
         mirror = self.caches.upper_volumes.store.get(mirror_name)
+        self._over.pop(name, None)
         # The name becomes part of the mirror, and a hostile server may send any text.
         desired = self._desired(lower.to_dict()) if lower is not None and is_name(name) else None
+        if (
+            desired is not None
+            and mirror is None
+            and "claimRef" not in desired["spec"]
+            and self._is_full(name)
+        ):
+            return None
         if desired is None:
             if mirror is not None and await self._may_go(name, lower, mirror):
                 # The resourceVersion makes the deletion fail if the mirror was bound meanwhile.
@@ -114,7 +130,9 @@ class VolumeController:
                 return Result(requeue_after=_OTHER_PROCESS_RETRY)
             if seconds := self._created.wait("", now=asyncio.get_running_loop().time()):
                 return Result(requeue_after=seconds)
-            mirror = await self._create(self._shared(lower, desired))
+            mirror = await self._create(
+                self._shared(lower, desired), is_free="claimRef" not in desired["spec"]
+            )
             if mirror is None or translate.lower_name(mirror.to_dict(), self.context.name) != name:
                 return None
         patch = translate.volume_patch(mirror.to_dict(), desired)
@@ -152,11 +170,19 @@ class VolumeController:
             self._seen_at[node] = now
         return True
 
-    async def _create(self, desired: dict[str, Any]) -> Object | None:
+    async def _create(self, desired: dict[str, Any], *, is_free: bool) -> Object | None:
         """Create a mirror and return None; if its name is taken (a mirror without its label), return that volume."""
-        there = await create_new(self.context.upper, resources.PERSISTENT_VOLUMES, desired)
+        mirror_name = desired["metadata"]["name"]
+        if is_free:
+            self._making.add(mirror_name)
+        try:
+            there = await create_new(self.context.upper, resources.PERSISTENT_VOLUMES, desired)
+        except BaseException:
+            self._making.discard(mirror_name)
+            raise
+        if there is not None or mirror_name in self.caches.upper_volumes.store:
+            self._making.discard(mirror_name)
         if there is None:
-            mirror_name = desired["metadata"]["name"]
             self.context.log.info("volume mirrored to the upper cluster", volume=mirror_name)
         return there
 
@@ -182,10 +208,9 @@ class VolumeController:
         else:
             below = lower["spec"].get("storageClassName") or ""
             storage_class = self._to_upper_class.get(below, below)
-            # A free volume is only mirrored if the upper cluster has its storage class.
-            if not below or self.caches.upper_classes.store.get(storage_class) is None:
-                return None
-            if (lower.get("status") or {}).get("phase") != "Available":
+            if (lower.get("status") or {}).get("phase") != "Available" or not self._is_published(
+                storage_class
+            ):
                 return None
         return translate.upper_volume(
             lower,
@@ -195,6 +220,36 @@ class VolumeController:
             storage_class=storage_class,
             claim=claim.to_dict() if claim is not None else None,
         )
+
+    def _is_published(self, storage_class: str) -> bool:
+        """Report whether free volumes of an upper StorageClass get mirrors; log once why not, if the class exists."""
+        found = self.caches.upper_classes.store.get(storage_class) if storage_class else None
+        if found is None:
+            return False
+        if storage_class not in self.context.config.volumes.published:
+            self._report(storage_class, "add the class to clusters[].volumes.published to publish them")
+            return False
+        if not translate.is_publishable(found.to_dict()):
+            self._report(storage_class, "the provisioner of the class creates volumes in the upper cluster")
+            return False
+        return True
+
+    def _is_full(self, name: str) -> bool:
+        """Report whether the cluster has the maximum of free mirrors; the volume then waits for one less."""
+        if self.caches.upper_volumes.store.count(INDEX_FREE, FREE) + len(self._making) < MOST_FREE:
+            return False
+        self._over[name] = None
+        self._report("", f"at most {MOST_FREE} per lower cluster; others follow when these are bound")
+        return True
+
+    def _report(self, storage_class: str, why: str) -> None:
+        if (storage_class, why) not in self._reported:
+            self._reported.add((storage_class, why))
+            self.context.log.warning(
+                "free lower volumes are not published in the upper cluster",
+                storage_class=storage_class,
+                why=why,
+            )
 
     def _lower_claim(self, lower: dict[str, Any]) -> Object | None:
         """Return the lower claim that a lower volume is bound to, if we made the claim."""
@@ -228,8 +283,15 @@ class VolumeController:
         ]
         return found or list(self.context.nodes)
 
+    def _mirror_changed(self, mirror: Object) -> None:
+        """Queue the next volume that waits because of the limit; a mirror may have been bound or deleted."""
+        self._making.discard(mirror.name)
+        if self._over and self.caches.upper_volumes.store.count(INDEX_FREE, FREE) < MOST_FREE:
+            self.controller.queue.add(next(iter(self._over)))
+
     def _watch(self) -> None:
         caches, cluster = self.caches, self.context.name
+        caches.upper_volumes.on_change(self._mirror_changed, self._mirror_changed)
         requeue_on_change(
             self.controller,
             (caches.lower_volumes, lambda volume: [volume.name]),

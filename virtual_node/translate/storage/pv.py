@@ -31,6 +31,8 @@ _CARRIED = {
     "persistentVolumeReclaimPolicy": fields.choice("Retain", "Delete", "Recycle"),
 }
 _carried = fields.fields(_CARRIED)
+_PUBLISHABLE = ("kubernetes.io/no-provisioner", f"{names.DOMAIN}/")
+"""Beginnings of the provisioners that create no volumes in the upper cluster."""
 _NOT_A_SOURCE = frozenset(
     {*_CARRIED, "claimRef", "nodeAffinity", "storageClassName", "volumeAttributesClassName"}
 )
@@ -59,6 +61,15 @@ def lower_name(mirror: Mapping[str, Any], cluster: str) -> str:
     return handle.removeprefix(prefix)
 
 
+def is_publishable(storage_class: Mapping[str, Any]) -> bool:
+    """Report whether free lower volumes may get mirrors of an upper StorageClass.
+
+    The volume controller of the upper cluster binds a claim to an existing volume before it asks a provisioner. So a
+    lower cluster could take the claims of a class for which the upper cluster provisions volumes.
+    """
+    return str(storage_class.get("provisioner") or "").startswith(_PUBLISHABLE)
+
+
 def upper_volume(
     lower: Mapping[str, Any],
     *,
@@ -85,20 +96,18 @@ def upper_volume(
     spec["csi"] = {"driver": DRIVER, "volumeHandle": f"{cluster}/{lower['metadata']['name']}"}
     on_nodes = {"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}
     spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_nodes]}]}}
+    annotations = {_PROVISIONED_BY: DRIVER, names.ANNOTATION_GLOBAL: "true"}
     if claim is not None:
         spec["claimRef"] = claim_reference(claim)
-    source = {key: value for key, value in below.items() if key not in _NOT_A_SOURCE}
+        source = {key: value for key, value in below.items() if key not in _NOT_A_SOURCE}
+        annotations[ANNOTATION_SOURCE_OF_VOLUME] = json.dumps(source, sort_keys=True)[:_LONGEST_SOURCE]
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {
             "name": mirror_name(cluster, lower["metadata"]["name"]),
             "labels": {**cluster_labels},
-            "annotations": {
-                _PROVISIONED_BY: DRIVER,
-                names.ANNOTATION_GLOBAL: "true",
-                ANNOTATION_SOURCE_OF_VOLUME: json.dumps(source, sort_keys=True)[:_LONGEST_SOURCE],
-            },
+            "annotations": annotations,
         },
         "spec": spec,
     }

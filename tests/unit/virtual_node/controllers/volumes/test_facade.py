@@ -99,6 +99,19 @@ def mirror(name: str = MIRROR, *, cluster: str = "lower1", **spec: Any) -> Body:
     return body
 
 
+def storage_class(name: str, provisioner: str = "kubernetes.io/no-provisioner") -> Body:
+    """A StorageClass of the upper cluster."""
+    head = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}}
+    return {**head, "provisioner": provisioner}
+
+
+def publishing(upper: Cluster, lower: Cluster, *classes: str) -> VolumeScene:
+    """Return the controllers with ``volumes.published``."""
+    scene = VolumeScene(upper, lower)
+    scene.scene.context.config.volumes.published = [*classes]
+    return scene
+
+
 async def test_an_upper_outage_at_the_start_ends_nothing():
     """The CSIDriver is created when the upper apiserver answers again; pods without volumes are not affected."""
     upper, lower = clusters()
@@ -464,12 +477,9 @@ async def test_a_mirror_stays_while_only_the_stale_cache_lacks_its_volume():
 async def test_a_free_mirror_that_was_bound_meanwhile_stays():
     """The upper controller has bound it to a claim, and the cache does not show that yet."""
     upper, lower = clusters()
-    upper.put(
-        "storageclasses",
-        {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"}},
-    )
+    upper.put("storageclasses", storage_class("fast"))
     lower.put("persistentvolumes", volume("pv-1"))
-    async with following(VolumeScene(upper, lower)):
+    async with following(publishing(upper, lower, "fast")):
         assert upper.find("persistentvolumes", MIRROR) is not None
         upper.held.add("persistentvolumes")
         upper.change("persistentvolumes", MIRROR, spec={"claimRef": {"namespace": "shop", "name": "data"}})
