@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from controller_runtime.rights import READ, Right
+from controller_runtime.rights import OWN_NAMESPACE, READ, Right
+from virtual_node.translate.follow.addresses import KEY_OBJECT
 
 _FOLLOWED = {
     "networkPolicies": ("networking.k8s.io", ("networkpolicies",), "NetworkPolicies"),
@@ -21,11 +22,22 @@ def _followed(verbs: tuple[str, ...], reason: str) -> dict[str, tuple[Right, ...
 
 UPPER: dict[str, tuple[Right, ...]] = _followed(("list", "watch"), "{} that follow pods")
 """Needed in the upper cluster, in addition to ``daemon.UPPER``, for each kind in ``clusters[].follow``."""
+_KEY = Right(
+    "",
+    "secrets",
+    ("get", "update"),
+    "the key that signs records of addresses. Create the Secret empty, or grant create too",
+    "",
+    OWN_NAMESPACE,
+    (KEY_OBJECT,),
+)
 UPPER["ingresses"] += (
     Right("networking.k8s.io", "ingresses", ("patch",), "addresses of their copies", "status"),
+    _KEY,
 )
 UPPER["gateways"] += (
     Right("gateway.networking.k8s.io", "gateways", ("patch",), "addresses of their copies", "status"),
+    _KEY,
 )
 
 INSPECTION: dict[str, tuple[Right, ...]] = _followed(("list",), "find copies of {} that are left")

@@ -19,10 +19,9 @@ from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, namespace_of
-from virtual_node.controllers.base.pace import Pace
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
-from virtual_node.controllers.follow import addresses
+from virtual_node.controllers.follow.addresses import AddressReports
 from virtual_node.controllers.follow.copies import FollowedCopies, upper_key
 from virtual_node.controllers.follow.kinds import Kind
 from virtual_node.controllers.follow.pending import PendingCopies
@@ -57,8 +56,6 @@ class FollowController:
     """Copies the Secrets that the objects reference."""
     wake: Callable[[str], None]
     """Requeues the upper pod of a uid."""
-    _pace: Pace[str] = field(default_factory=Pace)
-    """Limits the writes of addresses to each upper object."""
     _with_secrets: dict[str, str] = field(default_factory=dict)
     """Uids of objects whose Secrets are copied, by key."""
 
@@ -69,6 +66,7 @@ class FollowController:
             indexers={_NAMESPACE: lambda found: (found.namespace,), _SELECTING: self.kind.selecting},
         )
         self._copies = FollowedCopies(self.context, self.kind, namespaces=self.namespaces)
+        self._addresses = AddressReports(self.context, self.kind)
         self.pending = PendingCopies(self.context, self._upper, self._copies.lower, self.wake)
         """Objects without a current copy, for which new pods wait."""
         self.controller = self.context.controller(
@@ -160,7 +158,7 @@ class FollowController:
             else:
                 await self._remove(upper.key)  # the copy would use a Secret that is not ours
             if (copy := self._copies.of(upper.key)) is not None:
-                late = await addresses.report(self.context, self.kind, upper, copy, pace=self._pace)
+                late = await self._addresses.report(upper, copy)
         except UntranslatableError as error:
             if self.kind.depends_on_services:
                 await self._remove(upper.key)  # it would route what the upper object no longer routes
@@ -242,7 +240,7 @@ class FollowController:
         await self._delete_renamed(key)
         if (copy := self._copies.of(key)) is not None:
             upper = self._upper.store.get(key)
-            await addresses.report(self.context, self.kind, upper, copy, pace=self._pace, is_leaving=True)
+            await self._addresses.report(upper, copy, is_leaving=True)
             await self._copies.delete(copy)
 
     async def _delete_renamed(self, key: str) -> None:

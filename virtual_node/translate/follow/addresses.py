@@ -1,7 +1,8 @@
 """The addresses in the status of copies, which are reported in the status of the upper object.
 
-Several lower clusters write to the status of one upper object. An annotation of each copy records the addresses that its
-cluster wrote. A cluster removes only these.
+Several lower clusters write to the status of one upper object. An annotation of each copy records the addresses that were
+added for its cluster, and only these are removed again. Users of the lower cluster can write the annotation, so it has a
+keyed hash.
 """
 
 from __future__ import annotations
@@ -11,11 +12,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.decoding import decode
+import msgspec
 
+from controller_runtime.api import names
+from controller_runtime.api.decoding import decoder
+from controller_runtime.api.keyed_hash import is_authentic, keyed_hash
+
+KEY_OBJECT = "virtual-node-key"
+"""Name of the Secret with the key of the hashes, in virtual-node's own namespace of the upper cluster."""
+_PURPOSE = "addresses of a copy"
 _MAX_ADDRESSES = 50
 """Maximum per lower cluster."""
+
+
+class _Record(msgspec.Struct):
+    addresses: list[dict[str, str]]
+    hash: str
+
+
+_decode = decoder(_Record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +82,32 @@ class AddressField:
         return dict(value)
 
 
-def reported(copy: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the addresses that this lower cluster may have written to the upper status."""
-    try:
-        found = decode((copy["metadata"].get("annotations") or {}).get(names.ANNOTATION_REPORTED, "[]"))
-    except ValueError:
-        return []
-    entries = found if isinstance(found, list) else []
-    return [entry for entry in entries[: 2 * _MAX_ADDRESSES] if isinstance(entry, dict)]
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Writes and reads the record on the copy of one upper object in one lower cluster."""
 
+    key: bytes
+    """Key of the hash, which nobody in the lower cluster can read."""
+    cluster: str
+    """Name of the lower cluster."""
+    uid: str
+    """Uid of the upper object."""
 
-def report(entries: Iterable[Mapping[str, str]]) -> str:
-    """Return the value of the annotation that ``reported`` reads."""
-    return json.dumps(list(entries), sort_keys=True, separators=(",", ":"))
+    def write(self, entries: Iterable[Mapping[str, str]]) -> str:
+        """Return the value of the annotation that ``read`` reads."""
+        addresses = [dict(entry) for entry in entries]
+        record = {"addresses": addresses, "hash": keyed_hash(self.key, _PURPOSE, self._content(addresses))}
+        return json.dumps(record, sort_keys=True, separators=(",", ":"))
+
+    def read(self, copy: Mapping[str, Any]) -> list[dict[str, str]]:
+        """Return the addresses that may have been added for this cluster; empty: the record is missing or not valid."""
+        text = (copy["metadata"].get("annotations") or {}).get(names.ANNOTATION_REPORTED, "")
+        try:
+            record = _decode(text)
+        except msgspec.DecodeError:
+            return []
+        content = self._content(record.addresses)
+        return record.addresses if is_authentic(self.key, _PURPOSE, content, record.hash) else []
+
+    def _content(self, addresses: list[dict[str, str]]) -> dict[str, Any]:
+        return {"cluster": self.cluster, "uid": self.uid, "addresses": addresses}

@@ -25,6 +25,7 @@ class Scene(pod_controller_setup.Scene):
             labels = {"kubernetes.io/metadata.name": namespace, "team": namespace}
             self.upper.put("namespaces", {"metadata": {"name": namespace, "labels": labels}})
             self.lower.put("namespaces", {"metadata": {"name": namespace}})
+        self.upper.put("namespaces", {"metadata": {"name": "kube-system"}})
         self.woken: list[str] = []
         self.reported: list[tuple[str, str]] = []
         self.context.recorder = Mock(

@@ -7,10 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller_runtime.api import names
+from controller_runtime.errors import Forbidden
 from tests.unit.virtual_node.controllers.follow.follow_setup import Scene
 from virtual_node.controllers.base.pace import BURST
+from virtual_node.controllers.follow.addresses import AddressReports
+from virtual_node.translate.follow.addresses import KEY_OBJECT, Recorder
 
 pytestmark = pytest.mark.looptime
 SPEC = {
@@ -113,18 +117,39 @@ async def test_reports_and_withdraws_its_addresses():
     assert _statuses(scene, scene.upper) == ["9.9.9.9"]
 
 
-async def test_a_forged_record_removes_an_address_of_others_only_once():
-    """Otherwise two lower clusters would change the upper status in turn for ever."""
+FORGED = [
+    '[{"ip":"9.9.9.9"}]',
+    '{"addresses":[{"ip":"9.9.9.9"}],"hash":""}',
+    Recorder(b"x" * 32, "lower1", "u-1").write([{"ip": "9.9.9.9"}]),
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+async def test_a_forged_record_removes_no_address_of_others(forged):
+    """A lower administrator writes what other clusters have reported into the annotation of the copy."""
     scene = _scene()
-    other = {"loadBalancer": {"ingress": [{"ip": "9.9.9.9"}]}}
-    key = scene.add(SPEC, status=other)
+    key = scene.add(SPEC, status={"loadBalancer": {"ingress": [{"ip": "9.9.9.9"}]}})
     await _reconcile(scene, key)
-    forged = {names.ANNOTATION_REPORTED: '[{"ip":"9.9.9.9"}]'}
-    scene.lower.change("ingresses", "shop/web", metadata={"annotations": forged})
+    _serve(scene, "1.1.1.1")
     await _reconcile(scene, key)
-    assert _statuses(scene, scene.upper) == []
-    scene.upper.change("ingresses", "shop/web", status=other)  # the other cluster writes it again
+    scene.lower.change("ingresses", "shop/web", metadata={"annotations": {names.ANNOTATION_REPORTED: forged}})
+    for _ in range(3):
+        await _reconcile(scene, key)
+    assert _statuses(scene, scene.upper) == ["9.9.9.9", "1.1.1.1"]
+    scene.lower.remove("services", "shop/web")
     await _reconcile(scene, key)
+    assert "9.9.9.9" in _statuses(scene, scene.upper)
+
+
+async def test_an_address_of_another_cluster_that_is_reported_and_withdrawn_stays():
+    """A hostile cluster reports it for a while, so that it would be removed as one of its own."""
+    scene = _scene()
+    key = scene.add(SPEC, status={"loadBalancer": {"ingress": [{"ip": "9.9.9.9"}]}})
+    await _reconcile(scene, key)
+    for addresses in (["9.9.9.9", "1.1.1.1"], ["1.1.1.1"], []):
+        _serve(scene, *addresses)
+        for _ in range(3):
+            await _reconcile(scene, key)
     assert _statuses(scene, scene.upper) == ["9.9.9.9"]
 
 
@@ -219,3 +244,40 @@ def _queued(scene: Scene) -> Callable[[], set[str]]:
         return taken
 
     return take
+
+
+async def test_a_new_process_removes_what_an_earlier_one_added():
+    """Both read the key from the Secret."""
+    scene = _scene()
+    key = scene.add(SPEC, status={"loadBalancer": {"ingress": [{"ip": "9.9.9.9"}]}})
+    await _reconcile(scene, key)
+    _serve(scene, "1.1.1.1")
+    await _reconcile(scene, key)
+    scene.controller._addresses = AddressReports(scene.context, scene.kind)
+    _serve(scene, "2.2.2.2")
+    await _reconcile(scene, key)
+    assert _statuses(scene, scene.upper) == ["9.9.9.9", "2.2.2.2"]
+    assert scene.upper.find("secrets", f"kube-system/{KEY_OBJECT}") is not None
+
+
+async def test_without_the_right_to_the_key_only_this_process_removes_its_addresses():
+    """The account has no right to write the Secret; one warning names it."""
+    scene = _scene()
+    scene.upper.fault = lambda verb, plural, key: (
+        Forbidden("no right", code=403)
+        if plural == "secrets" and verb in {"create", "update"} and KEY_OBJECT in key
+        else None
+    )
+    key = scene.add(SPEC)
+    await _reconcile(scene, key)
+    with capture_logs() as logs:
+        for address in ("1.1.1.1", "2.2.2.2"):
+            _serve(scene, address)
+            await _reconcile(scene, key)
+            await asyncio.sleep(100)
+        assert _statuses(scene, scene.upper) == ["2.2.2.2"]
+        scene.controller._addresses = AddressReports(scene.context, scene.kind)
+        _serve(scene, "3.3.3.3")
+        await _reconcile(scene, key)
+    assert _statuses(scene, scene.upper) == ["2.2.2.2", "3.3.3.3"]
+    assert [KEY_OBJECT in entry["error"] for entry in logs if "not removed" in entry["event"]] == [True] * 2

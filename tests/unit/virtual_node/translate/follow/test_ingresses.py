@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.virtual_node.translate.follow.test_network_policies import VIEW
-from virtual_node.translate.follow.addresses import report, reported
+from virtual_node.translate.follow.addresses import Recorder
 from virtual_node.translate.follow.copies import copy_of
 from virtual_node.translate.follow.ingresses import ADDRESSES, lower_ingress
 from virtual_node.translate.follow.view import UntranslatableError
@@ -19,6 +20,7 @@ HERE = replace(
     has_service=lambda namespace, name: (namespace, name) == ("shop", "web"),
     ingress_classes={"nginx": "edge"},
 )
+RECORDER = Recorder(b"k" * 32, "a", "u")
 WEB = {"service": {"name": "web", "port": {"number": 80}}}
 AWAY = {"service": {"name": "away", "port": {"number": 80}}}
 MISSING = "service-without-copy"
@@ -114,7 +116,11 @@ def test_the_class_annotation_becomes_the_class_and_issuers_are_left_out():
     copy = copy_of(upper, name="i", namespace="x-shop", cluster_id="id", spec=spec)
     kept = {key for key in copy["metadata"]["annotations"] if "virtual-node" not in key} - {"global"}
     assert kept == {"nginx.ingress.kubernetes.io/rewrite-target"}
-    assert reported(copy) == []
+    assert RECORDER.read(copy) == []
+
+
+def _copy(record: str) -> dict[str, Any]:
+    return {"metadata": {"annotations": {"virtual-node.io/reported": record}}}
 
 
 def _status(entries: Any) -> dict[str, Any]:
@@ -154,7 +160,25 @@ def test_an_entry_that_is_no_address_is_not_reported(entry: Any):
 
 @pytest.mark.parametrize("text", ["", "x", "7", "[1e999]", '[5, "x", null]', "[" * 10_000, "9" * 10_000])
 def test_a_malformed_record_is_empty(text):
-    assert reported({"metadata": {"annotations": {"virtual-node.io/reported": text}}}) == []
+    assert RECORDER.read(_copy(text)) == []
+
+
+def test_only_an_unchanged_record_of_the_same_object_and_cluster_is_valid():
+    """A user of the lower cluster can write the annotation, and copy it to another object."""
+    entries = [{"ip": "1.1.1.1"}]
+    record = RECORDER.write(entries)
+    assert RECORDER.read(_copy(record)) == entries
+    others = [replace(RECORDER, **{field: value}) for field, value in
+              (("key", b"x" * 32), ("cluster", "b"), ("uid", "u-2"))]  # fmt: skip
+    assert [other.read(_copy(record)) for other in others] == [[], [], []]
+    forged = [
+        record.replace("1.1.1.1", "2.2.2.2"),
+        json.dumps(entries),
+        json.dumps({"addresses": entries, "hash": ""}),
+        json.dumps({"addresses": entries}),
+        json.dumps({"addresses": {}, "hash": 5}),
+    ]
+    assert [RECORDER.read(_copy(text)) for text in forged] == [[]] * len(forged)
 
 
 def test_clusters_remove_only_what_they_reported():
@@ -168,9 +192,10 @@ def test_clusters_remove_only_what_they_reported():
             cluster = random.choice("ab")
             if random.random() < 0.5:
                 current[cluster] = [{"ip": f"{cluster}{random.randint(0, 2)}"}]
-            recorded = report([*earlier[cluster], *current[cluster]])
+            recorder = replace(RECORDER, cluster=cluster)
+            recorded = recorder.write([*earlier[cluster], *current[cluster]])
             upper = ADDRESSES.merged(_status(upper), current[cluster], earlier[cluster])
-            earlier[cluster] = reported({"metadata": {"annotations": {"virtual-node.io/reported": recorded}}})
+            earlier[cluster] = recorder.read(_copy(recorded))
         for cluster in "ab":
             upper = ADDRESSES.merged(_status(upper), current[cluster], earlier[cluster])
         assert upper[0] == {"ip": "others", "ports": []}
