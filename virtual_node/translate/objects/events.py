@@ -7,7 +7,6 @@ and lower users write events of a megabyte.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,7 +35,6 @@ _CARRIED = fields.fields(
     }
 )
 _field_path = fields.word(_WORD)
-_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME_LENGTH = 230
 """Characters of an upper object's name in the name of an event, which may have 253."""
 
@@ -44,14 +42,10 @@ _NAME_LENGTH = 230
 def name_suffix(lower_uid: str) -> str:
     """Return the part of the upper event's name after the last dot, given the lower event's uid.
 
-    A uid that is not a UUID is hashed, because a hostile server may send any text.
+    It is a hash, because an existing event of this name is overwritten: a hostile lower API server chooses the uid, and
+    other components name their events ``<object>.<16 hexadecimal digits>``.
     """
-    text = (
-        lower_uid
-        if _UID.fullmatch(lower_uid)
-        else hashlib.sha256(lower_uid.encode("utf-8", "replace")).hexdigest()
-    )
-    return text.replace("-", "")[:16]
+    return hashlib.sha256(lower_uid.encode("utf-8", "replace")).hexdigest()[:20]
 
 
 def upper_event(
