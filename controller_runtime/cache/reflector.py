@@ -113,7 +113,8 @@ class Reflector:
         self._is_minor = is_minor
         self._contact: float | None = None
         self._sends_bookmarks = False
-        self._must_list = False
+        self._to_list = asyncio.Event()
+        """Whether the collection must be listed again."""
         self._silence: asyncio.Timeout | None = None
         """Ends the running watch; None: no watch runs."""
         self._log = structlog.get_logger(informer=name, cluster=client.cluster)
@@ -127,7 +128,7 @@ class Reflector:
 
     def list_again(self) -> None:
         """End the watch and list the collection, because the sink needs objects that it has ignored so far."""
-        self._must_list = True
+        self._to_list.set()
         if self._silence is not None and not self._silence.expired():
             self._silence.reschedule(asyncio.get_running_loop().time())
 
@@ -146,8 +147,9 @@ class Reflector:
             is_answered = False
             patience.begins(loop.time())
             try:
-                if self._must_list:
-                    self._must_list, self.resource_version = False, ""
+                if self._to_list.is_set():
+                    self._to_list.clear()
+                    self.resource_version = ""
                 if not self.resource_version:
                     await self._list()
                 begun = loop.time()
@@ -211,7 +213,7 @@ class Reflector:
         try:
             async with contextlib.aclosing(batches), asyncio.timeout(patience) as silence:
                 self._silence = silence
-                if self._must_list:
+                if self._to_list.is_set():
                     return
                 async for batch in batches:
                     if is_empty:  # the first batch is empty: the server has accepted the watch
@@ -223,12 +225,12 @@ class Reflector:
                         for event in batch:
                             self._take(event)
                             await slicer.tick()
-                    if self._must_list:
+                    if self._to_list.is_set():
                         return
                     if self._sends_bookmarks:
                         silence.reschedule(loop.time() + _BOOKMARK_SILENCE)
         except TimeoutError:
-            if self._must_list:
+            if self._to_list.is_set():
                 return
             raise _Silent(f"the watch has been silent for {_BOOKMARK_SILENCE:g} s") from None
         finally:

@@ -77,8 +77,8 @@ class LowerCleanup:
         Raises:
             ApiError: the cluster does not answer, or refuses a request.
         """
-        for namespace in (await self._client.list(resources.NAMESPACES, label_selector=self._marked)).items:
-            self._places.note(namespace)
+        for made in (await self._client.list(resources.NAMESPACES, label_selector=self._marked)).items:
+            self._places.note(made)
         while pods := await self._ours(resources.PODS):
             for pod in pods:
                 if not pod.metadata.deletion_timestamp:

@@ -8,6 +8,7 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
+from controller_runtime.errors import Invalid
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import clusters
 from tests.unit.virtual_node.controllers.volumes.test_facade import (
@@ -98,7 +99,7 @@ async def test_a_refused_mirror_does_not_count():
     upper.put("storageclasses", storage_class("fast"))
     async with following(publishing(upper, lower, "fast")):
         upper.fault = lambda verb, plural, _key: (
-            RuntimeError("refused") if (verb, plural) == ("create", "persistentvolumes") else None
+            Invalid("refused", code=422) if (verb, plural) == ("create", "persistentvolumes") else None
         )
         for number in range(MOST_FREE):
             lower.put("persistentvolumes", volume(f"bad-{number}"))

@@ -168,8 +168,11 @@ def test_only_an_unchanged_record_of_the_same_object_and_cluster_is_valid():
     entries = [{"ip": "1.1.1.1"}]
     record = RECORDER.write(entries)
     assert RECORDER.read(_copy(record)) == entries
-    others = [replace(RECORDER, **{field: value}) for field, value in
-              (("key", b"x" * 32), ("cluster", "b"), ("uid", "u-2"))]  # fmt: skip
+    others = (
+        replace(RECORDER, key=b"x" * 32),
+        replace(RECORDER, cluster="b"),
+        replace(RECORDER, uid="u-2"),
+    )
     assert [other.read(_copy(record)) for other in others] == [[], [], []]
     forged = [
         record.replace("1.1.1.1", "2.2.2.2"),

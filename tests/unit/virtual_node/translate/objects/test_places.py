@@ -86,7 +86,8 @@ def test_a_namespace_that_loses_its_marks_is_no_place_any_more():
 
 def test_listeners_are_called_once_for_new_marks():
     """Objects that were left out before are then read."""
-    made, heard = places(), []
+    made = places()
+    heard: list[str] = []
     made.on_new(heard.append)
     for _ in range(2):
         made.note(namespace("shop", "shop"))
