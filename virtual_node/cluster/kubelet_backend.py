@@ -34,7 +34,7 @@ class CachedPods:
         if pod is None or (uid and pod.uid != uid):
             return None
         cluster = self.context.name
-        lower = self.caches.lower_pod(pod.uid)
+        lower = self.caches.lower_of(pod)
         if lower is None:
             raise Refusal(400, f"pod {quoted(name)} is not in cluster {quoted(cluster)} now; see its events")
         return PodTarget(
@@ -52,7 +52,7 @@ class CachedPods:
     def running_pods(self) -> Iterator[Mapping[str, Any]]:
         """Yield every upper pod of this node whose lower pod runs."""
         for pod in self._upper.list():
-            lower = self.caches.lower_pod(pod.uid)
+            lower = self.caches.lower_of(pod)
             if lower is not None and (lower.status or {}).get("phase") == "Running":
                 yield pod.to_dict()
 
@@ -60,7 +60,7 @@ class CachedPods:
         """Return names and UID of the upper pods that have a lower pod, by the lower pod's namespace and name."""
         found = {}
         for pod in self._upper.list():
-            lower = self.caches.lower_pod(pod.uid)
+            lower = self.caches.lower_of(pod)
             if lower is not None:
                 found[lower.namespace, lower.name] = PodNames(pod.namespace, pod.name, pod.uid)
         return found

@@ -60,5 +60,5 @@ def _find(
             namespace, _, short = name.partition("/")
             pod = cluster.caches.upper_by_name(namespace, short)
             if pod is not None:
-                return pod, cluster.caches.lower_pod(pod.uid), cluster_name
+                return pod, cluster.caches.lower_of(pod), cluster_name
     return next((pod for pod in waiting if pod.key == name), None), None, ""

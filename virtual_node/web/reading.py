@@ -77,7 +77,7 @@ class Reader:
                 for pod in informer.store.list():
                     await slicer.tick()
                     assert caches is not None
-                    lower = caches.lower_pod(pod.uid)
+                    lower = caches.lower_of(pod)
                     row = self._row(seen, pod, lower, cluster=name, is_stale=is_stale)
                     reading.rows.append(row)
                     states[row.state] += 1

@@ -284,10 +284,12 @@ class PodCaches:
     def upper_of(self, lower: Object) -> Object | None:
         """Return the upper pod that a lower pod of ours was made for; None: not cached, or it has another name."""
         upper = self.upper_pod(lower.labels.get(names.LABEL_UPPER_UID, ""))
-        if upper is None:
-            return None
-        is_its_own = ownership.upper_key(lower) == upper.key or ownership.is_confirmed(lower, upper)
-        return upper if is_its_own else None
+        return upper if upper is not None and _is_named_as(lower, upper) else None
+
+    def lower_of(self, upper: Object) -> Object | None:
+        """Return the lower pod made for an upper pod; None: not cached. A pod of another name is not."""
+        found = self.lower.store.by_index(INDEX_UPPER_UID, upper.uid)
+        return next((pod for pod in found if _is_named_as(pod, upper)), None)
 
     def upper_by_name(self, namespace: str, name: str) -> Object | None:
         """Return the upper pod of that name if it is bound to one of our virtual nodes."""
@@ -300,9 +302,9 @@ class PodCaches:
 
     def lower_pod(self, upper_uid: str) -> Object | None:
         """Return the lower pod made for the upper pod of that uid; None: not cached."""
+        if (upper := self.upper_pod(upper_uid)) is not None:
+            return self.lower_of(upper)
         found = self.lower.store.by_index(INDEX_UPPER_UID, upper_uid)
-        if found and self.upper_pod(upper_uid) is not None:
-            return next((pod for pod in found if self.upper_of(pod) is not None), None)
         # Pods of an upper pod that is gone. A user may have copied our pod with its labels, which is older than the copy.
         return min(found, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)
 
@@ -321,3 +323,7 @@ class PodCaches:
         """Report whether we have lower pods of an upper namespace in that lower namespace; empty: of any."""
         place = f"{namespace}/{upper_namespace}" if upper_namespace else namespace
         return self.lower.store.count(INDEX_PLACE, place) > 0
+
+
+def _is_named_as(lower: Object, upper: Object) -> bool:
+    return ownership.upper_key(lower) == upper.key or ownership.is_confirmed(lower, upper)

@@ -130,7 +130,7 @@ class IdentityController:
 
     def adopt(self, upper: Object) -> None:
         """Keep the token Secrets of a lower pod that an earlier process created; recreate a missing Secret."""
-        lower = self.caches.pods.lower_pod(upper.uid)
+        lower = self.caches.pods.lower_of(upper)
         upper_pod = upper.to_dict()
         options = self._options_of(upper_pod)
         if lower is None or not options.service_accounts:

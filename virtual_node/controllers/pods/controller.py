@@ -111,7 +111,7 @@ class PodController:
         """
         for informer in self.caches.upper.values():
             for number, pod in enumerate(informer.store.list()):
-                if (lower := self.caches.lower_pod(pod.uid)) is not None:
+                if (lower := self.caches.lower_of(pod)) is not None:
                     self.creator.found_at_start(pod, lower)
                 if number % _BREATH == _BREATH - 1:
                     await asyncio.sleep(0)
@@ -180,7 +180,7 @@ class PodController:
     async def reconcile(self, uid: str) -> Result | None:
         """Take one step for the upper pod of that uid; see the table in the module docstring."""
         upper = self.caches.upper_pod(uid)
-        lower = self.caches.lower_pod(uid)
+        lower = self.caches.lower_pod(uid) if upper is None else self.caches.lower_of(upper)
         record = self._records.get(uid)
         if upper is None:
             waiting = await self._remover.upper_gone(uid, lower, record)

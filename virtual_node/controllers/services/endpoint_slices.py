@@ -109,7 +109,7 @@ class EndpointMirror(ABC):
         upper = self._caches.upper_pod(uid) if uid else self._caches.upper_by_name(namespace, name)
         if upper is None or upper.namespace != namespace:
             return None
-        pod = self._caches.lower_pod(upper.uid)
+        pod = self._caches.lower_of(upper)
         if pod is None:
             return None
         return translate.LowerPod(pod.namespace, pod.name, pod.uid, (pod.spec or {}).get("nodeName", ""))

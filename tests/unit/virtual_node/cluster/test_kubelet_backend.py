@@ -31,8 +31,8 @@ class _Caches:
         self.upper = {"vn": SimpleNamespace(store=store)}
         self._lower = lower
 
-    def lower_pod(self, uid: str) -> Object | None:
-        return self._lower.get(uid)
+    def lower_of(self, upper: Object) -> Object | None:
+        return self._lower.get(upper.uid)
 
 
 @pytest.fixture
