@@ -98,9 +98,14 @@ async def _replay(server: str, pods: int, events: int) -> dict[str, Any]:
     ]
     async with upper, asyncio.TaskGroup() as group:
         contexts = [_context(upper, client, f"vn-{number}") for number, client in enumerate(clients)]
-        caches = [ClusterCaches(context).pods for context in contexts]
+        every = [ClusterCaches(context) for context in contexts]
+        caches = [one.pods for one in every]
         controllers = [_controller(context, one) for context, one in zip(contexts, caches, strict=True)]
-        informers = [informer for one in caches for informer in (*one.upper.values(), one.lower)]
+        informers = [
+            informer
+            for one in every
+            for informer in (one.lower_namespaces, *one.pods.upper.values(), one.pods.lower)
+        ]
         for one in caches:
             one.lower.add_handler(on_update=count)
         tasks = [group.create_task(informer.run()) for informer in informers]
