@@ -152,7 +152,8 @@ def mapped(entry: Reader) -> Reader:
     return read
 
 
-def _quantity(value: Any) -> str | None:
+def amount(value: Any) -> str | None:
+    """Read a quantity, such as ``10Gi``."""
     if not isinstance(value, str) or len(value) > _LONGEST_QUANTITY:
         return None
     try:
@@ -162,8 +163,8 @@ def _quantity(value: Any) -> str | None:
     return value
 
 
-quantities = mapped(_quantity)
-"""Reads quantities by resource, such as the capacity of a volume."""
+quantities = mapped(amount)
+"""Reads quantities by resource, such as the capacity of a claim."""
 
 
 def listed(entry: Reader, most: int) -> Reader:

@@ -27,7 +27,7 @@ _CARRIED = {
         fields.choice("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"), 4
     ),
     "volumeMode": fields.choice("Filesystem", "Block"),
-    "capacity": fields.quantities,
+    "capacity": fields.fields({"storage": fields.amount}),
     "persistentVolumeReclaimPolicy": fields.choice("Retain", "Delete", "Recycle"),
 }
 _carried = fields.fields(_CARRIED)

@@ -526,9 +526,9 @@ async def test_a_claim_that_changes_all_the_time_is_written_rarely():
 async def test_a_volume_with_an_invalid_name_has_no_mirror(name: str):
     """A hostile server sends any text, and the name is part of the mirror."""
     upper, lower = clusters()
-    upper.put("storageclasses", {"metadata": {"name": "fast"}, "provisioner": "p"})
+    upper.put("storageclasses", storage_class("fast"))
     lower.put("persistentvolumes", volume(name))
     lower.put("persistentvolumes", volume("valid"))
-    async with following(VolumeScene(upper, lower)):
+    async with following(publishing(upper, lower, "fast")):
         await asyncio.sleep(5)
         assert [key for plural, key in upper.objects if plural == "persistentvolumes"] == ["lower1-valid"]
