@@ -226,12 +226,15 @@ async def test_cp_keeps_every_byte_in_both_directions(upper: Cluster, running, t
 
 
 async def test_debug_adds_an_ephemeral_container(upper: Cluster, namespace):
-    """`kubectl debug` starts it in the lower cluster, and its status and logs are mirrored."""
+    """`kubectl debug` starts it in the lower cluster, and its status and logs are mirrored.
+
+    The profile `general` adds SYS_PTRACE, which the default policy allows for debug containers.
+    """
     await create(upper, namespace, pod("patient", "sleep 600"))
     await ready(upper, namespace, "patient")
     await upper.kubectl(
         "-n", namespace, "debug", "patient", "--image=busybox:1.36", "--image-pull-policy=IfNotPresent",
-        "--container=doctor", "--", "sh", "-c", "echo examined; sleep 600",
+        "--container=doctor", "--profile=general", "--", "sh", "-c", "echo examined; sleep 600",
     )  # fmt: skip
 
     async def examined() -> bool:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from controller_runtime import resources
-from controller_runtime.api.policy.config import Policy
+from controller_runtime.api.policy.config import Policy, PresetName
 from controller_runtime.api.policy.decision import violations
 from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.auth import kubeconfig
@@ -37,6 +37,7 @@ DEBUGGERS: dict[str, dict[str, Any]] = {
     "bare": {},
     "privileged": {"privileged": True},
     "sys-admin": {**SAFE, "capabilities": {"add": ["SYS_ADMIN"], "drop": ["ALL"]}},
+    "traced": {**SAFE, "capabilities": {"add": ["SYS_PTRACE"], "drop": ["ALL"]}},
     "root": {**SAFE, "runAsUser": 0},
     "unconfined": {**SAFE, "seccompProfile": {"type": "Unconfined"}},
 }
@@ -64,8 +65,9 @@ async def client(cluster: Cluster) -> AsyncIterator[Client]:
 
 
 def _ours(body: dict[str, Any], level: str) -> str:
-    # The standards do not limit inline CSI drivers.
-    policy = Policy(preset="baseline" if level == "baseline" else "restricted", csi_drivers=["*"])
+    # The standards do not limit inline CSI drivers, and have no exception for debug containers.
+    preset: PresetName = "baseline" if level == "baseline" else "restricted"
+    policy = Policy(preset=preset, csi_drivers=["*"], debug_capabilities=[])
     found = violations(body, PolicySet(policy).of("shop"))
     return "refused" if found else "allowed"
 

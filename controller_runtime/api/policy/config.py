@@ -75,6 +75,9 @@ class Rules(_Base):
     """``false``: pods must set ``runAsNonRoot: true``, and no ``runAsUser: 0``."""
     capabilities: list[str] | None = None
     """Linux capabilities that containers may add, such as ``NET_BIND_SERVICE``."""
+    debug_capabilities: list[str] | None = None
+    """Linux capabilities that debug containers (``kubectl debug``) may add in addition to ``capabilities``. They do not
+    apply to pods that share a namespace of the node, because with ``hostPID`` ``SYS_PTRACE`` reaches its processes."""
     default_capabilities: bool | None = None
     """``false``: containers must drop ``ALL`` capabilities."""
     seccomp_profiles: list[str] | None = None

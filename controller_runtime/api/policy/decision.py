@@ -34,6 +34,7 @@ _LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[Fie
     "host_namespaces": pod_security.host_namespaces,
     "host_paths": volumes.host_paths,
     "capabilities": pod_security.capabilities,
+    "debug_capabilities": pod_security.debug_capabilities,
     "seccomp_profiles": pod_security.seccomp_profiles,
     "app_armor_profiles": pod_security.app_armor_profiles,
     "se_linux_types": pod_security.se_linux_types,
@@ -76,7 +77,7 @@ class Violation:
 def violations(pod: Mapping[str, Any], rules: Effective) -> list[Violation]:
     """Return all violations of a lower pod, as it is sent or predicted by ``lower_spec``; empty: it is allowed."""
     return [
-        Violation(field_of(rule), field, value, _allowed(rule, rules.values[rule]), rules.sources[rule])
+        Violation(field_of(rule), field, value, _allowed(rule, rules.values), rules.sources[rule])
         for rule, field, value in _fields(pod, rules.values)
     ]
 
@@ -88,7 +89,7 @@ def _fields(pod: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple
             for field, value in forbidden(pod):
                 yield rule, field, value
     for rule, outside in _LISTING.items():
-        if ALL not in (listed := values[rule]):
+        if ALL not in (listed := _listed(rule, values)):
             for field, value in outside(pod, listed):
                 yield rule, field, value
     for field, value in pod_annotations.check(pod, values["annotations"]):
@@ -103,12 +104,18 @@ def summary(found: Sequence[Violation]) -> str:
     return "; ".join([*map(str, found[:_SHOWN]), *more])
 
 
-def _allowed(rule: str, value: Any) -> str:
+def _listed(rule: str, values: Mapping[str, Any]) -> Sequence[str]:
+    """Return what a rule of ``_LISTING`` allows; debug containers may also add what all containers may."""
+    listed: Sequence[str] = values[rule]
+    return [*listed, *values["capabilities"]] if rule == "debug_capabilities" else listed
+
+
+def _allowed(rule: str, values: Mapping[str, Any]) -> str:
     if rule in _FORBIDDING:
         return _FORBIDDING[rule][1]
     if rule in _LISTING:
-        return ", ".join(value) or "none"
-    allowed: AnnotationRules | ImageRules = value
+        return ", ".join(_listed(rule, values)) or "none"
+    allowed: AnnotationRules | ImageRules = values[rule]
     text = ", ".join(allowed.allow) or "none"
     return f"{text}; not {', '.join(allowed.deny)}" if allowed.deny else text
 

@@ -10,6 +10,8 @@ FieldValue = tuple[str, str]
 are identified by name or key, because their positions may differ in the lower cluster."""
 
 NOT_SET = "not set"
+DEBUG_CONTAINERS = "spec.ephemeralContainers["
+"""Beginning of the fields of debug containers."""
 _KINDS = ("initContainers", "containers", "ephemeralContainers")
 
 

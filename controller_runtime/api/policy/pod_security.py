@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api.policy.findings import (
+    DEBUG_CONTAINERS,
     NOT_SET,
     FieldValue,
     container_contexts,
@@ -29,13 +30,14 @@ _SECCOMP_ANNOTATIONS = (
     "container.seccomp.security.alpha.kubernetes.io/",
 )
 """Annotations that API servers before 1.27 read."""
+_HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HOOKS = ("postStart", "preStop")
 
 
 def host_namespaces(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield namespaces of the node that the pod shares and that are not allowed."""
-    for field in ("hostNetwork", "hostPID", "hostIPC"):
+    for field in _HOST_NAMESPACES:
         if pod["spec"].get(field) and field not in allowed:
             yield f"spec.{field}", "true"
 
@@ -90,11 +92,20 @@ def run_as_root(pod: Pod) -> Iterator[FieldValue]:
 
 
 def capabilities(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
-    """Yield capabilities that containers add and that are not allowed."""
+    """Yield capabilities that containers add and that are not allowed.
+
+    Debug containers are left to ``debug_capabilities``, except in pods that share a namespace of the node.
+    """
     for where, context in container_contexts(pod["spec"]):
-        added = (context.get("capabilities") or {}).get("add") or ()
-        if forbidden := [one for one in added if one not in allowed]:
-            yield f"{where}.capabilities.add", ", ".join(forbidden)
+        if _shares_node(pod) or not where.startswith(DEBUG_CONTAINERS):
+            yield from _forbidden_capabilities(where, context, allowed)
+
+
+def debug_capabilities(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
+    """Yield capabilities that debug containers add and that are not allowed, if the pod shares no namespace of the node."""
+    for where, context in container_contexts(pod["spec"]):
+        if where.startswith(DEBUG_CONTAINERS) and not _shares_node(pod):
+            yield from _forbidden_capabilities(where, context, allowed)
 
 
 def default_capabilities(pod: Pod) -> Iterator[FieldValue]:
@@ -153,6 +164,18 @@ def probe_hosts(pod: Pod) -> Iterator[FieldValue]:
                 for action in ("httpGet", "tcpSocket") if handler else ():
                     if host := (handler.get(action) or {}).get("host"):
                         yield f"{where}.{prefix}{field}.{action}.host", host
+
+
+def _forbidden_capabilities(
+    where: str, context: Mapping[str, Any], allowed: Sequence[str]
+) -> Iterator[FieldValue]:
+    added = (context.get("capabilities") or {}).get("add") or ()
+    if forbidden := [capability for capability in added if capability not in allowed]:
+        yield f"{where}.capabilities.add", ", ".join(forbidden)
+
+
+def _shares_node(pod: Pod) -> bool:
+    return any(pod["spec"].get(field) for field in _HOST_NAMESPACES)
 
 
 def _profiles(spec: Mapping[str, Any], field: str, allowed: Sequence[str]) -> Iterator[FieldValue]:

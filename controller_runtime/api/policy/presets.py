@@ -40,6 +40,7 @@ _PRIVILEGED: Mapping[str, Any] = {
     "allow_privilege_escalation": True,
     "run_as_root": True,
     "capabilities": [ALL],
+    "debug_capabilities": [ALL],
     "default_capabilities": True,
     "seccomp_profiles": [ALL],
     "app_armor_profiles": [ALL],
@@ -62,6 +63,9 @@ _BASELINE: Mapping[str, Any] = {
         *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
         *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
     ],
+    # Not in the standards. `kubectl debug` adds it with its profile `general`, and whoever may add a debug container
+    # controls the processes of the pod anyway.
+    "debug_capabilities": ["SYS_PTRACE"],
     "seccomp_profiles": [UNDEFINED, "RuntimeDefault", "Localhost"],
     "app_armor_profiles": [UNDEFINED, "RuntimeDefault", "Localhost"],
     "se_linux_types": ["container_t", "container_init_t", "container_kvm_t", "container_engine_t"],
@@ -87,6 +91,7 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
         "allow_privilege_escalation": False,
         "run_as_root": False,
         "capabilities": ["NET_BIND_SERVICE"],
+        "debug_capabilities": [],
         "default_capabilities": False,
         "seccomp_profiles": ["RuntimeDefault", "Localhost"],
         "volume_types": _RESTRICTED_VOLUMES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,12 @@ from virtual_node.translate.pods.update import PodChanges
 
 _FIRST_GENERATION = 1
 """Generation of a pod whose spec never changed since its creation (KEP-5067; 0 on API servers without it)."""
+
+_Patch = tuple[Mapping[str, Any] | None, str | None]
+"""A patch and its subresource."""
+_DEBUGGING = "ephemeralcontainers"
+_SINGLE = 8
+"""Debug containers that are sent alone after a refusal. Refused ones stay in the pod, and each retry sends them again."""
 
 _RESTORE_PAUSE = 30.0
 """Minimum seconds between two restores of one lower pod's metadata, because another client may change it
@@ -105,7 +112,7 @@ class PodUpdater:
         if debugging and not debugging["spec"]["ephemeralContainers"]:
             debugging = None
         record.synced = None  # until all is applied; after a partial update a revert must be sent, too
-        patches = ((changes.resize, "resize"), (debugging, "ephemeralcontainers"), (main, None))
+        patches = ((changes.resize, "resize"), (debugging, _DEBUGGING), (main, None))
         reached = await self._send(upper, lower, record, patches)
         if reached is not None and not waiting:
             record.synced = upper
@@ -165,7 +172,7 @@ class PodUpdater:
         upper: Object,
         lower: Object,
         record: PodRecord,
-        patches: Iterable[tuple[Mapping[str, Any] | None, str | None]],
+        patches: Iterable[_Patch],
     ) -> int | None:
         """Send patches. The patch without subresource is the last, because its annotation records what was requested.
 
@@ -178,11 +185,15 @@ class PodUpdater:
         reached = [lower.metadata.generation]
         postponed: ApiError | None = None
         is_resize_due = False
-        for patch, subresource in patches:
+        unsent = deque(patches)
+        while unsent:
+            patch, subresource = unsent.popleft()
             if is_resize_due and subresource is None:
-                patch = update.without_note(patch or {}, lower.annotations)  # noqa: PLW2901 - without its note
+                patch = update.without_note(patch or {}, lower.annotations)
             try:
-                reached.append(await self._patch(lower, record, patch, subresource=subresource))
+                generation, single = await self._patch_or_split(lower, record, patch, subresource)
+                reached.append(generation)
+                unsent.extendleft(reversed(single))
                 if patch and subresource == "resize":
                     record.resized = True
                 elif subresource is None:
@@ -212,6 +223,18 @@ class PodUpdater:
         if postponed is not None:
             raise postponed
         return 0 if 0 in reached else max(reached)
+
+    async def _patch_or_split(
+        self, lower: Object, record: PodRecord, patch: Mapping[str, Any] | None, subresource: str | None
+    ) -> tuple[int, list[_Patch]]:
+        """Send a patch; return the lower pod's generation, and what to send in its place if it is refused."""
+        try:
+            return await self._patch(lower, record, patch, subresource=subresource), []
+        except ApiError as error:
+            single = _single_debuggers(patch, subresource)
+            if not single or isinstance(error, NotFound) or is_retryable(error):
+                raise
+            return lower.metadata.generation, single
 
     async def _note_resize(self, lower: Object, record: PodRecord, refused: Mapping[str, Any]) -> None:
         """Record in the lower pod's annotation that a resize was applied, but the remaining change was refused.
@@ -268,6 +291,17 @@ def _names_the_pod(error: NotFound) -> bool:
 
 def _of_policy(refused: Sequence[Violation]) -> str:
     return f"its policy does not allow the change: {summary(refused)}" if refused else ""
+
+
+def _single_debuggers(patch: Mapping[str, Any] | None, subresource: str | None) -> list[_Patch]:
+    """Return a patch for each of the last debug containers of a patch; none if it has only one.
+
+    Users cannot remove a debug container that the lower cluster refuses, so it must not block later ones.
+    """
+    added = (patch or {}).get("spec", {}).get("ephemeralContainers") or ()
+    if subresource != _DEBUGGING or len(added) == 1:
+        return []
+    return [({"spec": {"ephemeralContainers": [container]}}, _DEBUGGING) for container in added[-_SINGLE:]]
 
 
 def _same_metadata(old: Object, new: Object) -> bool:

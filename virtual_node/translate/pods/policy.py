@@ -11,11 +11,10 @@ from typing import Any
 
 from controller_runtime.api.policy import pod_annotations
 from controller_runtime.api.policy.decision import Violation, violations
+from controller_runtime.api.policy.findings import DEBUG_CONTAINERS
 from controller_runtime.api.policy.rules import Effective, field_of
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from virtual_node.translate.pods.update import PodChanges, without_annotations, without_note
-
-_DEBUGGER = "spec.ephemeralContainers["
 
 
 def allowed_changes(
@@ -53,8 +52,8 @@ def allowed_changes(
         refused += found
         # All debug containers are checked in one call. One call for each would take quadratic time, and a pod can
         # have thousands.
-        forbidden = {one.field.removeprefix(_DEBUGGER).partition("]")[0] for one in found}
-        is_of_pod = any(not one.field.startswith(_DEBUGGER) for one in found)
+        forbidden = {one.field.removeprefix(DEBUG_CONTAINERS).partition("]")[0] for one in found}
+        is_of_pod = any(not one.field.startswith(DEBUG_CONTAINERS) for one in found)
         allowed = [
             container
             for container in debugging["spec"]["ephemeralContainers"]

@@ -45,9 +45,13 @@ PRIVILEGED_ONLY: list[tuple[str, dict[str, Any]]] = [
     ("hostNamespaces", pod(hostIPC=True)),
     *(("privileged", _context(kind, privileged=True)) for kind in CONTAINER_KINDS),
     *(
-        ("capabilities", _context(kind, capabilities={"add": [added], "drop": ["ALL"]}))
-        for kind in CONTAINER_KINDS
+        (rule, _context(kind, capabilities={"add": [added], "drop": ["ALL"]}))
+        for rule, kind in zip(("capabilities", "capabilities", "debugCapabilities"), CONTAINER_KINDS, strict=True)
         for added in ("NET_RAW", "SYS_ADMIN", "ALL", "CAP_CHOWN")
+    ),
+    *(
+        ("capabilities", _context(kind, capabilities={"add": ["SYS_PTRACE"], "drop": ["ALL"]}))
+        for kind in CONTAINER_KINDS[:2]
     ),
     ("hostPaths", _volume(hostPath={"path": "/"})),
     *(

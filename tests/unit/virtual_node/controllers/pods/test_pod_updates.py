@@ -227,6 +227,36 @@ async def test_a_debug_container_that_a_policy_forbids_is_reported():
         )
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [Forbidden('violates PodSecurity "baseline:latest"', code=403), Invalid("invalid", code=422)],
+    ids=["forbidden", "invalid"],
+)
+async def test_a_debug_container_that_the_lower_cluster_refuses_does_not_block_others(refusal):
+    """Users cannot remove it from the pod, so those before and after it are added alone."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        patch = scene.lower.patch
+
+        async def refusing_traced(*arguments, **options):
+            if "SYS_PTRACE" in str(arguments):
+                raise refusal
+            return await patch(*arguments, **options)
+
+        scene.lower.patch = refusing_traced  # type: ignore[method-assign]
+        traced = {"name": "traced", "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}}
+        wanted = [{"name": "before"}, traced, {"name": "after"}]
+        scene.upper.change(
+            "pods", KEY, spec={"ephemeralContainers": [{"image": "t", **container} for container in wanted]}
+        )
+        await asyncio.sleep(10)
+        added = {container["name"] for container in scene.below()["spec"]["ephemeralContainers"]}
+        assert added == {"before", "after"}
+        assert {reason for reason, _ in scene.events} == {"UpdateRefused"}
+        assert refusal.message in scene.events[0][1]
+
+
 async def test_a_resize_is_observed_once_the_lower_kubelet_has_seen_it():
     """The upper observedGeneration follows the kubelet, not the patch."""
     async with running() as scene:
