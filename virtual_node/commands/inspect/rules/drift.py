@@ -6,14 +6,18 @@ Drift is what the virtual node's translation would change now. Findings show key
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from controller_runtime.api import names, readable
+from controller_runtime.api.overrides.applying import OverrideSet
+from controller_runtime.api.policy.decision import Violation, summary
 from virtual_node.commands.inspect.facts import ERROR, WARNING, ClusterFacts, Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.health.objects import annotations_of, is_deleting, key, labels_of
 from virtual_node.translate.objects import copies
-from virtual_node.translate.pods import update
+from virtual_node.translate.pods import policy, update
+from virtual_node.translate.pods.update import PodChanges
 
 _CONTAINERS = ("containers", "initContainers")
 _BOOKKEEPING = (names.ANNOTATION_APPLIED, names.ANNOTATION_OVERRIDES)
@@ -47,7 +51,16 @@ class PodDrift(PodRule):
         if asked and in_spec:
             self._rewritten.setdefault(pod.lower.name, []).append(key(below))
             in_spec = []
-        added = ["spec.ephemeralContainers"] if changes.ephemeral_containers else []
+        added = []
+        if changes.ephemeral_containers:
+            allowed, refused = _debuggers(pod, changes)
+            added = ["spec.ephemeralContainers"] if allowed else []
+            if refused:
+                yield Subject("policy", pod.lower.name, "Pod", key(upper)).info(
+                    f"its policy refuses debug containers: {summary(refused)}",
+                    "a debug container cannot be removed; add another one with a profile that the policy allows "
+                    "(kubectl debug --profile)",
+                )
         differing = in_spec + resized + added + _metadata_fields(changes)
         if not differing:
             return
@@ -67,6 +80,20 @@ class PodDrift(PodRule):
                 "its admission has changed images, tolerations or deadlines of "
                 f"{readable.count(len(pods), 'pod')}, and the virtual node leaves them: {readable.some(pods, limit=5)}"
             )
+
+
+def _debuggers(pod: MirroredPod, changes: PodChanges) -> tuple[bool, list[Violation]]:
+    """Return whether the policy allows missing debug containers, and its violations by the refused ones."""
+    assert pod.below is not None
+    plain = replace(pod.options, overrides=OverrideSet())
+    requested = update.pod_patch(pod.below, pod.requested, pod.upper, plain)
+    allowed, refused = policy.allowed_changes(
+        pod.below,
+        PodChanges(ephemeral_containers=changes.ephemeral_containers),
+        pod.options.policy.of(pod.upper["metadata"]["namespace"]),
+        PodChanges(ephemeral_containers=requested.ephemeral_containers),
+    )
+    return allowed.ephemeral_containers is not None, refused
 
 
 def copy_drift(facts: InspectFacts) -> Findings:

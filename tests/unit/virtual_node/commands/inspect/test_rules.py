@@ -47,6 +47,14 @@ BINDER = {"labels": {"virtual-node.io/upper-cluster": "me", "virtual-node.io/bin
 TOKEN = {"labels": {**ownership_labels(OWNER, "gone"), "virtual-node.io/token-of": "gone"}}
 LIVE_TOKEN = {"labels": {**ownership_labels(OWNER, "u-web"), "virtual-node.io/token-of": "u-web"}}
 REFUSED = {"type": "virtual-node.io/Admitted", "status": "False", "message": "exceeded quota"}
+TRACER, ROOT = (
+    {"name": name, "image": "busybox", "securityContext": context}
+    for name, context in (
+        ("tracer", {"capabilities": {"add": ["SYS_PTRACE"]}}),
+        ("root", {"privileged": True}),
+    )
+)
+"""Debug containers of kubectl's profiles ``general`` and ``sysadmin``."""
 POD, NODE = "shop/web", "vn"
 
 
@@ -196,6 +204,9 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (sets(upper, "spec", "containers", 0, "image", "web:2"), [("error", "drift", "Pod", POD)]),
         (sets(upper, "spec", "tolerations", [{"key": "gpu"}]), [("error", "drift", "Pod", POD)]),
         (sets(upper, "spec", "activeDeadlineSeconds", 9), [("error", "drift", "Pod", POD)]),
+        (sets(upper, "spec", "ephemeralContainers", [TRACER]), [("error", "drift", "Pod", POD)]),
+        (sets(upper, "spec", "ephemeralContainers", [ROOT]), []),
+        (sets(upper, "spec", "ephemeralContainers", [ROOT, TRACER]), [("error", "drift", "Pod", POD)]),
         (sets(upper, "metadata", "labels", "app", "shop"), [("warning", "drift", "Pod", POD)]),
         (sets(upper, "metadata", "annotations", {"a": "b"}), [("warning", "drift", "Pod", POD)]),
         (sets(lower, "metadata", "labels", "injected", "by-others"), []),
@@ -335,6 +346,17 @@ def test_a_pod_that_is_too_large_does_not_hide_other_findings():
     facts.upper.objects["Pod"].insert(0, large)
     found = registry.inspect(facts)
     assert [one.severity for one in found if one.subject.check == "drift"] == ["error"]
+
+
+def test_debug_containers_that_the_policy_refuses_are_information_with_the_rule():
+    """They stay in the upper pod forever, so they are neither an error nor drift."""
+    facts = healthy()
+    sets(upper, "spec", "ephemeralContainers", [ROOT])(facts)
+    (found,) = [one for one in registry.inspect(facts) if one.subject.check == "policy"]
+    assert (found.severity, found.subject.object) == ("info", POD)
+    assert found.message.startswith(
+        "its policy refuses debug containers: privileged: spec.ephemeralContainers[root].securityContext.privileged is"
+    )
 
 
 @pytest.mark.parametrize(
