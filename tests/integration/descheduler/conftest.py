@@ -12,6 +12,7 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.nodes.kwok import kwok_node
+from tests.accounts import install_account
 from tests.integration.descheduler.setup import LARGE, NAS, SMALL
 from tests.waiting import node_ready, own_namespace
 
@@ -41,6 +42,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         await running.start_virtual_node("--config", str(file))
         for node in (SMALL, LARGE):
             await node_ready(running.upper, node)
+        await install_account(running, "descheduler", virtualNodes=[SMALL, LARGE])
         yield running
 
 

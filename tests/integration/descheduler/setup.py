@@ -11,9 +11,11 @@ from typing import Any
 
 from controller_runtime.api import names
 from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.commands.helm import RELEASE
 from hack.sandbox.components.scheduling import start_webhook, stop_webhook
 from hack.sandbox.process import Process
 from tests import workloads
+from tests.accounts import grant_own_objects
 from tests.waiting import eventually, get, node_ready
 
 SMALL, LARGE = "vn-lower1", "vn-lower2"
@@ -24,14 +26,16 @@ NAS = "nas.csi.example.com"
 
 @contextlib.asynccontextmanager
 async def descheduler(sandbox: Sandbox, namespace: str, *arguments: str) -> AsyncIterator[Process]:
-    """Run the program with short times; stop it at the end."""
+    """Run the program with short times, as the chart's account; stop it at the end."""
+    account = f"{RELEASE}-virtual-node-descheduler"
+    await grant_own_objects(sandbox.upper, account, namespace)
     process = await sandbox.start_process(
         f"descheduler-{secrets.token_hex(3)}",
         [
             sys.executable,
             "-m",
             "descheduler",
-            f"--kubeconfig={sandbox.upper.kubeconfig}",
+            f"--kubeconfig={sandbox.upper.directory / account}.kubeconfig",
             f"--freeze-namespace={namespace}",
             "--unschedulable-threshold=2s",
             "--stale-after=5s",

@@ -21,8 +21,9 @@ import pytest_asyncio
 from controller_runtime.resources import SWARMS
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.demo import configuration
+from hack.sandbox.commands.helm import NAMESPACE as RELEASE_NAMESPACE
 from hack.sandbox.process import Process
-from swarm import crd
+from tests.accounts import install_account
 from tests.integration.swarms.node_agent import NodeAgent
 from tests.waiting import becomes, create, eventually, make_namespace, node_ready
 
@@ -40,6 +41,8 @@ class Scene:
     sandbox: Sandbox
     agents: list[NodeAgent]
     directory: Path
+    account: Path
+    """A kubeconfig with the rights and policies of the chart."""
     controllers: list[Process]
     started: int = 0
     jobs: list[str] = field(default_factory=list)
@@ -53,8 +56,12 @@ class Scene:
 
     async def start_controller(self) -> None:
         self.started += 1
-        lease = ["--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s"]
-        arguments = [f"--kubeconfig={self.upper.kubeconfig}", "--gone-after=3s", *lease]
+        arguments = [
+            f"--kubeconfig={self.account}",
+            f"--lease-namespace={RELEASE_NAMESPACE}",
+            "--gone-after=3s",
+        ]
+        arguments += ["--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s"]
         arguments += ["--leader-elect-retry-period=500ms"]
         self.controllers.append(
             await self.sandbox.start_process(
@@ -124,12 +131,12 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
         file = sandbox.directory / "virtual-node.yaml"
         file.write_text(json.dumps(configuration(sandbox)), encoding="utf-8")
         await sandbox.start_virtual_node("--config", str(file))
-        await upper.apply(crd.definition())
+        account = await install_account(sandbox, "swarm")
         agents = [NodeAgent(cluster, upper, directory, swarm=SWARM) for cluster in sandbox.lower]
         for agent in agents:
             await stack.enter_async_context(agent.running())
             await node_ready(upper, f"vn-{agent.lower.name}")
-        scene = Scene(sandbox, agents, directory, [])
+        scene = Scene(sandbox, agents, directory, account, [])
         await scene.start_controller()
         await scene.start_controller()
         await make_namespace(upper, NAMESPACE)
