@@ -90,6 +90,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("log.level", _one_of("trace", "debug", "info", "warn", "error")),
     ("log.format", _one_of("json", "console", "auto")),
     ("admissionPolicy.enabled", {"enum": ["auto", True, False]}),
+    ("admissionPolicy.protectedNamespaces", _LIST_OF_STRINGS),
     ("priorityClass.name", _OBJECT_NAME),
     ("priorityClass.value", {"type": "integer", "minimum": -2147483648, "maximum": 1000000000}),
     ("virtualNode.clusters", {"type": "array", "items": _CLUSTER}),

@@ -83,7 +83,7 @@ _OF_ALL: Mapping[str, tuple[Any, ...]] = {
     "imagePullSecrets": ([{"name": "registry"}],),
     "priorityClass": ({"create": True}, {"name": "system-cluster-critical"}),
     "rbac": ({"create": False},),
-    "admissionPolicy": ({"enabled": False},),
+    "admissionPolicy": ({"enabled": False}, {"protectedNamespaces": ["operators"]}),
     "networkPolicy": ({"enabled": False}, {"metricsFrom": [{"namespaceSelector": {}}]}),
     "metrics": ({"service": {"enabled": False}}, {"dashboard": {"enabled": True}}),
     "freezePeriod": ("1m",),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import cache
 from typing import Any
 
@@ -16,35 +15,62 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
+from tests.gateways import custom_resource
 
 from .conftest import create, eventually, make_namespace, pod
 from .installation import read
+from .stolen_tokens import (
+    DESCHEDULER,
+    MULTI_SCHEDULER,
+    VIRTUAL_NODE,
+    WEBHOOK,
+    Attack,
+    clients,
+    enforced,
+    refusal_of,
+)
 
 pytestmark = pytest.mark.e2e
 
 OURS, REAL = "tokyo", "real"
-SHOP = "shop"
-VIRTUAL_NODE, WEBHOOK, DESCHEDULER = (
-    f"{RELEASE}-virtual-node{part}" for part in ("", "-webhook", "-descheduler")
-)
+SHOP, OPERATORS = "shop", "operators"
 VALUES = {
     "virtualNode": {
-        "clusters": [{"name": OURS, "kubeconfigSecret": {"name": "virtual-node-tokyo"}}],
+        "clusters": [
+            {
+                "name": OURS,
+                "kubeconfigSecret": {"name": "virtual-node-tokyo"},
+                "config": {"follow": ["ingresses", "gateways"]},
+            }
+        ],
         "kubelet": {"servingCertificate": "CSR", "approveServingCertificate": True},
         # The setting with which the account may request more tokens.
         "config": {"identities": {"tokens": "node"}},
-    }
+    },
+    "admissionPolicy": {"protectedNamespaces": [OPERATORS]},
 }
 _PODS = f"/api/v1/namespaces/{SHOP}/pods"
 _CSR = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _OWN = f"/api/v1/namespaces/{NAMESPACE}"
+_CLAIM, _BOUND = (f"/api/v1/namespaces/{SHOP}/persistentvolumeclaims/{name}" for name in ("data", "bound"))
+_GATEWAY = f"/apis/gateway.networking.k8s.io/v1/namespaces/{SHOP}/gateways/front"
+_ADDRESSES: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        f"/apis/networking.k8s.io/v1/namespaces/{SHOP}/ingresses/front",
+        {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.5"}]}}},
+    ),
+    (_GATEWAY, {"status": {"addresses": [{"value": "203.0.113.5"}]}}),
+)
+_PROTECTION, _SELECTED = "kubernetes.io/pvc-protection", "volume.kubernetes.io/selected-node"
+_GONE = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"}
+"""An owner that does not exist: the garbage collector deletes its objects."""
+_RESIZING = {"type": "Resizing", "status": "True"}
 _NOTE = {"metadata": {"annotations": {"a": "b"}}}
 _COST = {
     "metadata": {
@@ -58,9 +84,6 @@ _RELEASED, _RESTORED = (
 _FORGED = {"status": {"message": "forged"}}
 _FORCED = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
 
-Attack = tuple[str, str, str, Mapping[str, Any] | None]
-"""Account, HTTP method, path, body."""
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def upper() -> AsyncIterator[Cluster]:
@@ -72,9 +95,29 @@ async def upper() -> AsyncIterator[Cluster]:
             sandbox, "install", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--no-hooks", values=VALUES
         )
         await make_namespace(upper, SHOP)
+        await make_namespace(upper, OPERATORS)
+        await upper.apply(custom_resource(resources.GATEWAYS))
+        await upper.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         virtual = _node(OURS, labels={"type": "virtual-kubelet"})
         await upper.apply(
-            _node(REAL), virtual, _volume("foreign", "ebs.csi.aws.com"), _volume("mirror"), _claim()
+            _node(REAL), virtual, _volume("foreign", "ebs.csi.aws.com"), _volume("mirror"), _claim("data"),
+            _volume("bound", storage_class="static"), _claim("bound", volumeName="bound", storageClassName="static"), _ingress(), _gateway(),
+        )  # fmt: skip
+        accepted = json.dumps({"status": {"conditions": [{"type": "Accepted"}]}})
+        await upper.kubectl(
+            *(
+                "-n",
+                SHOP,
+                "patch",
+                "gateway",
+                "front",
+                "--type=merge",
+                "--subresource=status",
+                f"-p={accepted}",
+            )
+        )
+        await upper.kubectl(
+            *("-n", SHOP, "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/bound", "--timeout=60s")
         )
         await upper.kubectl("-n", NAMESPACE, "create", "secret", "generic", "virtual-node-tokyo")
         for name in ("a", "b", "c"):
@@ -96,40 +139,9 @@ async def upper() -> AsyncIterator[Cluster]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def attackers(upper: Cluster) -> AsyncIterator[dict[str, Client]]:
     """A client for each account, with its token; the API server knows the policies."""
-    async with contextlib.AsyncExitStack() as stack:
-        found = {}
-        for account in (VIRTUAL_NODE, WEBHOOK, DESCHEDULER):
-            token = (await upper.kubectl("-n", NAMESPACE, "create", "token", account)).stdout.strip()
-            config = await kubeconfig.load(str(_kubeconfig(upper, account, token)), in_cluster=False)
-            found[account] = await stack.enter_async_context(Client(config, cluster="upper"))
-
-        async def enforced() -> bool:
-            refusal = await _refusal(found, (VIRTUAL_NODE, "DELETE", f"{_PODS}/a-real?dryRun=All", None))
-            return "denied request" in refusal
-
-        await eventually(enforced, what="the API server knows the policies")
+    async with clients(upper, (VIRTUAL_NODE, WEBHOOK, DESCHEDULER)) as found:
+        await enforced(found, (VIRTUAL_NODE, "DELETE", f"{_PODS}/a-real?dryRun=All", None))
         yield found
-
-
-def _kubeconfig(upper: Cluster, account: str, token: str) -> Any:
-    config = json.loads(upper.kubeconfig.read_text("utf-8"))
-    config["users"][0]["user"] = {"token": token}
-    path = upper.directory / f"{account}.kubeconfig"
-    path.write_text(json.dumps(config), "utf-8")
-    return path
-
-
-async def _refusal(attackers: Mapping[str, Client], attack: Attack) -> str:
-    """Send a request; return why it is refused, empty when it is not."""
-    account, method, path, body = attack
-    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-    try:
-        await attackers[account].request(
-            method, path, body=json.dumps(body).encode() if body else None, headers={"Content-Type": kind}
-        )
-    except ApiError as error:
-        return error.message if error.code == 403 else f"not refused, but {error}"
-    return ""
 
 
 def _node(name: str, *, labels: dict[str, str] | None = None) -> dict[str, Any]:
@@ -142,7 +154,9 @@ def _pod(name: str, node: str) -> dict[str, Any]:
     return made if not node else {**made, "spec": {**made["spec"], "nodeName": node}}
 
 
-def _volume(name: str, driver: str = "lower-cluster.virtual-node.io") -> dict[str, Any]:
+def _volume(
+    name: str, driver: str = "lower-cluster.virtual-node.io", storage_class: str = ""
+) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -150,20 +164,41 @@ def _volume(name: str, driver: str = "lower-cluster.virtual-node.io") -> dict[st
         "spec": {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"],
+            "storageClassName": storage_class,
             "csi": {"driver": driver, "volumeHandle": name},
         },
     }
 
 
-def _claim() -> dict[str, Any]:
+def _ingress() -> dict[str, Any]:
+    backend = {"service": {"name": "web", "port": {"number": 80}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": "front", "namespace": SHOP},
+        "spec": {"defaultBackend": backend},
+    }
+
+
+def _gateway() -> dict[str, Any]:
+    return {
+        "apiVersion": resources.GATEWAYS.api_version,
+        "kind": "Gateway",
+        "metadata": {"name": "front", "namespace": SHOP},
+        "spec": {"gatewayClassName": "edge"},
+    }
+
+
+def _claim(name: str, **spec: Any) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "data", "namespace": SHOP},
+        "metadata": {"name": name, "namespace": SHOP, "annotations": {_SELECTED: "lost", "kept": "yes"}},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "storageClassName": "none",
             "resources": {"requests": {"storage": "1Gi"}},
+            **spec,
         },
     }
 
@@ -214,9 +249,58 @@ def _for_node(name: str) -> dict[str, str]:
     return {"apiVersion": "v1", "kind": "Node", "name": name}
 
 
-def _labelled(name: str, node: str) -> dict[str, Any]:
+def _replacement(name: str, node: str = "", *, replaces: str = "u-1", **spec: Any) -> dict[str, Any]:
     made = _pod(name, node)
-    return {**made, "metadata": {"name": name, "labels": {"create-by-descheduler": "true"}}}
+    metadata = {
+        "name": name,
+        "labels": {names.LABEL_CREATED_BY_DESCHEDULER: "true"},
+        "annotations": {names.ANNOTATION_REPLACES: replaces} if replaces else {},
+    }
+    return {**made, "metadata": metadata, "spec": {**made["spec"], **spec}}
+
+
+def _contained(**fields: Any) -> dict[str, Any]:
+    return _replacement("powerful", containers=[{"name": "c", "image": "busybox", **fields}])
+
+
+def _required(*terms: Any) -> dict[str, Any]:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"nodeAffinity": required}
+
+
+_TO_VIRTUAL = {"matchExpressions": [{"key": "type", "operator": "In", "values": ["virtual-kubelet"]}]}
+_ELSEWHERE = {"matchExpressions": [{"key": "pool", "operator": "Exists"}]}
+_OTHER_WAYS = {"matchExpressions": [{"key": "type", "operator": "In", "values": ["virtual-kubelet", "real"]}]}
+_CONTEXTS: tuple[dict[str, Any], ...] = (
+    {"privileged": True},
+    {"capabilities": {"add": ["SYS_ADMIN"]}},
+    {"seccompProfile": {"type": "Unconfined"}},
+    {"appArmorProfile": {"type": "Unconfined"}},
+    {"seLinuxOptions": {"type": "spc_t"}},
+)
+POWERFUL: list[dict[str, Any]] = [
+    *(_replacement("powerful", **{field: True}) for field in ("hostNetwork", "hostPID", "hostIPC")),
+    _replacement("powerful", volumes=[{"name": "root", "hostPath": {"path": "/"}}]),
+    _replacement("powerful", securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
+    _replacement("powerful", securityContext={"seccompProfile": {"type": "Unconfined"}}),
+    _replacement(
+        "powerful",
+        initContainers=[{"name": "i", "image": "busybox", "securityContext": {"privileged": True}}],
+    ),
+    _contained(ports=[{"containerPort": 80, "hostPort": 80}]),
+    *(_contained(securityContext=context) for context in _CONTEXTS),
+    _replacement(
+        "powerful",
+        hostUsers=False,
+        containers=[{"name": "c", "image": "busybox", "securityContext": {"procMount": "Unmasked"}}],
+    ),
+    *(
+        _replacement("powerful", hostPID=True, affinity=_required(*terms))
+        for terms in ([_ELSEWHERE], [_TO_VIRTUAL, _ELSEWHERE], [_OTHER_WAYS])
+    ),
+    _replacement("powerful", hostPID=True, nodeSelector={"type": "real"}),
+]
+"""Pods with access to their node that may run on a real node."""
 
 
 _APPROVED = {
@@ -256,10 +340,58 @@ REFUSED: list[tuple[Attack, str]] = [
         (
             VIRTUAL_NODE,
             "PATCH",
-            f"/api/v1/namespaces/{SHOP}/persistentvolumeclaims/data",
+            _CLAIM,
             {"spec": {"volumeName": "foreign"}},
         ),
         "may not write the spec of a claim",
+    ),
+    *(
+        (
+            (VIRTUAL_NODE, "PATCH", _CLAIM, {"metadata": change}),
+            "may change only its own finalizer of a claim",
+        )
+        for change in (
+            {"ownerReferences": [_GONE]},
+            {"labels": {"a": "b"}},
+            {"annotations": {"a": "b"}},
+            {"annotations": {_SELECTED: OURS}},
+            {"annotations": {"kept": None}},
+            {"finalizers": None},
+            {"finalizers": [_PROTECTION, "example.com/forever"]},
+        )
+    ),
+    *(
+        (
+            (VIRTUAL_NODE, "PATCH", f"{path}/status", {"metadata": change}),
+            "may not write the metadata of a claim, Ingress",
+        )
+        for path in (_CLAIM, _BOUND, *(path for path, _ in _ADDRESSES[:1]))
+        for change in (
+            {"ownerReferences": [_GONE]},
+            {"labels": {"a": "b"}},
+            {"annotations": {"a": "b"}},
+            {"finalizers": ["example.com/forever"]},
+        )
+    ),
+    *(
+        (
+            (VIRTUAL_NODE, "PATCH", f"{path}/status", {"status": change}),
+            "only the capacity and the conditions of a bound claim",
+        )
+        for path, change in (
+            (_BOUND, {"phase": "Lost"}),
+            (_BOUND, {"accessModes": ["ReadWriteMany"]}),
+            (_CLAIM, {"phase": "Bound"}),
+            (_CLAIM, {"capacity": {"storage": "2Gi"}}),
+        )
+    ),
+    (
+        (VIRTUAL_NODE, "PATCH", f"{_GATEWAY}/status", {"status": {"conditions": []}}),
+        "only the addresses of a Gateway",
+    ),
+    (
+        (VIRTUAL_NODE, "PATCH", f"{_GATEWAY}/status", {"status": {"listeners": [{"name": "x"}]}}),
+        "only the addresses of a Gateway",
     ),
     (
         (VIRTUAL_NODE, "POST", f"/api/v1/namespaces/{SHOP}/serviceaccounts/default/token", _token()),
@@ -281,7 +413,7 @@ REFUSED: list[tuple[Attack, str]] = [
             "/api/v1/namespaces/kube-system/serviceaccounts/default/token",
             _token(boundObjectRef=_for_pod("system")),
         ),
-        "not for kube-system",
+        "not for protected namespaces such as kube-system",
     ),
     (
         (
@@ -296,7 +428,10 @@ REFUSED: list[tuple[Attack, str]] = [
     ((VIRTUAL_NODE, "PUT", f"{_CSR}/of-real/approval", _APPROVED), "serving certificates of its own nodes"),
     ((DESCHEDULER, "DELETE", f"{_PODS}/a-real", None), "this pod is on node real"),
     ((DESCHEDULER, "DELETE", f"{_PODS}/waiting", None), "this pod is on no node"),
-    ((DESCHEDULER, "DELETE", "/api/v1/namespaces/kube-system/pods/system", None), "pods of kube-system"),
+    (
+        (DESCHEDULER, "DELETE", "/api/v1/namespaces/kube-system/pods/system", None),
+        "may not move pods of kube-system",
+    ),
     (
         (
             DESCHEDULER,
@@ -304,15 +439,31 @@ REFUSED: list[tuple[Attack, str]] = [
             "/api/v1/namespaces/kube-system/pods/system/eviction",
             _eviction("system", "kube-system"),
         ),
-        "pods of kube-system",
+        "may not move pods of kube-system",
     ),
     (
         (DESCHEDULER, "POST", _PODS, _pod("unlabelled", "")),
-        "only pods labelled create-by-descheduler, on no node",
+        "only pods labelled create-by-descheduler, with the annotation",
     ),
     (
-        (DESCHEDULER, "POST", _PODS, _labelled("bound", REAL)),
-        "only pods labelled create-by-descheduler, on no node",
+        (DESCHEDULER, "POST", _PODS, _replacement("bound", REAL)),
+        "with the annotation virtual-node.io/replaces, on no node",
+    ),
+    (
+        (DESCHEDULER, "POST", _PODS, _replacement("first", replaces="")),
+        "with the annotation virtual-node.io/replaces, on no node",
+    ),
+    *(
+        (
+            (DESCHEDULER, "POST", f"/api/v1/namespaces/{namespace}/pods", _replacement("x")),
+            "may not move pods of",
+        )
+        for namespace in (NAMESPACE, "kube-public", OPERATORS)
+    ),
+    *(((DESCHEDULER, "POST", _PODS, body), "add nodeSelector type: virtual-kubelet") for body in POWERFUL),
+    (
+        (DESCHEDULER, "POST", f"{_OWN}/pods/any/eviction", _eviction("any", NAMESPACE)),
+        "may not move pods of",
     ),
     ((DESCHEDULER, "PATCH", f"{_PODS}/a-real", _RELEASED), "may change only the label pod-template-hash"),
     ((DESCHEDULER, "PATCH", f"{_PODS}/waiting", _RELEASED), "may change only the label pod-template-hash"),
@@ -360,7 +511,17 @@ ALLOWED: list[Attack] = [
     (VIRTUAL_NODE, "POST", "/api/v1/persistentvolumes", _volume("mine")),
     (VIRTUAL_NODE, "PATCH", "/api/v1/persistentvolumes/mirror", _NOTE),
     (VIRTUAL_NODE, "DELETE", "/api/v1/persistentvolumes/mirror", None),
-    (VIRTUAL_NODE, "PATCH", f"/api/v1/namespaces/{SHOP}/persistentvolumeclaims/data", _NOTE),
+    (
+        VIRTUAL_NODE,
+        "PATCH",
+        _CLAIM,
+        {"metadata": {"finalizers": [_PROTECTION, "virtual-node.io/lower-claim"]}},
+    ),
+    (VIRTUAL_NODE, "PATCH", _CLAIM, {"metadata": {"annotations": {_SELECTED: None}}}),
+    (VIRTUAL_NODE, "PATCH", _CLAIM, {"metadata": {"finalizers": [_PROTECTION]}}),
+    (VIRTUAL_NODE, "PATCH", f"{_BOUND}/status", {"status": {"capacity": {"storage": "2Gi"}}}),
+    (VIRTUAL_NODE, "PATCH", f"{_BOUND}/status", {"status": {"conditions": [_RESIZING]}}),
+    *((VIRTUAL_NODE, "PATCH", f"{path}/status", address) for path, address in _ADDRESSES),
     (
         VIRTUAL_NODE,
         "POST",
@@ -375,7 +536,15 @@ ALLOWED: list[Attack] = [
     ),
     (VIRTUAL_NODE, "DELETE", f"{_CSR}/of-ours", None),
     (DESCHEDULER, "DELETE", f"{_PODS}/b-ours", _FORCED),
-    (DESCHEDULER, "POST", _PODS, _labelled("replacement", "")),
+    (DESCHEDULER, "POST", _PODS, _replacement("replacement")),
+    *(
+        (DESCHEDULER, "POST", f"{_PODS}?dryRun=All", _replacement("root", hostPID=True, **pinned))
+        for pinned in ({"nodeSelector": {"type": "virtual-kubelet"}}, {"affinity": _required(_TO_VIRTUAL)})
+    ),
+    (
+        *(DESCHEDULER, "POST", f"{_PODS}?dryRun=All"),
+        _contained(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"]}, "privileged": False}),
+    ),
     (DESCHEDULER, "DELETE", f"{_PODS}/replacement", _FORCED),
     (DESCHEDULER, "POST", f"{_PODS}/c-ours/eviction", _eviction("c-ours", SHOP)),
     (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _RELEASED),
@@ -390,7 +559,7 @@ ALLOWED: list[Attack] = [
 async def test_refuses_access_to_objects_of_others(upper: Cluster, attackers: dict[str, Client]):
     """Each attack is refused, by RBAC or by a policy with a message that names what the account may do."""
     for attack, expected in REFUSED:
-        refusal = await _refusal(attackers, attack)
+        refusal = await refusal_of(attackers, attack)
         assert expected in refusal.replace('"', ""), attack
         assert "expression" not in refusal, "the message is a sentence, not the source of the policy"
     for name in ("a-real", "waiting"):
@@ -402,7 +571,7 @@ async def test_refuses_access_to_objects_of_others(upper: Cluster, attackers: di
 async def test_allows_the_same_access_to_own_objects(upper: Cluster, attackers: dict[str, Client]):
     """Own nodes, pods, volumes and requests; other users are not restricted."""
     for request in ALLOWED:
-        assert await _refusal(attackers, request) == "", request
+        assert await refusal_of(attackers, request) == "", request
     await upper.kubectl("-n", SHOP, "delete", "pod", "b-real", "--grace-period=0", "--force")
 
 
@@ -411,7 +580,9 @@ async def test_policies_have_no_type_errors(upper: Cluster):
 
     async def checked() -> bool:
         found = (await read(upper, "validatingadmissionpolicies"))["items"]
-        wanted = {f"{NAMESPACE}.{VIRTUAL_NODE}", f"{NAMESPACE}.{DESCHEDULER}"}
+        wanted = {
+            f"{NAMESPACE}.{account}" for account in (VIRTUAL_NODE, DESCHEDULER, WEBHOOK, MULTI_SCHEDULER)
+        }
         checks = [(one.get("status") or {}).get("typeChecking") for one in found]
         return {one["metadata"]["name"] for one in found} == wanted and all(check == {} for check in checks)
 

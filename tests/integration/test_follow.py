@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from controller_runtime import resources
-from controller_runtime.resources import Resource
 from hack.sandbox import Cluster, Sandbox, SandboxError
 from hack.sandbox.commands.demo import configuration
+from tests.gateways import custom_resource
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 from virtual_node.config.types import Config
 from virtual_node.rights import daemon, manifests
@@ -44,7 +44,9 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         await running.upper.apply(*_role([*daemon.upper(parsed), *daemon.UPPER_ELECTION]))
         await lower.apply(*_role(daemon.lower(FOLLOW)))
         for cluster in (running.upper, lower):
-            await cluster.apply(*(_crd(found) for found in (resources.GATEWAYS, resources.HTTP_ROUTES)))
+            await cluster.apply(
+                *(custom_resource(found) for found in (resources.GATEWAYS, resources.HTTP_ROUTES))
+            )
             await cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         file = running.directory / "virtual-node.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")
@@ -56,26 +58,6 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         await node_ready(running.upper, NODE)
         await make_namespace(running.upper, SHOP)
         yield running
-
-
-def _crd(resource: Resource) -> dict[str, Any]:
-    """Return a definition with the names of the Gateway API and without its schema."""
-    free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": resource.version, "served": True, "storage": True,
-        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": free, "status": free}}},
-        "subresources": {"status": {}},
-    }  # fmt: skip
-    name = f"{resource.plural}.{resource.group}"
-    approved = {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api/pull/2997"}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": name, "annotations": approved},
-        "spec": {
-            "group": resource.group, "scope": "Namespaced", "versions": [version],
-            "names": {"kind": resource.kind, "plural": resource.plural, "singular": resource.kind.lower()},
-        },
-    }  # fmt: skip
 
 
 def _limited(cluster: Cluster) -> Path:

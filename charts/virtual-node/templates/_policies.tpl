@@ -14,10 +14,22 @@
 {{- if $enabled }}true{{ end }}
 {{- end }}
 
-{{/* A policy for some ServiceAccounts of this release, and its binding: (list $ "component" (list "account") $spec). It does not
-apply to other users. */}}
+{{/* A policy for some ServiceAccounts of this release, and its binding: (list $ "component" (list "account") $spec
+[$annotations]). It does not apply to other users. Expressions can use the variables before, after and kind. */}}
 {{- define "virtual-node.policy" }}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $spec := index . 3 | fromYaml }}
+{{- $marks := include "virtual-node.marks" (list $root $component (gt (len .) 4 | ternary (last .) dict)) }}
+{{- /* Explicit defaults, because the API server sets them and a comparison with the manifest would report a change. */}}
+{{- $rules := list }}
+{{- range $spec.resourceRules }}{{ $rules = append $rules (merge (dict "scope" "*") .) }}{{ end }}
+{{- $constraints := dict "matchPolicy" "Equivalent" "namespaceSelector" dict "objectSelector" dict "resourceRules" $rules }}
+{{- $before := dict "name" "before" "expression" "dyn(oldObject)" }}
+{{- $after := dict "name" "after" "expression" "dyn(object)" }}
+{{- $kind := dict "name" "kind" "expression" "request.resource.resource" }}
+{{- $variables := concat (list $before $after $kind) ($spec.variables | default list) }}
+{{- $validations := list }}
+{{- range $spec.validations }}{{ $validations = append $validations (merge (dict "reason" "Forbidden") .) }}{{ end }}
+{{- $spec = dict "matchConstraints" $constraints "variables" $variables "validations" $validations }}
 {{- $users := list }}
 {{- range index . 2 }}{{ $users = append $users (printf "system:serviceaccount:%s:%s" $root.Release.Namespace .) }}{{ end }}
 ---
@@ -25,7 +37,7 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
   name: {{ include "virtual-node.clusterName" (list $root $component) }}
-  {{- include "virtual-node.marks" (list $root $component) | nindent 2 }}
+  {{- $marks | nindent 2 }}
 spec:
   failurePolicy: Fail
   matchConditions:
@@ -37,10 +49,21 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
   name: {{ include "virtual-node.clusterName" (list $root $component) }}
-  {{- include "virtual-node.marks" (list $root $component) | nindent 2 }}
+  {{- $marks | nindent 2 }}
 spec:
   policyName: {{ include "virtual-node.clusterName" (list $root $component) }}
   validationActions: [Deny]
+{{- end }}
+
+{{/* Namespaces in which accounts of this release may not act for users, as a JSON list, which is also valid CEL. */}}
+{{- define "virtual-node.protectedNamespaces" -}}
+{{- concat (list "kube-system" "kube-public" "kube-node-lease" .Release.Namespace) (.Values.admissionPolicy.protectedNamespaces | default list) | uniq | toJson }}
+{{- end }}
+
+{{/* CEL: an update does not change the object's labels, owners and, except for the given ones, other fields of its metadata:
+(list "annotations" "finalizers"). Owners matter, because the garbage collector deletes an object without its owner. */}}
+{{- define "virtual-node.sameMetadata" -}}
+{{ toJson (concat (list "labels" "ownerReferences") .) }}.all(field, variables.after.metadata[?field] == variables.before.metadata[?field])
 {{- end }}
 
 {{/* Names of this release's ServiceAccounts except the virtual node's, as a JSON list, which is also valid CEL. */}}

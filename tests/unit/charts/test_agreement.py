@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -42,11 +43,13 @@ from controller_runtime.rights import (
 )
 from hack.chart.template import NAMESPACE, template
 from multi_scheduler.scheduler_configuration import scheduler_configuration
+from swarm.controller import owned_objects
 from tests.thorough import some
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects, one
 from virtual_node.commands.inspect import command as inspect_command
 from virtual_node.rights import operator
+from virtual_node.translate.storage import pvc
 from virtual_node.translate.storage.pv import csi_driver
 from webhook import manifests
 
@@ -491,11 +494,33 @@ def test_policies_match_the_releases_accounts_and_labels():
     """Other users are not restricted; ownership labels equal those of the code."""
     found = _policies(rendering.values("everything"))
     users = {name: spec["matchConditions"][0]["expression"] for name, spec in found.items()}
-    assert users["virtual-node"].endswith(f'["system:serviceaccount:{NAMESPACE}:nodes"]')
-    assert users["descheduler"].endswith(f'["system:serviceaccount:{NAMESPACE}:clusters-descheduler"]')
-    assert f"'{csi_driver()['metadata']['name']}'" in str(found["virtual-node"])
-    labels = [f"'{label}'" for label in (names.LABEL_VIRTUAL_POD, names.LABEL_CREATED_BY_DESCHEDULER)]
-    assert all(label in found["descheduler"]["variables"][-1]["expression"] for label in labels)
+    accounts = {
+        **{name: f"clusters-{name}" for name in ("webhook", "descheduler", "swarm", "test")},
+        "virtual-node": "nodes",
+        "annotator": "clusters-annotator",
+    }
+    assert {name: user.partition(" in ")[2] for name, user in users.items()} == {
+        name: json.dumps([f"system:serviceaccount:{NAMESPACE}:{account}"])
+        for name, account in accounts.items()
+    }
+    mentioned = {
+        "virtual-node": (csi_driver()["metadata"]["name"], pvc.SELECTED_NODE),
+        "descheduler": (
+            *(names.LABEL_VIRTUAL_POD, names.LABEL_CREATED_BY_DESCHEDULER, names.ANNOTATION_REPLACES),
+            *(names.LABEL_NODE_TYPE, names.NODE_TYPE_VIRTUAL),
+        ),
+        "swarm": (owned_objects.LABEL_SWARM, swarm.flags.PROGRAM),
+    }
+    for policy, texts in mentioned.items():
+        expressions = " ".join(
+            part["expression"] for field in ("variables", "validations") for part in found[policy][field]
+        )
+        assert [text for text in texts if f"'{text}'" not in expressions] == [], policy
+    protected = ["kube-system", "kube-public", "kube-node-lease", NAMESPACE, "operators"]
+    for policy in ("descheduler", "swarm"):
+        assert f"!(request.namespace in {json.dumps(protected, separators=(',', ':'))})" in str(
+            found[policy]["validations"][0]
+        ), policy
 
 
 @pytest.mark.parametrize(
@@ -517,7 +542,7 @@ def test_policies_match_the_releases_accounts_and_labels():
 def test_policies_are_made_if_the_api_server_has_them(values, version, kinds, made):
     """Unless a value decides otherwise."""
     found = _policies(values, f"--kube-version={version}", *(f"--api-versions={kind}" for kind in kinds))
-    assert set(found) == ({"virtual-node", "descheduler"} if made else set())
+    assert set(found) == ({"virtual-node", "descheduler", "webhook", "test"} if made else set())
 
 
 def test_the_extender_has_read_only_lower_kubeconfigs():
