@@ -46,7 +46,7 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
         },
         "webhook": {"upper": webhook.UPPER},
         "descheduler": {"upper": descheduler.UPPER},
-        "swarm": {"upper": swarm.UPPER},
+        "swarm": {"upper": swarm.UPPER, "swarms": swarm.SWARMS},
         "multiScheduler": {
             "upper": multi_scheduler.UPPER,
             "bind": multi_scheduler.BIND,

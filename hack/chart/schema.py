@@ -113,6 +113,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("descheduler.moveRunningAfter", _DURATION),
     ("freezePeriod", _DURATION),
     ("swarm.goneAfter", _DURATION),
+    ("swarm.namespace", {"type": "string", "pattern": f"^({_LABEL})?$", "maxLength": 63}),
     ("multiScheduler.agents", {"type": "array", "minItems": 1, "items": _AGENT}),
     ("multiScheduler.usage", configuration.reference("UsageConfig")),
     ("multiScheduler.upperUsage", configuration.reference("UsageConfig")),

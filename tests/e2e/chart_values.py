@@ -65,7 +65,7 @@ _OF_COMPONENT: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "virtualNodes": (["other"],),
         "interval": ("1m",),
     },
-    "swarm": {"enabled": (True,), "goneAfter": ("2m",)},
+    "swarm": {"enabled": (True,), "goneAfter": ("2m",), "namespace": ("default",)},
     "multiScheduler": {
         "enabled": (False,),
         "bind": (False,),

@@ -40,6 +40,7 @@ from controller_runtime.rights import (
     WEBHOOK_SECRET,
     Right,
     resolved,
+    rules,
 )
 from hack.chart.template import NAMESPACE, template
 from multi_scheduler.scheduler_configuration import scheduler_configuration
@@ -210,7 +211,7 @@ def test_rights_are_those_of_the_tables(case):
         "test": _asked(case, operator.DOCTOR),
         "inspection": _asked(case, inspects),
         "uninstall": _asked(case, removes),
-        "swarm": _asked(case, swarm.rights.UPPER),
+        "swarm": _asked(case, (*swarm.rights.UPPER, *swarm.rights.SWARMS)),
         "annotator": _asked(case, annotates),
         "scheduler": {(*grant[:4], grant[4].replace("vn-virtual-node", name)) for grant in SCHEDULER},
     }
@@ -479,6 +480,31 @@ def test_unknown_nodes_are_rejected_unless_the_value_passes_them():
             if "multi-scheduler.yaml" in item.get("data", {})
         ]
         assert multi_scheduler.config.parse(text).unknown_nodes == expected
+
+
+def test_a_swarm_controller_of_one_namespace_writes_only_there():
+    """With the flag and a Role; cluster-wide it can only read nodes."""
+    items = rendering.parse(
+        template("virtualNode: {enabled: false}\nswarm: {enabled: true, namespace: streams}")
+    )
+    ours = [item for item in items if item["metadata"]["labels"]["app.kubernetes.io/component"] == "swarm"]
+    roles = {
+        item["metadata"].get("namespace", ""): item["rules"]
+        for item in ours
+        if item["kind"] in {"Role", "ClusterRole"}
+    }
+    assert roles.keys() == {"", NAMESPACE, "kube-node-lease", "streams"}
+    assert [(rule["resources"], rule["verbs"]) for rule in roles[""]] == [
+        (["nodes"], ["get", "list", "watch"])
+    ]
+    assert roles["streams"] == rules(swarm.rights.SWARMS)
+    (bound,) = [
+        item for item in ours if item["kind"] == "RoleBinding" and item["metadata"]["namespace"] == "streams"
+    ]
+    assert bound["subjects"][0]["name"].endswith("-swarm")
+    (deployment,) = [item for item in ours if item["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "--namespace=streams" in container["args"]
 
 
 def _policies(values: str, *arguments: str) -> dict[str, dict[str, Any]]:
