@@ -136,6 +136,13 @@ async def attackers(upper: Cluster) -> AsyncIterator[dict[str, Client]]:
         yield found
 
 
+_NODE_CHANGES: list[dict[str, Any]] = [
+    {"spec": {"unschedulable": True}},
+    {"spec": {"taints": []}},
+    {"metadata": {"labels": {"a": "b"}}},
+    {"metadata": {"ownerReferences": [_GONE]}},
+    {"metadata": {"finalizers": ["example.com/forever"]}},
+]
 REFUSED: list[tuple[Attack, str]] = [
     # With this ConfigMap, the attacker's CA would be trusted as the client CA of the cluster.
     *(
@@ -195,13 +202,7 @@ REFUSED: list[tuple[Attack, str]] = [
     ((SWARM, "PATCH", f"{_SHOP}/configmaps/settings", {"data": {"a": "b"}}), "cannot patch resource"),
     *(
         ((ANNOTATOR, "PATCH", f"/api/v1/nodes/{NODE}", change), "may change only annotations of a node")
-        for change in (
-            {"spec": {"unschedulable": True}},
-            {"spec": {"taints": []}},
-            {"metadata": {"labels": {"a": "b"}}},
-            {"metadata": {"ownerReferences": [_GONE]}},
-            {"metadata": {"finalizers": ["example.com/forever"]}},
-        )
+        for change in _NODE_CHANGES
     ),
     *(
         ((MULTI_SCHEDULER, "POST", f"{_SHOP}/pods/waiting/binding", _binding("waiting", **metadata)), "may bind pods only")

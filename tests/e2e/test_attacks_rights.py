@@ -22,8 +22,9 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 from tests.gateways import custom_resource
 
-from .conftest import create, eventually, make_namespace, pod
+from .conftest import create, eventually, make_namespace
 from .installation import read
+from .replacement_pods import POWERFUL, TO_VIRTUAL, plain_pod, replacement, required_affinity, with_container
 from .stolen_tokens import (
     DESCHEDULER,
     MULTI_SCHEDULER,
@@ -121,12 +122,12 @@ async def upper() -> AsyncIterator[Cluster]:
         )
         await upper.kubectl("-n", NAMESPACE, "create", "secret", "generic", "virtual-node-tokyo")
         for name in ("a", "b", "c"):
-            await create(upper, SHOP, _pod(f"{name}-ours", OURS), _pod(f"{name}-real", REAL))
-        await create(upper, SHOP, _pod("waiting", ""))
-        web = _pod("web-ours", OURS)
+            await create(upper, SHOP, plain_pod(f"{name}-ours", OURS), plain_pod(f"{name}-real", REAL))
+        await create(upper, SHOP, plain_pod("waiting", ""))
+        web = plain_pod("web-ours", OURS)
         web["metadata"]["labels"] = {"app": "web", "pod-template-hash": "h1"}
         await create(upper, SHOP, web)
-        await create(upper, "kube-system", _pod("system", OURS))
+        await create(upper, "kube-system", plain_pod("system", OURS))
         for name in (REAL, OURS):
             await upper.kubectl(
                 *(f"--as=system:node:{name}", "--as-group=system:nodes", "--as-group=system:authenticated"),
@@ -146,12 +147,6 @@ async def attackers(upper: Cluster) -> AsyncIterator[dict[str, Client]]:
 
 def _node(name: str, *, labels: dict[str, str] | None = None) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels or {}}}
-
-
-def _pod(name: str, node: str) -> dict[str, Any]:
-    made = pod(name, "sleep 3600")
-    del made["spec"]["nodeSelector"]
-    return made if not node else {**made, "spec": {**made["spec"], "nodeName": node}}
 
 
 def _volume(
@@ -247,60 +242,6 @@ def _for_pod(name: str) -> dict[str, str]:
 
 def _for_node(name: str) -> dict[str, str]:
     return {"apiVersion": "v1", "kind": "Node", "name": name}
-
-
-def _replacement(name: str, node: str = "", *, replaces: str = "u-1", **spec: Any) -> dict[str, Any]:
-    made = _pod(name, node)
-    metadata = {
-        "name": name,
-        "labels": {names.LABEL_CREATED_BY_DESCHEDULER: "true"},
-        "annotations": {names.ANNOTATION_REPLACES: replaces} if replaces else {},
-    }
-    return {**made, "metadata": metadata, "spec": {**made["spec"], **spec}}
-
-
-def _contained(**fields: Any) -> dict[str, Any]:
-    return _replacement("powerful", containers=[{"name": "c", "image": "busybox", **fields}])
-
-
-def _required(*terms: Any) -> dict[str, Any]:
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
-    return {"nodeAffinity": required}
-
-
-_TO_VIRTUAL = {"matchExpressions": [{"key": "type", "operator": "In", "values": ["virtual-kubelet"]}]}
-_ELSEWHERE = {"matchExpressions": [{"key": "pool", "operator": "Exists"}]}
-_OTHER_WAYS = {"matchExpressions": [{"key": "type", "operator": "In", "values": ["virtual-kubelet", "real"]}]}
-_CONTEXTS: tuple[dict[str, Any], ...] = (
-    {"privileged": True},
-    {"capabilities": {"add": ["SYS_ADMIN"]}},
-    {"seccompProfile": {"type": "Unconfined"}},
-    {"appArmorProfile": {"type": "Unconfined"}},
-    {"seLinuxOptions": {"type": "spc_t"}},
-)
-POWERFUL: list[dict[str, Any]] = [
-    *(_replacement("powerful", **{field: True}) for field in ("hostNetwork", "hostPID", "hostIPC")),
-    _replacement("powerful", volumes=[{"name": "root", "hostPath": {"path": "/"}}]),
-    _replacement("powerful", securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
-    _replacement("powerful", securityContext={"seccompProfile": {"type": "Unconfined"}}),
-    _replacement(
-        "powerful",
-        initContainers=[{"name": "i", "image": "busybox", "securityContext": {"privileged": True}}],
-    ),
-    _contained(ports=[{"containerPort": 80, "hostPort": 80}]),
-    *(_contained(securityContext=context) for context in _CONTEXTS),
-    _replacement(
-        "powerful",
-        hostUsers=False,
-        containers=[{"name": "c", "image": "busybox", "securityContext": {"procMount": "Unmasked"}}],
-    ),
-    *(
-        _replacement("powerful", hostPID=True, affinity=_required(*terms))
-        for terms in ([_ELSEWHERE], [_TO_VIRTUAL, _ELSEWHERE], [_OTHER_WAYS])
-    ),
-    _replacement("powerful", hostPID=True, nodeSelector={"type": "real"}),
-]
-"""Pods with access to their node that may run on a real node."""
 
 
 _APPROVED = {
@@ -442,20 +383,20 @@ REFUSED: list[tuple[Attack, str]] = [
         "may not move pods of kube-system",
     ),
     (
-        (DESCHEDULER, "POST", _PODS, _pod("unlabelled", "")),
+        (DESCHEDULER, "POST", _PODS, plain_pod("unlabelled", "")),
         "only pods labelled create-by-descheduler, with the annotation",
     ),
     (
-        (DESCHEDULER, "POST", _PODS, _replacement("bound", REAL)),
+        (DESCHEDULER, "POST", _PODS, replacement("bound", REAL)),
         "with the annotation virtual-node.io/replaces, on no node",
     ),
     (
-        (DESCHEDULER, "POST", _PODS, _replacement("first", replaces="")),
+        (DESCHEDULER, "POST", _PODS, replacement("first", replaces="")),
         "with the annotation virtual-node.io/replaces, on no node",
     ),
     *(
         (
-            (DESCHEDULER, "POST", f"/api/v1/namespaces/{namespace}/pods", _replacement("x")),
+            (DESCHEDULER, "POST", f"/api/v1/namespaces/{namespace}/pods", replacement("x")),
             "may not move pods of",
         )
         for namespace in (NAMESPACE, "kube-public", OPERATORS)
@@ -536,14 +477,17 @@ ALLOWED: list[Attack] = [
     ),
     (VIRTUAL_NODE, "DELETE", f"{_CSR}/of-ours", None),
     (DESCHEDULER, "DELETE", f"{_PODS}/b-ours", _FORCED),
-    (DESCHEDULER, "POST", _PODS, _replacement("replacement")),
+    (DESCHEDULER, "POST", _PODS, replacement("replacement")),
     *(
-        (DESCHEDULER, "POST", f"{_PODS}?dryRun=All", _replacement("root", hostPID=True, **pinned))
-        for pinned in ({"nodeSelector": {"type": "virtual-kubelet"}}, {"affinity": _required(_TO_VIRTUAL)})
+        (DESCHEDULER, "POST", f"{_PODS}?dryRun=All", replacement("root", hostPID=True, **pinned))
+        for pinned in (
+            {"nodeSelector": {"type": "virtual-kubelet"}},
+            {"affinity": required_affinity(TO_VIRTUAL)},
+        )
     ),
     (
         *(DESCHEDULER, "POST", f"{_PODS}?dryRun=All"),
-        _contained(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"]}, "privileged": False}),
+        with_container(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"]}, "privileged": False}),
     ),
     (DESCHEDULER, "DELETE", f"{_PODS}/replacement", _FORCED),
     (DESCHEDULER, "POST", f"{_PODS}/c-ours/eviction", _eviction("c-ours", SHOP)),

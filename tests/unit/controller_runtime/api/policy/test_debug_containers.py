@@ -72,7 +72,8 @@ def test_the_message_names_the_rule_and_what_debug_containers_may_add():
 def test_other_containers_do_not_get_the_capabilities_of_debug_containers(kind):
     """A user who may create pods gets no more than before."""
     context = {"capabilities": {"add": ["SYS_PTRACE"]}}
-    body = pod(**{kind: [{"name": "app", "image": "web:1", "securityContext": context}]})
+    body = pod()
+    body["spec"][kind] = [{"name": "app", "image": "web:1", "securityContext": context}]
     field = f"spec.{kind}[app].securityContext.capabilities.add"
     assert broken(body, debug_capabilities=["*"]) == [("capabilities", field)]
 

@@ -246,7 +246,7 @@ async def test_a_debug_container_that_the_lower_cluster_refuses_does_not_block_o
 
         scene.lower.patch = refusing_traced  # type: ignore[method-assign]
         traced = {"name": "traced", "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}}
-        wanted = [{"name": "before"}, traced, {"name": "after"}]
+        wanted: list[Body] = [{"name": "before"}, traced, {"name": "after"}]
         scene.upper.change(
             "pods", KEY, spec={"ephemeralContainers": [{"image": "t", **container} for container in wanted]}
         )
