@@ -133,6 +133,8 @@ async def attackers(upper: Cluster) -> AsyncIterator[dict[str, Client]]:
     """A client for each account; the API server knows the policies."""
     async with clients(upper, (SWARM, WEBHOOK, ANNOTATOR, MULTI_SCHEDULER, TEST)) as found:
         await enforced(found, (SWARM, "DELETE", f"{_SHOP}/configmaps/settings?dryRun=All", None))
+        # The last one that was created.
+        await enforced(found, (TEST, "POST", "/api/v1/namespaces/default/pods", pod("early", "true")))
         yield found
 
 
