@@ -9,7 +9,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
-from tests.benchmarks.load import make_namespace, pod
+from tests.benchmarks.load import PodWatch, make_namespace, pod
 
 
 async def large_services(upper: Client) -> None:
@@ -99,6 +99,8 @@ async def forged(upper: Client, lower: Client) -> None:
             "data": {"text": "x" * 1_000_000},
         }
         await lower.create(resources.CONFIG_MAPS, body, namespace="lowteam")
+    async with PodWatch(lower, namespace="policies") as watch:
+        await watch.until(watch.seen, 1)
     (mirrored,) = (await lower.list(resources.PODS, namespace="policies")).items
     involved = {"kind": "Pod", "namespace": "policies", "name": mirrored.name, "uid": mirrored.uid}
     for number in range(60):
