@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 import structlog
@@ -12,6 +13,7 @@ import structlog
 from controller_runtime.consistency import OwnWrites
 from controller_runtime.errors import ApiError, ConfigError, RequestTooLarge
 from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.charging import charged
 from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
 
 K = TypeVar("K", bound=Hashable)
@@ -54,7 +56,8 @@ class Controller(Generic[K]):
             reconcile: called with a key; level-triggered, so it may run at any time and any number of times.
             workers: keys reconciled at the same time.
             backoff: the delays of failing keys, as in ``WorkQueue``.
-            flow: returns the flow of a key, as in ``WorkQueue``; no flow holds all workers.
+            flow: returns the flow of a key, as in ``WorkQueue``; no flow holds all workers. The time that ``reconcile``
+                takes is charged to it.
             queue: the work queue; None: a new one with this back-off and flow.
         """
         self.name = name
@@ -90,7 +93,7 @@ class Controller(Generic[K]):
                     self.queue.add_after(key, _STALE_RETRY)
                     continue
                 with self._own_writes.noting(key):
-                    result = await self._reconcile(key)
+                    result = await charged(self._reconcile(key), partial(self.queue.charge, key))
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():

@@ -1,7 +1,9 @@
-"""Queued keys of a work queue by flow and priority, and the number of workers that each flow holds. No IO."""
+"""The order in which a work queue returns its keys, so that many or slow keys of one flow do not delay the others."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -12,94 +14,208 @@ K = TypeVar("K", bound=Hashable)
 _SHARE = 4
 """A flow may take a worker while it holds fewer than this multiple of the free workers. Of 50 workers, one flow
 gets 40, a second one 8 and a third one 2."""
+_TURN = 0.001
+"""Seconds that each key counts in addition to the time that it took, so that flows with short work take turns by
+count."""
+_PRUNE = 1000
+"""Number of flows from which those without keys are forgotten."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Flow(Generic[K]):
+    name: str
+    used: float
+    """Seconds that its keys took. A flow that was idle starts with the least of the active flows, so idle time gives no
+    advantage."""
     lanes: dict[int, OrderedDict[K, None]] = field(default_factory=dict)
     held: int = 0
+    is_listed: bool = False
+    """Whether the heap of flows contains it."""
+    is_paused: bool = False
 
 
 class Lanes(Generic[K]):
     """Keys in the order in which workers get them.
 
-    Flows take turns. Within a flow, keys of higher priority come first, then keys that were added first.
+    The flow that used the least time is next. Within a flow, keys of higher priority come first, then keys that were
+    added first. A flow without time left in its budget gets no worker until ``resume``.
     """
 
-    def __init__(self, flow: Callable[[K], str] | None = None, *, workers: int = 0) -> None:
-        """Create empty lanes; the arguments are those of ``WorkQueue``."""
+    def __init__(
+        self,
+        flow: Callable[[K], str] | None = None,
+        *,
+        workers: int = 0,
+        wait: Callable[[str], float] = lambda _name: 0.0,
+        paused: Callable[[str, float], None] = lambda _name, _seconds: None,
+    ) -> None:
+        """Create empty lanes.
+
+        Args:
+            flow: as in ``WorkQueue``.
+            workers: as in ``WorkQueue``.
+            wait: returns after how many seconds a flow has time left in its budget; 0: now.
+            paused: called with a flow that gets no worker, and the seconds after which to call ``resume``.
+        """
         self._flow = flow
+        self._wait, self._paused = wait, paused
         self._free = workers
         self._is_bounded = workers > 0 and flow is not None
+        self._most = max(1, workers - 1)
         self._flows: dict[str, _Flow[K]] = {}
-        self._turns: OrderedDict[str, _Flow[K]] = OrderedDict()
-        """Flows with queued keys, the next one first."""
+        self._queued: set[str] = set()
+        """Flows with queued keys."""
+        self._heap: list[tuple[float, int, _Flow[K]]] = []
+        """Flows with queued keys that are not paused, and some that have none anymore. ``used`` may have grown since."""
+        self._ties = itertools.count()
+        self._now = 0.0
+        """``used`` of the flow that got the last worker."""
+        self._latest = 0.0
+        """Largest ``used`` of all flows."""
+        self._held = 0
+        self._prune_at = _PRUNE
         self._flow_of: dict[K, str] = {}
         """The flow of each key that is queued or held."""
 
     def __len__(self) -> int:
-        return sum(len(lane) for flow in self._turns.values() for lane in flow.lanes.values())
+        return sum(len(lane) for name in self._queued for lane in self._flows[name].lanes.values())
 
     def __bool__(self) -> bool:
-        return bool(self._turns)
+        return bool(self._queued)
+
+    def is_paused(self, key: K) -> bool:
+        """Report whether a key waits because its flow has no time left in its budget."""
+        flow = self._flows.get(self._flow_of.get(key, ""))
+        return flow is not None and flow.is_paused
 
     def push(self, key: K, priority: int) -> None:
         """Queue a key that is neither queued nor held."""
         name = ""
         if self._flow is not None:
             name = self._flow_of[key] = self._flow(key)
-        flow = self._flows.setdefault(name, _Flow())
+        if not self._queued:
+            self._now = self._latest  # no flow waits, so it does not matter which one used most
+        flow = self._flows.get(name)
+        if flow is None:
+            self._prune()
+            flow = self._flows[name] = _Flow(name, self._now)
         flow.lanes.setdefault(priority, OrderedDict())[key] = None
-        self._turns.setdefault(name, flow)
+        if name not in self._queued:
+            self._queued.add(name)
+            if not flow.held:
+                flow.used = max(flow.used, self._now)
+            self._list(flow)
 
     def pull(self, key: K, priority: int) -> None:
         """Remove a queued key."""
-        name = self._flow_of.pop(key, "")
-        self._take(name, self._flows[name], key, priority)
-        self._forget(name)
+        flow = self._flows[self._flow_of.pop(key, "")]
+        self._take(flow, key, priority)
+        self._settle()
 
     def pop(self) -> K | None:
-        """Remove and return the next key; None: none is queued, or all flows with queued keys hold too many workers."""
-        for name, flow in self._turns.items():
-            if self._is_bounded and flow.held >= _SHARE * self._free:
-                continue
-            priority = max(flow.lanes)
-            key = next(iter(flow.lanes[priority]))
-            if self._flow is not None:
-                self._turns.move_to_end(name)
-                flow.held += 1
-                self._free -= 1
-            self._take(name, flow, key, priority)
-            return key
-        return None
+        """Remove and return the next key; None: none is queued, or all flows with queued keys must wait."""
+        heap, aside = self._heap, list[tuple[float, int, _Flow[K]]]()
+        key = None
+        while heap:
+            entry = heap[0]
+            flow = entry[2]
+            if not flow.lanes:
+                heapq.heappop(heap)
+                flow.is_listed = False
+            elif entry[0] < flow.used:
+                heapq.heapreplace(heap, (flow.used, next(self._ties), flow))
+            elif self._is_bounded and flow.held >= min(_SHARE * self._free, self._most):
+                aside.append(heapq.heappop(heap))
+            elif self._flow is not None and (seconds := self._wait(flow.name)) > 0:
+                heapq.heappop(heap)
+                flow.is_listed, flow.is_paused = False, True
+                self._paused(flow.name, seconds)
+            else:
+                priority = max(flow.lanes)
+                key = next(iter(flow.lanes[priority]))
+                if self._flow is not None:
+                    self._now = flow.used
+                    self._use(flow, _TURN)
+                    flow.held += 1
+                    self._held += 1
+                    self._free -= 1
+                self._take(flow, key, priority)
+                break
+        for entry in aside:
+            heapq.heappush(heap, entry)
+        return key
+
+    def charge(self, key: K, seconds: float) -> str | None:
+        """Add the time that a held key took since ``pop`` or the last ``charge``; return its flow, if it has one."""
+        name = self._flow_of.get(key)
+        if name is not None:
+            self._use(self._flows[name], seconds)
+        return name
 
     def finish(self, key: K) -> None:
         """Record that a worker is done with a key."""
         name = self._flow_of.pop(key, None)
         if name is not None:
             self._flows[name].held -= 1
+            self._held -= 1
             self._free += 1
-            self._forget(name)
+            self._settle()
+
+    def resume(self, name: str) -> None:
+        """Let a paused flow take workers again if it has time left in its budget."""
+        flow = self._flows.get(name)
+        if flow is not None and flow.is_paused:
+            flow.is_paused = False
+            if flow.lanes:
+                self._list(flow)
+
+    def resume_all(self) -> None:
+        """Let all paused flows take workers again."""
+        for name in list(self._flows):
+            self.resume(name)
 
     def clear(self) -> None:
         """Remove all queued keys."""
-        for name, flow in list(self._turns.items()):
+        for name in self._queued:
+            flow = self._flows[name]
             for lane in flow.lanes.values():
                 for key in lane:
                     self._flow_of.pop(key, None)
             flow.lanes.clear()
-            del self._turns[name]
-            self._forget(name)
+        self._queued.clear()
+        self._settle()
 
-    def _take(self, name: str, flow: _Flow[K], key: K, priority: int) -> None:
+    def _use(self, flow: _Flow[K], seconds: float) -> None:
+        flow.used += seconds
+        self._latest = max(self._latest, flow.used)
+
+    def _list(self, flow: _Flow[K]) -> None:
+        if not flow.is_listed and not flow.is_paused:
+            flow.is_listed = True
+            heapq.heappush(self._heap, (flow.used, next(self._ties), flow))
+
+    def _take(self, flow: _Flow[K], key: K, priority: int) -> None:
         lane = flow.lanes[priority]
         del lane[key]
         if not lane:
             del flow.lanes[priority]
             if not flow.lanes:
-                del self._turns[name]
+                self._queued.discard(flow.name)
 
-    def _forget(self, name: str) -> None:
-        flow = self._flows[name]
-        if not flow.held and not flow.lanes:
-            del self._flows[name]
+    def _settle(self) -> None:
+        """Forget what each flow used when no key is left, because then no other flow has waited for it."""
+        if not self._queued and not self._held:
+            self._flows.clear()
+            self._heap.clear()
+            self._now = self._latest = 0.0
+            self._prune_at = _PRUNE
+
+    def _prune(self) -> None:
+        """Forget flows without keys that used no more than the others."""
+        if len(self._flows) >= self._prune_at:
+            self._flows = {
+                name: flow
+                for name, flow in self._flows.items()
+                if flow.lanes or flow.held or flow.is_listed or flow.used > self._now
+            }
+            self._prune_at = max(_PRUNE, 2 * len(self._flows))

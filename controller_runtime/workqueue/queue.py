@@ -1,7 +1,8 @@
 """A work queue with client-go's guarantees (``util/workqueue``), for one event loop.
 
-- **Fair**: keys of one priority are returned in the order they were added. If keys belong to flows, flows
-  take turns, and no flow holds all workers (``lanes``).
+- **Fair**: keys of one priority are returned in the order they were added. If keys belong to flows, the flow that
+  used the least time is next, and no flow holds all workers (``lanes``). A flow that uses more than its share of the
+  event loop, in all queues of the loop together, waits.
 - **Stingy**: only one worker gets a key at a time. A key that is added a hundred times before a worker gets it
   is returned once.
 - **Re-queue while processing**: a key added while a worker has it is returned again after ``done``.
@@ -22,6 +23,7 @@ from typing import Any, Generic, TypeVar
 from prometheus_client import Counter, Gauge, Histogram
 
 from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.time_budget import TimeBudget
 from controller_runtime.workqueue.lanes import Lanes
 
 K = TypeVar("K", bound=Hashable)
@@ -36,6 +38,11 @@ _WORK = Histogram(
     "workqueue_work_duration_seconds", "Seconds that a worker took for a key.", ["name"], buckets=_SECONDS
 )
 _RETRIES = Counter("workqueue_retries_total", "Keys queued again after a failure.", ["name"])
+_PAUSED = Counter(
+    "workqueue_paused_seconds_total",
+    "Seconds that namespaces had to wait because they had used their share of the event loop.",
+    ["name"],
+)
 _UNFINISHED = Gauge(
     "workqueue_unfinished_work_seconds", "Seconds of unfinished work, sum of all keys.", ["name"]
 )
@@ -43,16 +50,34 @@ _LONGEST = Gauge(
     "workqueue_longest_running_processor_seconds", "Seconds of the longest unfinished work.", ["name"]
 )
 
-
+_MOST_SECONDS = 5.0
+"""Seconds of an event loop that one flow may use at once."""
+_SHARE = 0.5
+"""Share of an event loop that one flow may use in the long run. The rest is for other flows, leases and streams."""
 _STALE = 1000
 """The heap is rebuilt when its entries of dropped and replaced times outnumber the delayed keys by more than this."""
 _QUEUES: weakref.WeakSet[WorkQueue[Any]] = weakref.WeakSet()
 """All queues of the process."""
+_BUDGETS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[TimeBudget]] = (
+    weakref.WeakKeyDictionary()
+)
+"""The budgets of the flows by event loop, common to all queues of the loop. The queues keep them."""
 
 
 def longest_wait() -> float:
-    """Return the seconds for which the oldest key in the queues of this event loop waits; 0: none waits."""
+    """Return the seconds for which the oldest key in the queues of this event loop waits; 0: none waits.
+
+    Keys of flows that have used their share of the loop do not count.
+    """
     return max((queue.oldest() for queue in list(_QUEUES)), default=0.0)
+
+
+def _budget_of(loop: asyncio.AbstractEventLoop) -> TimeBudget:
+    budget = known() if (known := _BUDGETS.get(loop)) is not None else None
+    if budget is None:
+        budget = TimeBudget(_MOST_SECONDS, _SHARE, loop.time)
+        _BUDGETS[loop] = weakref.ref(budget)
+    return budget
 
 
 class QueueShutDown(Exception):  # noqa: N818 - a signal to stop, not a failure
@@ -75,13 +100,15 @@ class WorkQueue(Generic[K]):
         Args:
             name: the queue's name in metrics.
             rate_limiter: the delays of failing keys; None: client-go's 5 ms doubling to 1000 s.
-            flow: returns the flow of a key, such as its namespace. Flows take turns; priorities count within
-                a flow. None: all keys are one flow.
+            flow: returns the flow of a key, such as its namespace. Flows take turns by the time that ``charge``
+                counts, and have a share of the event loop; priorities count within a flow. None: all keys are one
+                flow, without a limit.
             workers: number of workers, so that no flow holds all of them; 0: no limit.
         """
         self.name = name
         self._limiter = rate_limiter or ExponentialBackoff()
-        self._lanes: Lanes[K] = Lanes(flow, workers=workers)
+        self._lanes: Lanes[K] = Lanes(flow, workers=workers, wait=self._budget_wait, paused=self._pause)
+        self._budget: TimeBudget | None = None
         self._dirty: dict[K, tuple[int, float]] = {}
         self._processing: dict[K, float] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
@@ -98,6 +125,7 @@ class WorkQueue(Generic[K]):
         self._wait: Any = _WAIT.labels(name)
         self._work: Any = _WORK.labels(name)
         self._retries: Any = _RETRIES.labels(name)
+        self._paused: Any = _PAUSED.labels(name)
         # Weak references, because metrics live as long as the process and must not keep an unused queue and
         # its keys.
         found, ages = weakref.ref(self), weakref.WeakMethod(self._ages)
@@ -110,14 +138,17 @@ class WorkQueue(Generic[K]):
         return len(self._lanes)
 
     def oldest(self) -> float:
-        """Return the seconds for which the oldest key waits for a worker, without delayed keys.
+        """Return the seconds for which the oldest key waits for a worker, without delayed keys and paused flows.
 
         0: none waits, or the keys were added in another event loop.
         """
         if self._loop is not asyncio.get_running_loop():
             return 0.0
         # The keys are in the order in which they were added.
-        return next((self._now() - added for _, added in self._dirty.values()), 0.0)
+        is_paused = self._lanes.is_paused
+        return next(
+            (self._now() - added for key, (_, added) in self._dirty.items() if not is_paused(key)), 0.0
+        )
 
     def add(self, key: K, *, priority: int = 0) -> None:
         """Queue a key unless it is already queued; keys of higher priority come first.
@@ -205,6 +236,12 @@ class WorkQueue(Generic[K]):
         self._wait.observe(now - added)
         return key
 
+    def charge(self, key: K, seconds: float) -> None:
+        """Charge the flow of a key that a worker holds with time of the event loop that the work took."""
+        flow = self._lanes.charge(key, seconds)
+        if flow is not None and self._budget is not None:
+            self._budget.spend(flow, seconds)
+
     def done(self, key: K) -> None:
         """Record that the worker has finished with a key, with or without success."""
         started = self._processing.pop(key, None)
@@ -226,6 +263,7 @@ class WorkQueue(Generic[K]):
             self._timer = None
         self._waiting.clear()
         self._heap.clear()
+        self._lanes.resume_all()
         while self._getters:
             self._wake()
 
@@ -253,6 +291,18 @@ class WorkQueue(Generic[K]):
                 getter.set_result(None)
                 return
 
+    def _budget_wait(self, flow: str) -> float:
+        return 0.0 if self._budget is None or self._shut_down else self._budget.wait(flow)
+
+    def _pause(self, flow: str, seconds: float) -> None:
+        self._paused.inc(seconds)
+        asyncio.get_running_loop().call_later(seconds, self._resume, flow)
+
+    def _resume(self, flow: str) -> None:
+        self._lanes.resume(flow)
+        if self._lanes:
+            self._wake()
+
     def _arm(self) -> None:
         if not self._heap:
             return
@@ -277,6 +327,7 @@ class WorkQueue(Generic[K]):
     def _now(self) -> float:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
+            self._budget = _budget_of(self._loop)
         return self._loop.time()
 
     def _ages(self) -> list[float]:

@@ -111,6 +111,10 @@ _QUEUES = [
         unit="s",
     ),
     Panel(
+        "Namespaces that wait after long work",
+        rate("workqueue_paused_seconds_total", "component, name", OWN_SERIES, legend="{{name}}"),
+    ),
+    Panel(
         "Event loop stalls, p99",
         quantile("0.99", "virtual_node_event_loop_stall_seconds", "component", OWN_SERIES),
         unit="s",

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.groups import MOST_MEMBERS
+from controller_runtime.util.time_budget import TimeBudget
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.scoring import Strategy, score
@@ -32,11 +33,10 @@ class Judge(Protocol):
 Grow = Callable[[Sequence[VirtualNode], Judgement], None]
 _LARGE = 50
 """Number of members from which clusters without enough room are excluded first, to save time."""
-_MOST_SECONDS = 2.0
+MOST_SECONDS = 2.0
 """CPU seconds that a namespace with a full budget may use to plan groups without a result."""
-_SHARE = 0.1
+SHARE = 0.1
 """CPU seconds by which the budget of a namespace grows each second, until it is full."""
-_REMEMBERED = 1000
 
 
 @dataclass(slots=True)
@@ -74,29 +74,6 @@ def _least(members: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
 
 
 @dataclass(eq=False)
-class PlanningBudget:
-    """Limits the time for planning groups without a result by namespace, because planning blocks all calls."""
-
-    cpu: Callable[[], float] = time.thread_time
-    """Returns the CPU seconds of this thread, which other programs on the machine do not affect."""
-    clock: Callable[[], float] = time.monotonic
-    _full_at: dict[str, float] = field(default_factory=dict)
-    """By namespace: monotonic time when its budget is full again."""
-
-    def left(self, namespace: str) -> float:
-        """Return the CPU seconds left now to plan groups of a namespace."""
-        missing = self._full_at.get(namespace, 0.0) - self.clock()
-        return _MOST_SECONDS - _SHARE * max(0.0, missing)
-
-    def spend(self, namespace: str, seconds: float) -> None:
-        """Subtract CPU time in which a group was planned without a result."""
-        now = self.clock()
-        if len(self._full_at) > _REMEMBERED:
-            self._full_at = {name: at for name, at in self._full_at.items() if at > now}
-        self._full_at[namespace] = max(now, self._full_at.get(namespace, 0.0)) + seconds / _SHARE
-
-
-@dataclass(eq=False)
 class Planner:
     """Reserves room for groups."""
 
@@ -110,7 +87,10 @@ class Planner:
     """Extends a result without places by a node that may be added; None: no cluster can grow."""
     grows: bool = False
     """Whether members may wait for nodes that lower clusters must add."""
-    _budget: PlanningBudget = field(default_factory=PlanningBudget)
+    budget: TimeBudget = field(default_factory=lambda: TimeBudget(MOST_SECONDS, SHARE))
+    """CPU seconds by namespace, because planning blocks all calls."""
+    cpu: Callable[[], float] = time.thread_time
+    """Returns the CPU seconds of this thread, which other programs on the machine do not affect."""
     _until: float = 0.0
     """CPU time at which the calculation must end."""
     _is_trial: bool = False
@@ -156,8 +136,8 @@ class Planner:
         Returns:
             the virtual node by UID of each member with room. Otherwise what is lacking, and nothing is reserved.
         """
-        namespace, started = ready.group.namespace, self._budget.cpu()
-        self._until, self._is_trial = started + self._budget.left(namespace), is_trial
+        namespace, started = ready.group.namespace, self.cpu()
+        self._until, self._is_trial = started + self.budget.left(namespace), is_trial
         try:
             found = self._plan(ready, nodes, candidates, homes)
         except _TimeIsUpError:
@@ -166,7 +146,7 @@ class Planner:
         finally:
             self._is_trial = False
         if is_trial or isinstance(found, Shortfall):
-            self._budget.spend(namespace, self._budget.cpu() - started)
+            self.budget.spend(namespace, self.cpu() - started)
         return found
 
     def _plan(
@@ -259,7 +239,7 @@ class Planner:
             raise _TimeIsUpError
 
     def _is_late(self) -> bool:
-        return self._budget.cpu() >= self._until
+        return self.cpu() >= self._until
 
     def _score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> float:
         self._check_time()

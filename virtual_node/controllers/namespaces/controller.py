@@ -49,7 +49,7 @@ class Namespaces:
         self._config = self.context.config.namespaces
         self._leftovers = Leftovers(self.context.lower, self.context.cluster_id)
         self.controller = self.context.controller(
-            "namespaces", self.reconcile, workers=1, first_delay=1.0, longest_delay=300.0
+            "namespaces", self.reconcile, workers=1, first_delay=1.0, longest_delay=300.0, flow=str
         )
         self._watch()
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from controller_runtime.objects import from_dict
+from controller_runtime.util.time_budget import TimeBudget
 from multi_scheduler.extender.protocol import Victims
-from multi_scheduler.fit.groups.planning import PlanningBudget
+from multi_scheduler.fit.groups.planning import MOST_SECONDS, SHARE
 from tests.thorough import IS_THOROUGH
 from tests.unit.multi_scheduler.fit.groups.world import World, pod
 
@@ -148,7 +149,8 @@ async def test_planning_time_of_a_namespace_is_limited():
     """A group that does not fit costs its namespace the time, and groups of other namespaces continue."""
     world = World(a=[5], b=[60])
     clock = _Clock()
-    world.agent.groups.planner._budget = PlanningBudget(clock, clock)
+    planner = world.agent.groups.planner
+    planner.budget, planner.cpu = TimeBudget(MOST_SECONDS, SHARE, clock), clock
     judged = _count_judgements(world)
     world.create(*(pod(f"a{number}", "train", 90) for number in range(100)))
     for number in range(100):
@@ -172,7 +174,8 @@ async def test_unfinished_planning_reserves_and_evicts_nothing():
     await world.run()
     world.start_lower()
     clock = _Clock()
-    world.agent.groups.planner._budget = PlanningBudget(clock, clock)
+    planner = world.agent.groups.planner
+    planner.budget, planner.cpu = TimeBudget(MOST_SECONDS, SHARE, clock), clock
     clock.step = 0.5
     high = [pod(f"a{number}", "train", 8, priority=9) for number in range(8)]
     world.create(*high)
