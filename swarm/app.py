@@ -45,8 +45,15 @@ async def work(options: Options, client: Client, caches: Caches, synced: leading
     """Run the leader's tasks until cancelled."""
     recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
     # Writes often conflict with acknowledgements, so first retries are fast and the longest delay is short.
-    queue = WorkQueue[str]("swarms", rate_limiter=ExponentialBackoff(base=_RETRY_FIRST, maximum=_RETRY_LAST))
-    reconciler = Reconciler(client, caches, recorder, queue.add, options.gone_after)
+    queue = WorkQueue[str](
+        "swarms",
+        rate_limiter=ExponentialBackoff(base=_RETRY_FIRST, maximum=_RETRY_LAST),
+        flow=lambda key: key.partition("/")[0],
+        workers=_WORKERS,
+    )
+    reconciler = Reconciler(
+        client, caches, recorder, queue.add, options.gone_after, poll_cidrs=options.poll_cidrs
+    )
     controller = Controller("swarms", reconciler.reconcile, workers=_WORKERS, queue=queue)
     if options.legacy is not None:
         await options.legacy.ensure(client)

@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 
 from controller_runtime.resources import SWARMS
-from swarm.spec import GROUP, LABEL_KEY, LABEL_VALUE, SwarmSpec
+from swarm.spec import GROUP, LABEL_KEY, LABEL_VALUE, MOST_REQUIREMENTS, SwarmSpec
 
 _RULES = "x-kubernetes-validations"
 _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _LABEL_VALUE = {"type": "string", "maxLength": 63, "pattern": f"^{LABEL_VALUE}$"}
-_LABELS = {"type": "object", "additionalProperties": _LABEL_VALUE, "maxProperties": 32}
+_LABELS = {"type": "object", "additionalProperties": _LABEL_VALUE, "maxProperties": MOST_REQUIREMENTS}
 _SELECTOR: dict[str, Any] = {
     "type": "object",
     "properties": {
         "matchLabels": _LABELS,
         "matchExpressions": {
             "type": "array",
-            "maxItems": 32,
+            "maxItems": MOST_REQUIREMENTS,
             "items": {
                 "type": "object",
                 "required": ["key", "operator"],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection.flags import ControllerOptions, add_election_flags, lease_times
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
@@ -15,6 +17,7 @@ from controller_runtime.process.flags import (
     add_log_flags,
     add_rate_flags,
     add_upper_flags,
+    comma_list,
     options,
     positive,
     take_klog,
@@ -22,6 +25,7 @@ from controller_runtime.process.flags import (
 from swarm import compatibility
 from swarm.compatibility import Legacy
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PROGRAM = "virtual-node-swarm"
 
 
@@ -35,6 +39,8 @@ class Options(ControllerOptions):
     """Namespace of the Swarms to reconcile; empty: all namespaces."""
     lease_namespace: str = "kube-system"
     gone_after: float = 60.0
+    poll_cidrs: tuple[Network, ...] = ()
+    """Ranges of pod IPs on virtual nodes to which the controller connects."""
     qps: float = 200.0
     burst: int = 400
 
@@ -54,11 +60,19 @@ def parse(arguments: Sequence[str]) -> Options:
         Options,
         given,
         gone_after=positive("--gone-after", given.gone_after),
+        poll_cidrs=_networks("--poll-cidrs", given.poll_cidrs),
         qps=given.kube_api_qps,
         burst=given.kube_api_burst,
         lease=lease_times(given),
         klog=klog,
     )
+
+
+def _networks(flag: str, text: str) -> tuple[Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(one) for one in comma_list(text))
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {error}; write ranges such as 10.42.0.0/16") from None
 
 
 def _legacy(arguments: Sequence[str], klog: Klog) -> Options:
@@ -94,6 +108,12 @@ def parser() -> Parser:
         "--gone-after",
         60.0,
         "how long the node of a deleted pod without final status must be healthy before its jobs are reassigned (1m)",
+    )
+    add_flag(
+        what,
+        "--poll-cidrs CIDR,...",
+        "ranges of the pod IPs on virtual nodes that may be polled for workers.httpPort (none)",
+        default="",
     )
     process = whole.add_argument_group("process")
     add_flag(

@@ -21,6 +21,11 @@ FINALIZER = f"{GROUP}/handover"
 JOBS_KEY = "jobs"
 MOST_JOBS = 20_000
 LONGEST_JOB = 1024
+MOST_REQUIREMENTS = 32
+"""Largest number of matchLabels, and of matchExpressions, of a selector."""
+MOST_AFFINITIES = 500
+"""Largest number of different affinities of a Swarm, because each of them is compared with each worker."""
+_MOST_CLUSTERS = 256
 LABEL_KEY = r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 LABEL_VALUE = r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
 OBJECT_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
@@ -43,7 +48,7 @@ class Affinity(msgspec.Struct, rename="camel", frozen=True):
         tuple[_NodeName, ...],
         Meta(
             description="Names of nodes. A virtual node represents its lower cluster.",
-            extra_json_schema={"maxItems": 256},
+            extra_json_schema={"maxItems": _MOST_CLUSTERS},
         ),
     ] = ()
     """Empty: all."""
@@ -162,18 +167,20 @@ def _check_selector(field: str, selector: Mapping[str, Any] | None) -> matching.
     """Return a matcher for a label selector; None matches everything.
 
     Raises:
-        ValueError: the API server would refuse the selector; the message names the field.
+        ValueError: the schema or the API server would refuse the selector; the message names the field.
     """
     try:
+        found = msgspec.convert(selector or {}, matching.LabelSelector)
+        labels, expressions = found.match_labels or {}, found.match_expressions or []
+        for part, count in (("matchLabels", len(labels)), ("matchExpressions", len(expressions))):
+            if count > MOST_REQUIREMENTS:
+                raise ValueError(f"{part} has more than {MOST_REQUIREMENTS} entries")
         matcher = matching.compile_selector(selector or {})
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
-    found = msgspec.convert(selector or {}, matching.LabelSelector)
-    expressions = found.match_expressions or []
     for one in expressions:
         if (one.operator in {"In", "NotIn"}) != bool(one.values):
             raise ValueError(f"{field}: key {one.key!r}: In and NotIn need values, other operators need none")
-    labels = found.match_labels or {}
     for key in [*labels, *(one.key for one in expressions)]:
         if not _is_label(LABEL_KEY, key, 317):
             raise ValueError(f"{field}: {key[:100]!r} is not a label key")
@@ -190,8 +197,10 @@ def _is_label(pattern: str, text: str, longest: int) -> bool:
 def jobs_of(entries: Sequence[JobSpec]) -> tuple[list[Job], dict[str, Matches], list[str]]:
     """Return jobs with unique names, the affinities of jobs that have one, and duplicate names.
 
+    It may take long, so it is called in a thread.
+
     Raises:
-        ValueError: a selector is wrong.
+        ValueError: an affinity is wrong or there are too many different ones; the message names the job and field.
     """
     jobs: dict[str, Job] = {}
     affinities: dict[str, Matches] = {}
@@ -205,16 +214,28 @@ def jobs_of(entries: Sequence[JobSpec]) -> tuple[list[Job], dict[str, Matches], 
         if entry.affinity is not None:
             code = msgspec.json.encode(entry.affinity)
             if code not in compiled:
+                if len(compiled) >= MOST_AFFINITIES:
+                    raise ValueError(
+                        f"{_where(entry)}: more than {MOST_AFFINITIES} different affinities in the Swarm. "
+                        "Use the same affinity for several jobs, or divide the Swarm"
+                    )
                 compiled[code] = _matcher(entry)
             affinities[entry.name] = compiled[code]
     return list(jobs.values()), affinities, repeated
 
 
+def _where(entry: JobSpec) -> str:
+    return f"job {entry.name}: affinity"
+
+
 def _matcher(entry: JobSpec) -> Matches:
     affinity = entry.affinity or Affinity()
-    selects = _check_selector(f"job {entry.name}: affinity.workers", affinity.workers)
+    selects = _check_selector(f"{_where(entry)}.workers", affinity.workers)
+    if len(affinity.clusters) > _MOST_CLUSTERS:
+        raise ValueError(f"{_where(entry)}.clusters: more than {_MOST_CLUSTERS} entries")
+    clusters = frozenset(affinity.clusters)
 
     def matches(pod: Pod) -> bool:
-        return selects(pod.labels) and (not affinity.clusters or pod.node in affinity.clusters)
+        return selects(pod.labels) and (not clusters or pod.node in clusters)
 
     return matches

@@ -42,11 +42,6 @@ class Caches:
         """Return all informers."""
         return [cache for cache in vars(self).values() if isinstance(cache, Informer)]
 
-    def node_addresses(self, name: str) -> list[str]:
-        """Return the addresses of a node."""
-        node = self.nodes.store.get(name)
-        return [one["address"] for one in (node.status or {}).get("addresses") or ()] if node else []
-
     def connect(self, queue: WorkQueue[str], liveness: Liveness) -> contextlib.ExitStack:
         """Queue a Swarm when an object that it depends on changes, until the result is closed."""
 
@@ -83,9 +78,9 @@ class Caches:
 
 
 def _shrink_node(node: Object) -> Object:
-    """Reduce a Node to the fields that ``liveness`` and ``node_addresses`` read."""
-    status = node.status or {}
+    """Reduce a Node to the fields that ``liveness`` and ``addresses`` read."""
+    spec, status = node.spec or {}, node.status or {}
     return node.with_fields(
-        spec={"taints": (node.spec or {}).get("taints") or []},
+        spec={"taints": spec.get("taints") or [], "podCIDRs": spec.get("podCIDRs") or []},
         status={"conditions": ready_only(status), "addresses": status.get("addresses") or []},
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -36,8 +35,8 @@ class Polls:
 
     on_change: Callable[[str], None]
     """Called with the key of a Swarm when a report changed."""
-    node_addresses: Callable[[str], Collection[str]]
-    """Returns the addresses of a node by name."""
+    refusal: Callable[[Pod], str]
+    """Returns why a pod is not polled; empty: it is."""
 
     def __post_init__(self) -> None:
         self._rounds: dict[str, _Round] = {}
@@ -82,7 +81,7 @@ class Polls:
 
         async def ask(pod: Pod) -> None:
             nonlocal room
-            if not is_pod_address(pod.ip) and pod.ip not in self.node_addresses(pod.node):
+            if self.refusal(pod):
                 return
             async with limit:
                 body = await _get(session, pod.ip, port)
@@ -96,22 +95,6 @@ class Polls:
         self._rounds[swarm].reports = found
         if changed:
             self.on_change(swarm)
-
-
-def is_pod_address(ip: str) -> bool:
-    """Report whether a pod can have this address; False for addresses that the API server's pod proxy refuses.
-
-    Without this check, a user who can write a pod's status could make the controller connect to itself, or to a
-    cloud's metadata service.
-    """
-    try:
-        address = ipaddress.ip_address(ip)
-    except ValueError:
-        return False
-    address = getattr(address, "ipv4_mapped", None) or address
-    return not (
-        address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified
-    )
 
 
 async def _get(session: aiohttp.ClientSession, ip: str, port: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,11 @@ from controller_runtime.errors import ApiError, Forbidden, Invalid
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.resources import SWARMS
+from controller_runtime.workqueue.charging import in_thread
 from controller_runtime.workqueue.controller import Result
 from swarm import metrics, planning, share, slots, spec, status
 from swarm.assignment.model import Assignment, Job
+from swarm.controller.addresses import WorkerAddresses
 from swarm.controller.caches import Caches
 from swarm.controller.delivery import Delivery
 from swarm.controller.liveness import ANNOTATION_GONE, Liveness
@@ -28,8 +29,10 @@ from swarm.controller.reports import Reports
 from swarm.controller.restarts import Restarts
 from swarm.controller.sources import Sources
 from swarm.controller.worker_pods import WorkerPods
+from swarm.flags import Network
 from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Ledger
+from swarm.slots import Pod
 from swarm.spec import FINALIZER, SwarmSpec
 
 _STATUS_EVERY = 1.0
@@ -51,11 +54,14 @@ class Reconciler:
     on_change: Callable[[str], None]
     """Called with the key of a Swarm when a list of jobs or a polled report changed."""
     gone_after: float
+    poll_cidrs: Sequence[Network] = ()
+    """As ``WorkerAddresses.ranges``."""
 
     def __post_init__(self) -> None:
         client, caches = self.client, self.caches
         self.sources = Sources(client, on_change=self.on_change)
-        self.polls = Polls(on_change=self.on_change, node_addresses=caches.node_addresses)
+        self._addresses = WorkerAddresses(caches.nodes, self.poll_cidrs)
+        self.polls = Polls(on_change=self.on_change, refusal=self._addresses.refusal)
         self.liveness = Liveness(client, caches.nodes, caches.heartbeats, self.gone_after)
         self._pods = WorkerPods(caches.pods, caches.stateful_sets, caches.deployments)
         self._delivery = Delivery(client, caches.config_maps, caches.leases)
@@ -79,8 +85,7 @@ class Reconciler:
             return None
         before = swarm.status or {}
         try:
-            ledger = ledgers.load(before.get("record") or "")
-            parsed = spec.parse(swarm.spec)
+            ledger, parsed = await in_thread(_read, swarm)
             wanted, problems = await self._wanted(swarm, parsed, ledger, deleting=deleting)
         except ValueError as error:
             await self._refuse(swarm, before, str(error))
@@ -104,6 +109,7 @@ class Reconciler:
         deleting = swarm.metadata.deletion_timestamp is not None
         pods = self._pods.of(swarm.namespace, parsed.workers)
         acknowledged = self._reports.of(swarm, parsed, ledger, pods)
+        problems += self._not_polled(parsed, [pod for pod in pods if pod.uid not in acknowledged])
         confirmed = {text.strip() for text in swarm.annotations.get(ANNOTATION_GONE, "").split(",")}
         gone, unknown = await self.liveness.gone(
             ledger.holders.values(), pods, namespace=swarm.namespace, confirmed=confirmed
@@ -115,7 +121,7 @@ class Reconciler:
         observed = planning.Observed(pods, acknowledged, gone, fenced.uids)
         settings = _settings(swarm, parsed, wanted.jobs)
         # In a thread, because for a large Swarm this would delay the renewal of the leader Lease.
-        after, assignment = await asyncio.to_thread(planning.advance, ledger, wanted, observed, now=now)
+        after, assignment = await in_thread(planning.advance, ledger, wanted, observed, now=now)
         findings = status.Findings(
             acknowledged={uid: acknowledged[uid] for uid in after.holders if uid in acknowledged},
             generation=swarm.metadata.generation,
@@ -143,6 +149,17 @@ class Reconciler:
         waits += _waits(parsed, wanted, after, now)
         return Result(requeue_after=min(waits)) if waits else None
 
+    def _not_polled(self, parsed: SwarmSpec, silent: Sequence[Pod]) -> list[tuple[str, str]]:
+        """Return a problem if workers without a report are not polled because of their address."""
+        if not parsed.workers.http_port:
+            return []
+        for pod in silent:
+            # A pod whose node is gone will be deleted.
+            exists = self.caches.nodes.store.get(pod.node) is not None
+            if pod.ip and pod.usable and exists and (why := self._addresses.refusal(pod)):
+                return [("WorkersNotPolled", f"worker {pod.name}: {why}")]
+        return []
+
     async def _wanted(
         self, swarm: Object, parsed: SwarmSpec, ledger: Ledger, *, deleting: bool
     ) -> tuple[planning.Wanted | None, list[tuple[str, str]]]:
@@ -159,7 +176,7 @@ class Reconciler:
                 known = {job for slot in ledger.slots.values() for job in slot.jobs}
                 known -= {entry.name for entry in entries}
                 entries += [spec.JobSpec(job) for job in sorted(known)]
-        jobs, affinities, repeated = spec.jobs_of([] if deleting else entries)
+        jobs, affinities, repeated = await in_thread(spec.jobs_of, [] if deleting else entries)
         if repeated:
             message = f"duplicate jobs are ignored: {', '.join(sorted(set(repeated))[:5])}"
             problems.append(("JobsRepeated", message))
@@ -197,7 +214,7 @@ class Reconciler:
         """
         before = swarm.status or {}
         now = timestamps.rfc3339(datetime.now(UTC))
-        rendered = await asyncio.to_thread(status.render, before, after, assignment, findings, now=now)
+        rendered = await in_thread(status.render, before, after, assignment, findings, now=now)
         metrics.observe(swarm, rendered)
         if rendered == before:
             return True
@@ -249,6 +266,15 @@ class Reconciler:
             namespace=swarm.namespace,
             patch_type=PatchType.MERGE,
         )
+
+
+def _read(swarm: Object) -> tuple[Ledger, SwarmSpec]:
+    """Return the record and the specification; in a thread, because each may have a megabyte.
+
+    Raises:
+        ValueError: a field is wrong; the message names it.
+    """
+    return ledgers.load((swarm.status or {}).get("record") or ""), spec.parse(swarm.spec)
 
 
 def _waits(parsed: SwarmSpec, wanted: planning.Wanted, after: Ledger, now: float) -> list[float]:

@@ -13,6 +13,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
+from controller_runtime.workqueue.charging import in_thread
 from swarm.job_lists import read_list
 from swarm.spec import MOST_JOBS, JobsFrom, JobSpec
 
@@ -83,7 +84,7 @@ class Sources:
             message = f"lists in namespace {namespace} exceed {_BYTES >> 20} MiB; not read: ConfigMap {names}"
             return [], [("JobsUnreadable", message)]
         # In a thread, because a list may have a megabyte.
-        return await asyncio.to_thread(_read, informer.store.list(), source, followed.parsed)
+        return await in_thread(_read, informer.store.list(), source, followed.parsed)
 
     def _follow(
         self, group: asyncio.TaskGroup, swarm: str, namespace: str, source: JobsFrom

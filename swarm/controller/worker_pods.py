@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,23 +27,24 @@ class WorkerPods:
 
     def of(self, namespace: str, workers: WorkersSpec) -> list[Pod]:
         """Return the pods of the workers, including finished ones."""
-        return [
-            view(pod)
-            for pod in self.pods.store.by_index(INDEX_NAMESPACE, namespace)
-            if self.includes(pod, workers)
-        ]
+        includes = self._includes(namespace, workers)
+        return [view(pod) for pod in self.pods.store.by_index(INDEX_NAMESPACE, namespace) if includes(pod)]
 
-    def includes(self, pod: Object, workers: WorkersSpec) -> bool:
-        """Report whether a pod is one of the workers."""
-        owner = next((one for one in pod.metadata.owner_references if one.get("controller")), {})
+    def _includes(self, namespace: str, workers: WorkersSpec) -> Callable[[Object], bool]:
+        """Return a function that reports whether a pod of the namespace is one of the workers."""
         if workers.stateful_set:
-            found = self.stateful_sets.store.get(f"{pod.namespace}/{workers.stateful_set}")
-            return found is not None and owner.get("uid") == found.uid
+            found = self.stateful_sets.store.get(f"{namespace}/{workers.stateful_set}")
+            uid = found.uid if found is not None else None
+            return lambda pod: uid is not None and _owner(pod).get("uid") == uid
         if workers.deployment:
-            found = self.deployments.store.get(f"{pod.namespace}/{workers.deployment}")
+            found = self.deployments.store.get(f"{namespace}/{workers.deployment}")
             selector = (found.spec or {}).get("selector") if found is not None else None
-            return bool(selector) and owner.get("kind") == "ReplicaSet" and _selects(selector or {}, pod)
-        return _selects(workers.selector or {}, pod)
+            if not selector:
+                return lambda _pod: False
+            matches = matching.compile_selector(selector)
+            return lambda pod: _owner(pod).get("kind") == "ReplicaSet" and matches(pod.labels)
+        selects = matching.compile_selector(workers.selector or {})
+        return lambda pod: selects(pod.labels)
 
     def workers(self, namespace: str, parsed: SwarmSpec) -> Workers | None:
         """Return kind, wanted number, first ordinal and grace period of workers; None if their workload is missing."""
@@ -106,5 +107,5 @@ def ready_only(status: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "Ready", "status": found.get("status")}] if found else []
 
 
-def _selects(selector: dict[str, Any], pod: Object) -> bool:
-    return matching.compile_selector(selector)(pod.labels)
+def _owner(pod: Object) -> Mapping[str, Any]:
+    return next((one for one in pod.metadata.owner_references if one.get("controller")), {})

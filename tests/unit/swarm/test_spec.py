@@ -61,6 +61,37 @@ def test_affinity_requires_labels_and_clusters():
     assert not matches(Pod("w", "u", node="vn-1"))
 
 
+@pytest.mark.parametrize(
+    ("affinity", "message"),
+    [
+        (
+            spec.Affinity({"matchLabels": {f"k{n}": "v" for n in range(33)}}),
+            "workers: matchLabels has more than 32",
+        ),
+        (
+            spec.Affinity({"matchExpressions": [{"key": "k", "operator": "Exists"}] * 33}),
+            "workers: matchExpressions has more than 32",
+        ),
+        (spec.Affinity(clusters=tuple(f"vn-{n}" for n in range(257))), "clusters: more than 256"),
+    ],
+)
+def test_lists_in_config_maps_have_the_limits_of_the_schema(affinity: spec.Affinity, message: str):
+    """The API server does not check them."""
+    with pytest.raises(ValueError, match=f"job a: affinity.{message}"):
+        spec.jobs_of([spec.JobSpec("a", affinity=affinity)])
+
+
+def test_different_affinities_are_limited():
+    """The same affinity of many jobs counts once."""
+    same = spec.Affinity({"matchLabels": {"zone": "a"}})
+    others = [spec.Affinity({"matchLabels": {"zone": f"z{n}"}}) for n in range(spec.MOST_AFFINITIES - 1)]
+    entries = [spec.JobSpec(f"same-{n}", affinity=same) for n in range(2000)]
+    entries += [spec.JobSpec(f"other-{n}", affinity=one) for n, one in enumerate(others)]
+    assert len(spec.jobs_of(entries)[1]) == len(entries)
+    with pytest.raises(ValueError, match="job last: affinity: more than 500 different affinities"):
+        spec.jobs_of([*entries, spec.JobSpec("last", affinity=spec.Affinity({"matchLabels": {"zone": "x"}}))])
+
+
 def test_schema_is_structural_and_has_the_defaults_of_the_code():
     """The API server's defaults equal those of a specification without the field."""
     schema = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

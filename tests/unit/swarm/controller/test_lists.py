@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
 from controller_runtime.errors import Invalid
-from swarm import job_lists, spec
+from controller_runtime.resources import SWARMS
+from swarm import job_lists, planning, spec
+from swarm.handover.ledger import Ledger
 from tests.unit.swarm.controller.scene import Scene, so
 
 _BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -100,3 +105,50 @@ async def test_refused_selector_is_an_error_of_the_swarm():
     scene.swarm(jobsFrom={"selector": {"matchLabels": {"list": "s"}}})
     async with scene.running():
         await so(scene.condition, ("JobsUnreadable", "spec.jobsFrom: unable to parse requirement"))
+
+
+async def test_too_many_affinities_are_a_condition_that_names_the_job():
+    """Assigned jobs stay, and the Swarm is not reconciled again until something changes."""
+    scene = Scene()
+    scene.config_map("list", {"jobs": "- a"})
+    scene.pod()
+    scene.swarm(jobsFrom={"configMap": {"name": "list"}})
+    async with scene.running():
+        await so(lambda: scene.status().get("assignedCount"), 1)
+        labels = [
+            f"- {{name: j{n}, affinity: {{workers: {{matchLabels: {{a: v{n}}}}}}}}}" for n in range(501)
+        ]
+        scene.server.change("configmaps", "ns/list", data={"jobs": "\n".join(labels)})
+        await so(lambda: scene.condition()[0], "InvalidSpec")
+    assert scene.condition()[1].startswith("job j500: affinity: more than 500 different affinities")
+    assert scene.status()["assignedCount"] == 1
+
+
+async def test_slow_swarms_of_one_namespace_leave_a_worker_to_others(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise four of them would stop the controller for everybody."""
+    released, advance = threading.Event(), planning.advance
+
+    def slow(before: Ledger, wanted: planning.Wanted, observed: planning.Observed, *, now: float) -> Any:
+        if any(job.name == "slow" for job in wanted.jobs):
+            released.wait(60)
+        return advance(before, wanted, observed, now=now)
+
+    monkeypatch.setattr(planning, "advance", slow)
+    scene = Scene()
+    for number in range(10):
+        scene.swarm(f"s{number}", jobs=[{"name": "slow"}])
+    other = {"workers": {"selector": {}}, "jobs": [{"name": "a"}]}
+    body = {"apiVersion": SWARMS.api_version, "kind": SWARMS.kind, "metadata": {"name": "o"}, "spec": other}
+    try:
+        async with scene.running():
+            scene.server.create("swarms", body, namespace="kube-node-lease")
+            await so(
+                lambda: ((scene.server.find("swarms", "kube-node-lease/o") or {}).get("status") or {}).get(
+                    "jobCount"
+                ),
+                1,
+            )
+            assert not any(scene.status(f"s{number}") for number in range(10))
+            released.set()
+    finally:
+        released.set()

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from swarm.controller import polls
 from swarm.controller.polls import Polls
 from swarm.slots import Pod
 from tests.unit.swarm.controller.scene import so
@@ -78,8 +77,8 @@ async def _serving(answer: Answer) -> AsyncIterator[int]:
 
 @pytest.fixture
 async def poll() -> AsyncIterator[Polls]:
-    """Pods on node ``n`` may have its address."""
-    found = Polls(on_change=lambda _: None, node_addresses=lambda node: ["127.0.0.1"] if node == "n" else [])
+    """All pods may be polled."""
+    found = Polls(on_change=lambda _: None, refusal=lambda _pod: "")
     yield found
     await found.close()
 
@@ -113,17 +112,19 @@ async def test_slow_workers_delay_no_other_namespace(poll: Polls):
         assert not poll._rounds["slow/s"].task.done()
 
 
-@pytest.mark.parametrize(
-    "ip",
-    [
-        "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1", "0.0.0.0", "::",
-        "224.0.0.1", "", "localhost", "10.0.0.1/x", "10.0.0.1#@a",
-    ],
-)  # fmt: skip
-async def test_does_not_connect_to_addresses_that_no_pod_has(poll: Polls, ip: str):
-    """A user who can write the status of a pod chooses the address; the node's own address is allowed."""
-    assert not polls.is_pod_address(ip)
-    poll.reports("ns/s", [Pod("w", "u", node="other", ip=ip)], 1)
-    await poll._rounds["ns/s"].task
-    assert polls.is_pod_address("10.1.2.3")
-    assert polls.is_pod_address("fd00::1")
+async def test_does_not_connect_to_refused_workers():
+    """And reports nothing for them."""
+    asked: list[bytes] = []
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        asked.append(b"")
+        await _good(writer)
+
+    found = Polls(on_change=lambda _: None, refusal=lambda pod: "" if pod.name == "good" else "not allowed")
+    pods = [Pod(name, name, node="n", ip="127.0.0.1") for name in ("bad", "good", "worse")]
+    async with _serving(answer) as port:
+        found.reports("ns/s", pods, port)
+        await found._rounds["ns/s"].task
+        assert list(found.reports("ns/s", pods, port)) == ["good"]
+        await found.close()
+    assert asked
