@@ -144,7 +144,7 @@ class FollowController:
 
     async def _ensure(self, upper: Object) -> Result | None:
         try:
-            translation = self._translate(upper)
+            translation, is_complete = await self._translate(upper)
             if translation.spec is None:
                 await self._remove(upper.key)
                 self.pending.settled(upper)
@@ -179,9 +179,12 @@ class FollowController:
             )
         self.pending.settled(upper)
         delays = [delay for delay in (outcome, late or None) if delay is not None]
+        if not is_complete:
+            delays.append(_FOREIGN_AGAIN)  # other objects of the namespace may have fewer selectors then
         return Result(requeue_after=min(delays)) if delays else None
 
-    def _translate(self, upper: Object) -> Translation:
+    async def _translate(self, upper: Object) -> tuple[Translation, bool]:
+        """Return the copy of an object, and whether all its namespace selectors could be evaluated."""
         rules = self.context.policy.of(upper.namespace)
         if keys := refused(self.kind.resource.kind, upper.annotations, rules.metadata):
             raise UntranslatableError(
@@ -189,7 +192,11 @@ class FollowController:
                 f"it in {rules.sources['metadata'].removesuffix(', default')}"
             )
         try:
-            return self.kind.translate(upper.to_dict(), self.surroundings.view())
+            body = upper.to_dict()
+            is_complete = await self.surroundings.selected.hold(
+                self._user(upper.key), upper.namespace, self.kind.namespace_selectors(body)
+            )
+            return self.kind.translate(body, self.surroundings.view()), is_complete
         except UntranslatableError:
             raise
         except Exception as error:  # an API server may send anything
@@ -250,6 +257,10 @@ class FollowController:
     def _forget(self, key: str) -> None:
         self._copies.forget(key)
         self.pending.forget(key)
+        self.surroundings.selected.release(self._user(key))
+
+    def _user(self, key: str) -> str:
+        return f"{self.kind.resource.plural} {key}"
 
     def _watch(self) -> None:
         queue = self.controller.queue

@@ -13,7 +13,7 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.translate.follow import disruption_budgets, gateways, ingresses, network_policies
 from virtual_node.translate.follow.addresses import AddressField
-from virtual_node.translate.follow.view import Translation, View
+from virtual_node.translate.follow.view import Selector, Translation, View
 
 _LONGEST = 253
 
@@ -44,6 +44,8 @@ class Kind:
     """Whether a cluster may lack the API, because it is a CustomResourceDefinition."""
     selects_namespaces: Callable[[Mapping[str, Any]], bool] | None = None
     """Reports whether a copy depends on the labels of other upper namespaces; None: no copy does."""
+    namespace_selectors: Callable[[Mapping[str, Any]], list[Selector]] = lambda _upper: []
+    """Returns the selectors of an object that are compared with all upper namespaces."""
 
     def selecting(self, found: Object) -> tuple[str, ...]:
         """Return an index value if the copy of an object depends on other namespaces, otherwise nothing."""
@@ -59,6 +61,7 @@ NETWORK_POLICIES = Kind(
     resources.NETWORK_POLICIES,
     network_policies.lower_policy,
     selects_namespaces=network_policies.selects_namespaces,
+    namespace_selectors=network_policies.namespace_selectors,
 )
 KINDS = (
     NETWORK_POLICIES,
@@ -83,6 +86,7 @@ KINDS = (
         gateways.lower_gateway,
         addresses=gateways.ADDRESSES,
         selects_namespaces=gateways.selects_namespaces,
+        namespace_selectors=gateways.namespace_selectors,
         is_optional=True,
     ),
     Kind(

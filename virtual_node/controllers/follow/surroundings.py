@@ -10,6 +10,7 @@ from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.follow.selected import SelectedNamespaces
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.services.users import NamespaceUsers
 from virtual_node.translate.base import ownership
@@ -31,6 +32,18 @@ class Surroundings:
         """Register handlers on the informers."""
         self.users = NamespaceUsers(self.caches.pods.upper.values(), on_change=self._users_changed)
         """Upper namespaces with pods on our virtual nodes."""
+        self.selected = SelectedNamespaces(self._labels_of, self.namespaces.allows_namespace)
+        """Results of the namespace selectors of objects."""
+
+        def labels_changed(old: Object, new: Object) -> None:
+            if old.labels != new.labels:
+                self.selected.changed(new.name)
+
+        self.caches.upper_namespaces.add_handler(
+            on_add=lambda new, _initial: self.selected.changed(new.name),
+            on_update=labels_changed,
+            on_delete=lambda old: self.selected.changed(old.name),
+        )
 
     def view(self) -> View:
         """Return what translations read, from the caches."""
@@ -42,9 +55,7 @@ class Surroundings:
             lower_namespace=context.lower_namespace,
             is_allowed=self.namespaces.allows_namespace,
             labels_of=self._labels_of,
-            all_namespaces=lambda: (
-                (one.name, one.labels) for one in self.caches.upper_namespaces.store.list()
-            ),
+            selected=self.selected.select,
             pods=lambda namespace: self._live.get(namespace, {}).values(),
             has_service=self._has_service,
             ingress_classes=context.config.ingress_classes,

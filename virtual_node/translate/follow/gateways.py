@@ -6,17 +6,29 @@ out has no backends, so that requests get an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from controller_runtime.api import names
 from virtual_node.translate.base.fields import is_address, is_dns_name
 from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.follow.network_policies import named
-from virtual_node.translate.follow.view import Translation, UntranslatableError, View, matcher, no_copy
+from virtual_node.translate.follow.view import (
+    TOO_MANY_SELECTORS,
+    Selector,
+    Translation,
+    UntranslatableError,
+    View,
+    compared,
+    no_copy,
+    too_large,
+)
 
 _FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", "RequestRedirect", "URLRewrite"}
 _MAX_NAMES = 1_000
+"""Maximum number of namespaces of one listener; later ones are left out."""
+_MAX_ALL_NAMES = 4_000
+"""Maximum number of namespace names in one copy."""
 _ADDRESS_TYPES = {"IPAddress": is_address, "Hostname": is_dns_name}
 _TLS = {"mode", "certificateRefs", "options"}
 _LISTENER = {"name", "hostname", "port", "protocol", "tls", "allowedRoutes"}
@@ -29,11 +41,12 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
     """Return the copy of a Gateway, with the Secrets of its certificates.
 
     Raises:
-        UntranslatableError: no listener can be copied, or a selector is too long.
+        UntranslatableError: no listener can be copied.
     """
     spec, namespace = upper["spec"], upper["metadata"]["namespace"]
     notes: list[str] = []
     listeners, secrets = [], []
+    names_left = _MAX_ALL_NAMES
     for number, listener in enumerate(spec.get("listeners") or ()):
         if unknown := sorted(listener.keys() - _LISTENER):
             notes.append(f"listeners[{number}] is left out: {', '.join(unknown)} is not known")
@@ -45,10 +58,15 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
                 f"listeners[{number}] is left out: only certificates in Secrets of the namespace are copied"
             )
             continue
-        secrets += [one["name"] for one in references]
         routes = {**(listener.get("allowedRoutes") or {})}
         if "namespaces" in routes:
-            routes["namespaces"] = _routes_of(routes["namespaces"], view)
+            try:
+                routes["namespaces"], count = _routes_of(routes["namespaces"], view, names_left)
+            except UntranslatableError as error:
+                notes.append(f"listeners[{number}].allowedRoutes.namespaces.selector: {error}")
+                continue
+            names_left -= count
+        secrets += [one["name"] for one in references]
         below = {**listener, **({"allowedRoutes": routes} if routes else {})}
         if references:
             below["tls"] = {**tls, "certificateRefs": [_without_namespace(one) for one in references]}
@@ -141,26 +159,47 @@ def _is_local(reference: Mapping[str, Any], kind: str, namespace: str) -> bool:
     )
 
 
-def _routes_of(namespaces: Mapping[str, Any], view: View) -> dict[str, Any]:
-    """Return ``allowedRoutes.namespaces`` of the copy: the lower namespaces from which routes are accepted."""
-    found: list[str] = []
+def _routes_of(namespaces: Mapping[str, Any], view: View, most: int) -> tuple[dict[str, Any], int]:
+    """Return ``allowedRoutes.namespaces`` of the copy, and the number of names in it.
+
+    These are the lower namespaces from which routes are accepted.
+
+    Raises:
+        UntranslatableError: the selector cannot be compared with the namespaces, or matches more than ``most``.
+    """
+    found: Collection[str] = ()
     match namespaces.get("from", "Same"):
         case "Same":
-            return {"from": "Same"}
+            return {"from": "Same"}, 0
         case "All":
             # ``All`` would also accept routes that users create in the lower cluster.
-            return {
-                "from": "Selector",
-                "selector": {"matchLabels": {names.LABEL_UPPER_CLUSTER: view.cluster_id}},
-            }
+            ours = {"matchLabels": {names.LABEL_UPPER_CLUSTER: view.cluster_id}}
+            return {"from": "Selector", "selector": ours}, 0
         case "Selector":
-            matches = matcher("a selector", namespaces.get("selector") or {})
-            found = [
-                name for name, labels in view.all_namespaces() if matches(labels) and view.is_allowed(name)
-            ]
+            selector = namespaces.get("selector") or {}
+            if why := too_large(selector):
+                raise UntranslatableError(f"the listener is left out, because the selector {why}")
+            selected = view.selected(selector)
+            if selected is None:
+                raise UntranslatableError(f"the listener is left out: {TOO_MANY_SELECTORS}")
+            found = selected
+    if min(len(found), _MAX_NAMES) > most:
+        raise UntranslatableError(
+            f"the listener is left out, because the Gateway selects more than {_MAX_ALL_NAMES} namespaces. Use from: "
+            "All, or divide the Gateway"
+        )
     below = sorted({view.lower_namespace(name) for name in found})[:_MAX_NAMES]
     # The empty name matches no namespace; an empty list would be invalid.
-    return {"from": "Selector", "selector": named(below or [""])}
+    return {"from": "Selector", "selector": named(below or [""])}, len(below)
+
+
+def namespace_selectors(upper: Mapping[str, Any]) -> list[Selector]:
+    """Return the selectors of a Gateway that are compared with all namespaces."""
+    routes = (
+        (listener.get("allowedRoutes") or {}).get("namespaces") or {}
+        for listener in (upper.get("spec") or {}).get("listeners") or ()
+    )
+    return compared(one.get("selector") or {} for one in routes if one.get("from") == "Selector")
 
 
 def selects_namespaces(upper: Mapping[str, Any]) -> bool:

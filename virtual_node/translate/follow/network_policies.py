@@ -10,12 +10,20 @@ All pod selectors also require the ownership label, so that other lower pods are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from controller_runtime.api.matching import compile_selector
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
-from virtual_node.translate.follow.view import Translation, UntranslatableError, View, matcher
+from virtual_node.translate.follow.view import (
+    TOO_MANY_SELECTORS,
+    Selector,
+    Translation,
+    View,
+    compared,
+    selector_code,
+    too_large,
+)
 
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
 """Label with the name of a namespace, which every API server sets since Kubernetes 1.21."""
@@ -28,8 +36,6 @@ _SELECTOR = frozenset({"matchLabels", "matchExpressions"})
 _PORT = frozenset({"protocol", "port", "endPort"})
 _MAX_NAMES = 2_000
 """Maximum number of namespace names in one copy, because a selector can match every namespace."""
-_MAX_SCANS = 20
-"""Maximum number of namespace selectors of one policy that are compared with all namespaces."""
 
 
 def lower_policy(upper: Mapping[str, Any], view: View) -> Translation:
@@ -52,6 +58,18 @@ def selects_namespaces(upper: Mapping[str, Any]) -> bool:
     )
 
 
+def namespace_selectors(upper: Mapping[str, Any]) -> list[Selector]:
+    """Return the selectors of a policy that are compared with all namespaces."""
+    spec = upper.get("spec") or {}
+    found = (
+        peer.get("namespaceSelector") or {}
+        for _, field, peers in _DIRECTIONS
+        for rule in spec.get(field) or ()
+        for peer in rule.get(peers) or ()
+    )
+    return compared(one for one in found if not _selects_all(one) and _names(one) is None)
+
+
 class _Writer:
     """Translates one policy and collects what is left out."""
 
@@ -60,7 +78,8 @@ class _Writer:
         self._namespace = namespace
         self._notes: list[str] = []
         self._names_left = _MAX_NAMES
-        self._scans_left = _MAX_SCANS
+        self._selected: dict[bytes, Collection[str] | None] = {}
+        """As ``View.selected``, by selector."""
 
     def policy(self, spec: Mapping[str, Any]) -> Translation:
         selector = spec.get("podSelector") or {}
@@ -130,7 +149,7 @@ class _Writer:
         if is_egress and self._is_dns(pods or {}, namespaces):
             # Lower pods use the DNS of their own cluster, as upper pods use the DNS of the upper cluster.
             yield {"namespaceSelector": named([NEVER_MIRRORED]), "podSelector": _DNS}
-        if not namespaces.get("matchLabels") and not namespaces.get("matchExpressions"):
+        if _selects_all(namespaces):
             yield {"namespaceSelector": {}, "podSelector": below}
         elif found := self._namespaces(namespaces, where, is_dns=pods == _DNS):
             yield {"namespaceSelector": named(found), "podSelector": below}
@@ -141,44 +160,49 @@ class _Writer:
 
     def _namespaces(self, selector: Mapping[str, Any], where: str, *, is_dns: bool) -> list[str]:
         """Return the lower names of the upper namespaces that a selector matches."""
-        try:
-            matches = matcher("namespaceSelector", selector)
-        except UntranslatableError as error:
-            self._note(f"{where} is left out: {error}")
+        if why := too_large(selector):
+            self._note(f"{where} is left out: namespaceSelector {why}")
             return []
         named = _names(selector)
         if named is None:
-            self._scans_left -= 1
-            if self._scans_left < 0:
-                self._note(
-                    f"{where} is left out: the policy has more than {_MAX_SCANS} namespace selectors. Select namespaces "
-                    f"by {LABEL_NAMESPACE}, or divide the policy"
-                )
+            # Thousands of peers may have the same selector.
+            code = selector_code(selector)
+            if code not in self._selected:
+                self._selected[code] = self._view.selected(selector)
+            found = self._selected[code]
+            if found is None:
+                self._note(f"{where} is left out: {TOO_MANY_SELECTORS}")
                 return []
-            candidates = list(self._view.all_namespaces())
         else:
-            candidates = [
-                (name, labels) for name in named if (labels := self._view.labels_of(name)) is not None
-            ]
-        found = {name for name, labels in candidates if matches(labels)}
-        if named is not None and NEVER_MIRRORED in found and not is_dns:
-            self._note(
-                f"{where}: pods of {NEVER_MIRRORED} do not run in the lower cluster. For DNS, add podSelector "
-                "matchLabels k8s-app: kube-dns in an egress rule; for other pods, add an ipBlock"
-            )
-        below = sorted({self._view.lower_namespace(name) for name in found if self._view.is_allowed(name)})
-        self._names_left -= len(below)
+            matches = compile_selector(selector)
+            labels = ((name, self._view.labels_of(name)) for name in named)
+            found = [name for name, known in labels if known is not None and matches(known)]
+            if NEVER_MIRRORED in found and not is_dns:
+                self._note(
+                    f"{where}: pods of {NEVER_MIRRORED} do not run in the lower cluster. For DNS, add podSelector "
+                    "matchLabels k8s-app: kube-dns in an egress rule; for other pods, add an ipBlock"
+                )
+        allowed = (
+            [name for name in found if self._view.is_allowed(name)]
+            if len(found) <= self._names_left
+            else found
+        )
+        self._names_left -= len(allowed)
         if self._names_left < 0:
             self._note(
                 f"{where} is left out: the policy selects more than {_MAX_NAMES} namespaces by name. Use an empty "
                 "namespaceSelector, or divide the policy"
             )
             return []
-        return below
+        return sorted({self._view.lower_namespace(name) for name in allowed})
 
     def _note(self, text: str) -> None:
         if len(self._notes) < 5:
             self._notes.append(text)
+
+
+def _selects_all(selector: Selector) -> bool:
+    return not selector.get("matchLabels") and not selector.get("matchExpressions")
 
 
 def _names(selector: Mapping[str, Any]) -> list[str] | None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from controller_runtime.api import names
 from controller_runtime.api.matching import Matcher, compile_selector
 
 Labels = Mapping[str, str]
+Selector = Mapping[str, Any]
+"""A metav1.LabelSelector."""
 
 
 class UntranslatableError(Exception):
@@ -18,6 +23,17 @@ class UntranslatableError(Exception):
 
 _MAX_REQUIREMENTS = 50
 """Maximum number of requirements of a selector that is compared with many objects."""
+_MAX_VALUES = 500
+"""Maximum number of values in all requirements of such a selector."""
+MOST_SELECTORS = 20
+"""Maximum number of different namespace selectors of one object that are compared with all namespaces."""
+MOST_SELECTORS_OF_NAMESPACE = 200
+"""Maximum number of different namespace selectors of all objects of one namespace."""
+TOO_MANY_SELECTORS = (
+    f"an object can have {MOST_SELECTORS} different namespace selectors, and all objects of a namespace "
+    f"{MOST_SELECTORS_OF_NAMESPACE}. Select namespaces by the label kubernetes.io/metadata.name, or use the same "
+    "selectors"
+)
 
 
 def selected_nodes(spec: Any) -> frozenset[str]:
@@ -31,16 +47,15 @@ def selected_nodes(spec: Any) -> frozenset[str]:
         return frozenset()
 
 
-def matcher(name: str, selector: Mapping[str, Any]) -> Matcher:
+def matcher(name: str, selector: Selector) -> Matcher:
     """Return a compiled selector that may be compared with many objects.
 
     Raises:
-        UntranslatableError: it has too many requirements; the message begins with ``name``.
+        UntranslatableError: it is too large; the message begins with ``name``.
         ValueError: it is malformed.
     """
-    count = len(selector.get("matchLabels") or ()) + len(selector.get("matchExpressions") or ())
-    if count > _MAX_REQUIREMENTS:
-        raise UntranslatableError(f"{name} has more than {_MAX_REQUIREMENTS} requirements")
+    if why := too_large(selector):
+        raise UntranslatableError(f"{name} {why}")
     return compile_selector(selector)
 
 
@@ -50,6 +65,33 @@ def no_copy(service: str) -> str:
         f"Service {service} has no copy in the lower cluster, or has type ExternalName. Events of the Service say why it "
         "has no copy"
     )
+
+
+def too_large(selector: Selector) -> str:
+    """Return why a selector must not be compared with many objects; empty: it may."""
+    expressions = selector.get("matchExpressions") or ()
+    if len(selector.get("matchLabels") or ()) + len(expressions) > _MAX_REQUIREMENTS:
+        return f"has more than {_MAX_REQUIREMENTS} requirements"
+    if sum(len(one.get("values") or ()) for one in expressions) > _MAX_VALUES:
+        return f"has more than {_MAX_VALUES} values"
+    return ""
+
+
+def compared(selectors: Iterable[Selector]) -> list[Selector]:
+    """Return the different selectors of one object that are compared with all namespaces: the first ``MOST_SELECTORS``."""
+    found: dict[bytes, Selector] = {}
+    for selector in selectors:
+        code = selector_code(selector)
+        if code not in found and not too_large(selector):
+            if len(found) >= MOST_SELECTORS:
+                break
+            found[code] = selector
+    return list(found.values())
+
+
+def selector_code(selector: Selector) -> bytes:
+    """Return a short key that is equal for equal selectors only."""
+    return hashlib.blake2b(msgspec.json.encode(selector, order="sorted"), digest_size=16).digest()
 
 
 class Translation(NamedTuple):
@@ -78,8 +120,8 @@ class View:
     """Whether pods of an upper namespace may run in the lower cluster."""
     labels_of: Callable[[str], Labels | None]
     """Labels of an upper namespace; None: it does not exist."""
-    all_namespaces: Callable[[], Iterable[tuple[str, Labels]]]
-    """Upper namespaces with their labels."""
+    selected: Callable[[Selector], Collection[str] | None]
+    """Returns the allowed upper namespaces that a selector matches; None: ``TOO_MANY_SELECTORS``."""
     pods: Callable[[str], Iterable[Labels]]
     """Labels of the pods of an upper namespace that run or will run in the lower cluster."""
     has_service: Callable[[str, str], bool] = lambda _namespace, _name: False

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from tests.unit.virtual_node.translate.follow.test_network_policies import OURS, TEAM, VIEW
-from virtual_node.translate.follow.gateways import ADDRESSES, lower_gateway, lower_route, selects_namespaces
+from virtual_node.translate.follow.gateways import (
+    ADDRESSES,
+    lower_gateway,
+    lower_route,
+    namespace_selectors,
+    selects_namespaces,
+)
 from virtual_node.translate.follow.view import UntranslatableError
 
 HERE = replace(
@@ -99,6 +105,53 @@ def test_routes_of_others_are_not_accepted(namespaces, below):
         "listeners": [{**listener, "allowedRoutes": {"namespaces": below}}],
     }
     assert selects_namespaces(upper) == ("selector" in namespaces)
+
+
+def _gateway(*selectors: dict[str, Any]) -> dict[str, Any]:
+    listeners = [
+        {"name": f"l{n}", "port": 80, "allowedRoutes": {"namespaces": {"from": "Selector", "selector": one}}}
+        for n, one in enumerate(selectors)
+    ]
+    return _object(gatewayClassName="upper", listeners=listeners)
+
+
+def test_listeners_with_selectors_that_cannot_be_compared_are_left_out():
+    """The copy then accepts no more routes than the upper Gateway, also if the copy was made for an earlier one."""
+    large = {"matchLabels": {f"k{n}": "v" for n in range(51)}}
+    values = {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": [str(n) for n in range(501)]}]}
+    view = replace(HERE, selected=lambda one: None if one == {"matchLabels": {"team": "b"}} else ["shop"])
+    spec, notes, _ = lower_gateway(_gateway(TEAM, large, values, {"matchLabels": {"team": "b"}}), view)
+    assert spec is not None
+    assert [one["name"] for one in spec["listeners"]] == ["l0"]
+    where = "allowedRoutes.namespaces.selector: the listener is left out"
+    assert notes[0].startswith(f"listeners[1].{where}, because the selector has more than 50 requirements")
+    assert notes[1].startswith(f"listeners[2].{where}, because the selector has more than 500 values")
+    assert notes[2].startswith(f"listeners[3].{where}: an object can have 20 different")
+
+
+def test_names_of_all_listeners_are_limited():
+    """Each has at most 1,000."""
+    view = replace(HERE, selected=lambda _one: [f"n-{number}" for number in range(2000)])
+    spec, notes, _ = lower_gateway(_gateway(*[TEAM] * 6), view)
+    assert spec is not None
+    sizes = [
+        len(one["allowedRoutes"]["namespaces"]["selector"]["matchExpressions"][0]["values"])
+        for one in spec["listeners"]
+    ]
+    assert sizes == [1000] * 4
+    assert "more than 4000 namespaces" in notes[0]
+
+
+def test_different_selectors_of_a_gateway_are_limited():
+    """Equal ones count once."""
+    many = [{"matchLabels": {"team": f"t{number}"}} for number in range(30)]
+    assert namespace_selectors(_gateway(TEAM, TEAM, *many)) == [TEAM, *many[:19]]
+    assert (
+        namespace_selectors(
+            _object(listeners=[{"name": "a"}, {"allowedRoutes": {"namespaces": {"from": "All"}}}])
+        )
+        == []
+    )
 
 
 def test_certificates_are_secrets_of_the_namespace():
