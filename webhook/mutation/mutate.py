@@ -87,7 +87,8 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
         raise RefusedError(why)
     if surroundings.move_resource_claims and is_free and spec.get("resourceClaims"):
         upper, claims = _move_claims(upper)
-    for nodes in surroundings.pinned_to:
+    # Most claims of a pod are in the same lower cluster.
+    for nodes in dict.fromkeys(tuple(sorted(nodes)) for nodes in surroundings.pinned_to):
         upper = node_avoidance.require(upper, nodes)
     if avoid:
         upper = node_avoidance.avoid(upper, avoid)
@@ -146,9 +147,10 @@ def _merge(
         # them.
         ours += _LOST_NODES.values()
     kept = list(present.get("tolerations") or ())
-    kept += [entry for entry in tolerations if entry not in kept and entry not in ours]
+    kept += selectors.without(tolerations, [*kept, *ours])
     if kept:
         merged["tolerations"] = kept
+    validation.check_merged(merged)
     return merged
 
 
@@ -159,26 +161,35 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
     node_affinity = dict(affinity.get("nodeAffinity") or {})
     if moved.required:
         existing = (node_affinity.get(selectors.REQUIRED) or {}).get("nodeSelectorTerms") or []
-        if len(existing) * len(moved.required) > validation.MAX_ENTRIES:
+        upper = present.get(cluster_selector.UPPER_TERMS) or [{}] * len(existing)
+        own_upper = moved.upper_required or [{}] * len(moved.required)
+        count = max(_product(existing, moved.required), _product(upper, own_upper))
+        if count > validation.MAX_ENTRIES:
             raise RefusedError(
                 f"spec.affinity.nodeAffinity.{selectors.REQUIRED}: its {len(moved.required)} terms times the {len(existing)} of "
-                f"the annotation {names.ANNOTATION_CLUSTER_SELECTOR} are more than fit into it ({validation.MAX_ENTRIES})"
+                f"the annotation {names.ANNOTATION_CLUSTER_SELECTOR} have {count} expressions. Write at most "
+                f"{validation.MAX_ENTRIES}"
             )
         node_affinity[selectors.REQUIRED] = {
             "nodeSelectorTerms": selectors.conjunction(existing, moved.required)
         }
         if moved.upper_required or cluster_selector.UPPER_TERMS in present:
             # Combined in the same way as the required terms, so that both lists have the same order.
-            first = present.get(cluster_selector.UPPER_TERMS) or [{}] * len(existing)
-            second = moved.upper_required or [{}] * len(moved.required)
-            merged[cluster_selector.UPPER_TERMS] = selectors.conjunction(first, second)
+            merged[cluster_selector.UPPER_TERMS] = selectors.conjunction(upper, own_upper)
     if moved.preferred:
         existing = node_affinity.get(selectors.PREFERRED) or []
         node_affinity[selectors.PREFERRED] = [
             *existing,
-            *(entry for entry in moved.preferred if entry not in existing),
+            *selectors.without(moved.preferred, existing),
         ]
     merged["affinity"] = {**affinity, "nodeAffinity": node_affinity}
+
+
+def _product(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of expressions of "first AND second"."""
+    if not first or not second:
+        return selectors.size(first or second)
+    return len(second) * selectors.size(first) + len(first) * selectors.size(second)
 
 
 def _tolerations(given: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -187,14 +198,12 @@ def _tolerations(given: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     Pods in an unreachable lower cluster keep running. After a taint eviction in the upper cluster they would
     run twice, so only the descheduler moves them.
     """
-    result: list[Mapping[str, Any]] = []
+    wanted: list[Mapping[str, Any]] = []
     for toleration in given:
         key = toleration.get("key") or ""
         is_limited = key in _LOST_NODES and toleration.get("effect") == "NoExecute"
-        wanted = _LOST_NODES[key] if is_limited else toleration
-        if wanted not in result:
-            result.append(wanted)
-    result += [toleration for toleration in _LOST_NODES.values() if toleration not in result]
+        wanted.append(_LOST_NODES[key] if is_limited else toleration)
+    result = selectors.unique([*wanted, *_LOST_NODES.values()])
     if not any(_covers_provider(toleration) for toleration in result):
         result.append(_PROVIDER)
     return result

@@ -13,16 +13,19 @@ it (``controller_runtime.api.cluster_selector.resolve``).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from controller_runtime.api import names
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _NODE_NAME_FIELD = "metadata.name"
+_KINDS = ("matchExpressions", "matchFields")
+T = TypeVar("T")
 Stays = Callable[[str, Collection[str]], bool]
 Term = dict[str, Any]
 
@@ -100,6 +103,26 @@ def conjunction(first: Sequence[Term], second: Sequence[Term]) -> list[Term]:
     return [_and(one, other) for one in first for other in second]
 
 
+def size(terms: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of expressions of all terms; a term without expressions counts as one."""
+    return sum(max(1, sum(len(term.get(kind) or ()) for kind in _KINDS)) for term in terms)
+
+
+def without(entries: Sequence[T], known: Sequence[T]) -> list[T]:
+    """Return the entries that are not equal to a known one. Takes time in proportion to the length of both."""
+    codes = set(map(_code, known)) if known else set[bytes]()
+    return [entry for entry in entries if _code(entry) not in codes] if codes else list(entries)
+
+
+def unique(entries: Iterable[T]) -> list[T]:
+    """Return the entries without repetitions, in their order."""
+    return list({_code(entry): entry for entry in entries}.values())
+
+
+def _code(entry: object) -> bytes:
+    return msgspec.json.encode(entry, order="sorted")
+
+
 def _split_required(terms: Sequence[Mapping[str, Any]], decide: Stays, moved: Moved) -> list[Term]:
     parts = [_split_term(term, decide) for term in terms if _has_expressions(term)]
     staying = [kept for kept, _ in parts]
@@ -116,7 +139,7 @@ def _split_required(terms: Sequence[Mapping[str, Any]], decide: Stays, moved: Mo
             moved.required = moving
         return [staying[0]] if staying[0] else []
     moved.required, moved.upper_required = moving, staying
-    return _unique(staying) if all(staying) else []
+    return unique(staying) if all(staying) else []
 
 
 def _split_preferred(
@@ -135,7 +158,7 @@ def _split_preferred(
 def _split_term(term: Mapping[str, Any], decide: Stays) -> tuple[Term, Term]:
     staying: Term = {}
     moving: Term = {}
-    for kind in ("matchExpressions", "matchFields"):
+    for kind in _KINDS:
         for expression in term.get(kind) or ():
             side = staying if decide(expression.get("key", ""), expression.get("values") or ()) else moving
             side.setdefault(kind, []).append(expression)
@@ -149,16 +172,12 @@ def _has_expressions(term: Mapping[str, Any]) -> bool:
 
 def _and(one: Mapping[str, Any], other: Mapping[str, Any]) -> Term:
     joined: Term = {}
-    for kind in ("matchExpressions", "matchFields"):
+    for kind in _KINDS:
         expressions = [*(one.get(kind) or ())]
-        expressions += [entry for entry in other.get(kind) or () if entry not in expressions]
+        expressions += without(other.get(kind) or (), expressions)
         if expressions:
             joined[kind] = expressions
     return joined
-
-
-def _unique(terms: Sequence[Term]) -> list[Term]:
-    return list({json.dumps(term, sort_keys=True): term for term in terms}.values())
 
 
 def _put(target: dict[str, Any], key: str, value: Any) -> None:

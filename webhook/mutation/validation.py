@@ -10,17 +10,23 @@ https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
+from itertools import islice
 from typing import Any
 
 from controller_runtime.api import cluster_selector, names
 from controller_runtime.api.decoding import decode
+from webhook.mutation import selectors
 from webhook.mutation.selectors import PREFERRED, REQUIRED
 
-MAX_ENTRIES = 1000
-"""Maximum number of entries of a list and of expressions of an affinity. More would hardly fit into an
-annotation (256 KiB), and comparing all pairs would take long."""
+MAX_ENTRIES = 250
+"""Maximum number of entries of a list or node selector, and of expressions of an affinity. All pods of the cluster wait
+for the webhook, so no pod may take it long."""
 _MAX_VALUES = 10 * MAX_ENTRIES
+_MAX_WARNINGS = 10
+"""Maximum number of unknown members that are named."""
+_LONGEST = 100
+"""Characters of a member's name in a warning."""
 _MEMBERS = ("nodeSelector", "affinity", "tolerations", cluster_selector.UPPER_TERMS)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PREFIX = re.compile(
@@ -78,21 +84,39 @@ def read_annotation(annotations: Mapping[str, str] | None, path: str = "metadata
     return found
 
 
+def check_merged(selector: Mapping[str, Any]) -> None:
+    """Check that a merged ``clusterSelector`` is not too large to be validated again.
+
+    Raises:
+        RefusedError: the fields of the pod and of its annotation are too many together; the message names the field.
+    """
+    where = f"the fields that move to annotation {names.ANNOTATION_CLUSTER_SELECTOR}, with its own"
+    affinity = (selector.get("affinity") or {}).get("nodeAffinity") or {}
+    for name, entries in (
+        ("nodeSelector", selector.get("nodeSelector")),
+        ("tolerations", selector.get("tolerations")),
+        (f"affinity.nodeAffinity.{PREFERRED}", affinity.get(PREFERRED)),
+    ):
+        _check_count(entries or (), f"{where}: {name}")
+    _check_size(affinity, f"{where}: affinity.nodeAffinity")
+
+
 def unused(annotations: Mapping[str, str] | None, path: str = "metadata") -> Iterator[str]:
     """Yield a warning, with its field, for each member of a valid annotation that is not applied."""
     text = (annotations or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
     where = f"{path}.annotations[{names.ANNOTATION_CLUSTER_SELECTOR}]"
     found = decode(text) if text else {}
-    for member in found:
-        if member not in _MEMBERS:
-            yield f"{where}.{member}: it is not applied; known are {', '.join(_MEMBERS)}"
-    for member in found.get("affinity") or {}:
-        if member != "nodeAffinity":
-            yield f"{where}.affinity.{member}: it is not applied; write it in the pod's spec"
+    for member in islice((one for one in found if one not in _MEMBERS), _MAX_WARNINGS):
+        yield f"{where}.{member[:_LONGEST]}: it is not applied; known are {', '.join(_MEMBERS)}"
+    others = (one for one in found.get("affinity") or {} if one != "nodeAffinity")
+    for member in islice(others, _MAX_WARNINGS):
+        yield f"{where}.affinity.{member[:_LONGEST]}: it is not applied; write it in the pod's spec"
 
 
 def _check_selector(holder: Mapping[str, Any], path: str) -> None:
-    for key, value in (holder.get("nodeSelector") or {}).items():
+    node_selector = holder.get("nodeSelector") or {}
+    _check_count(node_selector, f"{path}.nodeSelector")
+    for key, value in node_selector.items():
         where = f"{path}.nodeSelector[{key}]"
         _check_key(key, where)
         if value and not _NAME.fullmatch(value):
@@ -117,7 +141,7 @@ def _check_size(node_affinity: Mapping[str, Any], path: str) -> None:
     values = sum(len(expression.get("values") or ()) for expression in found)
     for what, count, most in (("expressions", len(found), MAX_ENTRIES), ("values", values, _MAX_VALUES)):
         if count > most:
-            raise RefusedError(f"{path}: {count} {what} are more than fit into an annotation ({most})")
+            raise RefusedError(f"{path}: {count} {what}. Write at most {most}")
 
 
 def _check_required(required: Any, path: str) -> None:
@@ -148,7 +172,7 @@ def _check_term(term: Any, path: str) -> None:
 
 
 def _check_values(values: Any, operator: str, path: str, *, is_single: bool) -> None:
-    found = _list(values, path)
+    found = _list(values, path, most=_MAX_VALUES)
     if not all(isinstance(value, str) for value in found):
         raise RefusedError(f"{path}: write a list of strings")
     if is_single or operator in {"Gt", "Lt"}:
@@ -190,6 +214,7 @@ def _check_upper_terms(found: Mapping[str, Any], path: str) -> None:
         )
     for number, term in enumerate(upper):
         _check_term(term, f"{where}[{number}]")
+    _check_count(range(selectors.size(upper)), f"{where}: expressions")
 
 
 def _check_key(key: Any, path: str) -> None:
@@ -204,13 +229,15 @@ def _object(value: Any, path: str) -> Mapping[str, Any]:
     return value
 
 
-def _list(value: Any, path: str) -> list[Any]:
+def _list(value: Any, path: str, *, most: int = MAX_ENTRIES) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
         raise RefusedError(f"{path}: write a list")
-    if len(value) > MAX_ENTRIES:
-        raise RefusedError(
-            f"{path}: {len(value)} entries are more than fit into an annotation ({MAX_ENTRIES})"
-        )
+    _check_count(value, path, most)
     return value
+
+
+def _check_count(entries: Sized, path: str, most: int = MAX_ENTRIES) -> None:
+    if len(entries) > most:
+        raise RefusedError(f"{path}: {len(entries)} entries. Write at most {most}")
