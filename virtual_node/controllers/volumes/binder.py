@@ -24,7 +24,7 @@ from controller_runtime.api.translation_budget import TooLargeError, Translation
 from controller_runtime.errors import AlreadyExists
 from controller_runtime.objects import Object
 from controller_runtime.util.large_objects import run_apart
-from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.waiting_pods import WaitingPods
@@ -51,9 +51,8 @@ class VolumeBinder:
         """Register a callback that gets the upper claims (namespace/name) of every placeholder that changes."""
 
         def requeue_claims(pod: Object) -> None:
-            namespace = pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, "")
-            for claim in _claims(pod):
-                changed(f"{namespace}/{claim}")
+            for key in translate.upper_claims(pod.annotations):
+                changed(key)
 
         self.caches.binders.on_change(requeue_claims, requeue_claims)
 
@@ -88,7 +87,7 @@ class VolumeBinder:
         placeholder = self._of(key)
         if placeholder is None:
             return
-        for claim in _claims(placeholder):
+        for claim in translate.claims_of(placeholder.annotations):
             found = self.caches.lower_claims.store.get(f"{placeholder.namespace}/{claim}")
             if found is None or found.metadata.deletion_timestamp is not None:
                 continue
@@ -173,14 +172,4 @@ class VolumeBinder:
         await delete_only(self.context.lower, resources.PODS, placeholder, grace_period_seconds=0)
 
     def _of(self, key: str) -> Object | None:
-        namespace, _, name = key.partition("/")
-        for placeholder in self.caches.binders.store.list():
-            if placeholder.annotations.get(names.ANNOTATION_UPPER_NAMESPACE) == namespace and name in _claims(
-                placeholder
-            ):
-                return placeholder
-        return None
-
-
-def _claims(placeholder: Object) -> list[str]:
-    return [one for one in placeholder.annotations.get(translate.ANNOTATION_CLAIMS, "").split(",") if one]
+        return next(iter(self.caches.binders.store.by_index(INDEX_CLAIM, key)), None)

@@ -8,8 +8,8 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
-from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.translate.storage.binder_pod import LABEL_BINDER_OF
+from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext
+from virtual_node.translate.storage.binder_pod import LABEL_BINDER_OF, upper_claims
 from virtual_node.translate.storage.shared import LABEL_SHARED, is_guest
 
 INDEX_GUEST = "guest"
@@ -47,9 +47,12 @@ class VolumeCaches:
         )
         self.upper_classes = context.upper_informer(resources.STORAGE_CLASSES)
         self.binders = context.lower_informer(
-            resources.PODS, selector=f"{ours},{LABEL_BINDER_OF}", name="volume-binders"
+            resources.PODS,
+            selector=f"{ours},{LABEL_BINDER_OF}",
+            name="volume-binders",
+            indexers={INDEX_CLAIM: lambda placeholder: upper_claims(placeholder.annotations)},
         )
-        """Placeholder pods in the lower cluster."""
+        """Placeholder pods in the lower cluster, indexed by upper claim (namespace/name)."""
         declared = ",".join(sorted(one.name for one in context.config.volumes.shared))
         self.shared = (
             Informer(

@@ -76,6 +76,17 @@ def binder_name(uid: str) -> str:
     return f"volume-binder-{uid[:18]}"
 
 
+def claims_of(annotations: Mapping[str, str]) -> list[str]:
+    """Return the names of a placeholder's claims, from its annotations."""
+    return [name for name in annotations.get(ANNOTATION_CLAIMS, "").split(",") if name]
+
+
+def upper_claims(annotations: Mapping[str, str]) -> list[str]:
+    """Return the upper claims (namespace/name) of a placeholder, from its annotations."""
+    namespace = annotations.get(names.ANNOTATION_UPPER_NAMESPACE, "")
+    return [f"{namespace}/{name}" for name in claims_of(annotations)]
+
+
 def unschedulable(pod: Mapping[str, Any], *, now: datetime, patience: float) -> str:
     """Return the lower scheduler's message for a pod unschedulable for ``patience`` seconds; empty: it is not."""
     scheduled = condition(pod.get("status"), "PodScheduled")

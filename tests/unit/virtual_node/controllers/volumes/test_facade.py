@@ -7,11 +7,14 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from controller_runtime.api import names
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
+from controller_runtime.objects import from_dict
+from controller_runtime.store import Store
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
@@ -23,6 +26,8 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import (
 )
 from virtual_node.config.types import NamespaceConfig, NodeConfig
 from virtual_node.controllers.base.pace import BURST
+from virtual_node.controllers.volumes.binder import VolumeBinder
+from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.storage import binder_pod, pv, pvc
 
@@ -532,3 +537,21 @@ async def test_a_volume_with_an_invalid_name_has_no_mirror(name: str):
     async with following(publishing(upper, lower, "fast")):
         await asyncio.sleep(5)
         assert [key for plural, key in upper.objects if plural == "persistentvolumes"] == ["lower1-valid"]
+
+
+async def test_placeholder_is_found_by_each_of_its_claims():
+    """Without reading the others, of which a tenant can have thousands."""
+    scene = VolumeScene(*clusters())
+    caches = VolumeCaches(scene.scene.context)
+    for number in range(3):
+        placeholder = pod(f"volume-binder-{number}", uid=f"b-{number}")
+        placeholder["metadata"]["annotations"] = {
+            binder_pod.ANNOTATION_CLAIMS: f"a{number},b{number}",
+            names.ANNOTATION_UPPER_NAMESPACE: "shop",
+        }
+        caches.binders.store.put(f"shop/volume-binder-{number}", from_dict(placeholder))
+    binder = VolumeBinder(scene.scene.context, caches)
+    with patch.object(Store, "list", side_effect=AssertionError("all placeholders are read")):
+        for key, wanted in (("shop/a1", "b-1"), ("shop/b2", "b-2"), ("other/a1", None), ("shop/a1,b1", None)):
+            found = binder._of(key)
+            assert (found.uid if found else None) == wanted
