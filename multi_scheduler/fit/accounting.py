@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter as Count
@@ -33,6 +33,7 @@ from multi_scheduler.fit.judge import Judge
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations.bound_pods import BoundPods, node_of, priority_of
 from multi_scheduler.fit.reservations.reservations import Place, Reservations, Stage
+from multi_scheduler.fit.reservations.uncounted import Uncounted
 
 _SLICE = 0.02
 """Seconds that one call may spend on pods that are not counted yet; the next call continues."""
@@ -65,8 +66,6 @@ class Accounting:
     bound_pods: BoundPods
     growing: Growing
     recorder: EventRecorder | None
-    _uncounted: dict[str, dict[str, Object]] = field(default_factory=dict)
-    """By virtual node and UID: bound pods in phase Pending with neither a reservation nor a lower pod on a lower node."""
     _refused: dict[str, Object] = field(default_factory=dict)
     """By UID: bound pods without a lower pod, because the virtual node or lower admission refuses them."""
     _nominated: dict[str, tuple[Object, str]] = field(default_factory=dict)
@@ -74,6 +73,7 @@ class Accounting:
 
     def __post_init__(self) -> None:
         self._log = log.get_logger(component="fit")
+        self._uncounted = Uncounted(self.find_node)
 
     # --- changes in the upper cluster ---------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Accounting:
             if is_new:
                 self.growing.bound(pod, node)
         elif (pod.status or {}).get("phase") == PENDING:
-            self._uncounted.setdefault(node, {})[pod.uid] = pod
+            self._uncounted.add(pod, node)
 
     def pod_gone(self, uid: str) -> None:
         """Handle a bound pod that was deleted or finished."""
@@ -107,9 +107,7 @@ class Accounting:
     def _forget(self, uid: str) -> None:
         self._refused.pop(uid, None)
         self._nominated.pop(uid, None)
-        for node, pods in list(self._uncounted.items()):
-            if pods.pop(uid, None) is not None and not pods:
-                del self._uncounted[node]
+        self._uncounted.remove(uid)
 
     # --- changes in the lower clusters --------------------------------------------------------------
 
@@ -168,6 +166,10 @@ class Accounting:
 
     # --- reservations for pods that have none -------------------------------------------------------
 
+    def offered(self, node: VirtualNode) -> None:
+        """Note that the scheduler named a virtual node, so that pods which are bound to it can be counted."""
+        self._uncounted.offered(node)
+
     def prepare(self, cluster: str) -> str:
         """Count the cluster's bound pods and place its reservations again; return why that is unfinished, empty: finished."""
         feed = self.feeds.get(cluster)
@@ -176,7 +178,7 @@ class Accounting:
         until = time.perf_counter() + _SLICE
         made: list[tuple[Object, VirtualNode]] = []
         left = 0
-        for pod, node in self._of_cluster(cluster):
+        for pod, node in self._uncounted.of(cluster):
             if left or (made and time.perf_counter() > until):
                 left += 1
                 continue
@@ -196,11 +198,6 @@ class Accounting:
                 self.report(pod.uid, node.name)
             self.growing.bound(pod, node.name)
         return f"{left} pods that are bound to lower cluster {cluster} are being counted" if left else ""
-
-    def _of_cluster(self, cluster: str) -> Iterator[tuple[Object, VirtualNode]]:
-        for name, pods in list(self._uncounted.items()):
-            if (node := self.find_node(name)) is not None and node.cluster == cluster:
-                yield from ((pod, node) for pod in list(pods.values()))
 
     def _count(self, pod: Object, node: VirtualNode, feed: Feed) -> bool:
         """Reserve room for a bound pod; return whether it has a reservation now.

@@ -152,7 +152,8 @@ class FitAgent(Agent):
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Reject every virtual node without a lower node for the pod, or without room for the pod's group."""
         uid = pod["metadata"].get("uid", "")
-        self._known_nodes |= {node.name: node for node in nodes}
+        for node in nodes:
+            self._know(node)
         for informer in (self._bound_pods, self.groups.members.pending.informer):
             await informer.wait_synced(_SETTLE_SECONDS)
         await self._namespaces.wait(_SETTLE_SECONDS)
@@ -244,7 +245,7 @@ class FitAgent(Agent):
         feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
         if feed is None or index is None or feed.trouble():
             return victims if self._settings.unreachable == "Pass" else None
-        self._known_nodes[node.name] = node
+        self._know(node)
         self.accounting.prepare(node.cluster)
         priority, uid = pod["spec"].get("priority") or 0, pod["metadata"].get("uid", "")
         if self.groups.held.node(uid) is not None:
@@ -391,6 +392,10 @@ class FitAgent(Agent):
 
     def _node(self, name: str) -> VirtualNode | None:
         return self._find_node(name) or self._known_nodes.get(name)
+
+    def _know(self, node: VirtualNode) -> None:
+        self._known_nodes[node.name] = node
+        self.accounting.offered(node)
 
     def sweep(self) -> None:
         """Release expired reservations, place the others again, and drop the oldest predictions above the limit."""
