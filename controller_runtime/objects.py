@@ -131,6 +131,10 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         raw = self._raw_fields().get(name)
         return None if raw is None else decode(raw)
 
+    def field_size(self, name: str) -> int:
+        """Return the length of a top-level field as JSON in bytes; 0 if absent."""
+        return len(self._raw_fields().get(name, b""))
+
     @property
     def size(self) -> int:
         """Return the approximate length of the object as JSON in bytes, including metadata."""

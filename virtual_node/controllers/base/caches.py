@@ -24,9 +24,13 @@ from virtual_node.controllers.base.context import (
     PodCaches,
 )
 from virtual_node.translate.base import ownership
+from virtual_node.translate.objects.copies import without_values
 
 _NORMAL_POD = 16 * 1024
 """Bytes of each upper pod that do not count for its namespace's limit, because quotas limit the number of pods."""
+_LARGE_SPEC = 32 * 1024
+"""Bytes of a lower pod's spec above which only the compared fields of its containers are kept."""
+_COMPARED = frozenset({"name", "image", "resources", "restartPolicy", "resizePolicy"})
 INDEX_NAMESPACE = "namespace"
 INDEX_SERVICE = "service"
 """Index by the key of the upper Service."""
@@ -50,9 +54,9 @@ class ClusterCaches:
         self.pods = _pod_caches(context, upper_pods, budget)
         context.proving = [*context.proving, self.pods.lower]
         context.places.is_used = self.pods.are_in
-        self.config_maps = context.lower_informer(resources.CONFIG_MAPS)
+        self.config_maps = context.lower_informer(resources.CONFIG_MAPS, transform=without_values)
         """Our lower ConfigMaps; ``secrets`` and ``lower_services`` are selected in the same way."""
-        self.secrets = context.lower_informer(resources.SECRETS)
+        self.secrets = context.lower_informer(resources.SECRETS, transform=without_values)
         self.upper_namespaces = context.upper_informer(resources.NAMESPACES)
         self.upper_namespaces.on_change(
             lambda namespace: context.upper_namespaces.upsert(namespace.name, namespace.labels),
@@ -130,6 +134,23 @@ def shrink_foreign(pod: Object) -> Object:
     return shrunk.without_metadata("labels", "annotations", "finalizers", "raw_owner_references")
 
 
+def shrink_large(pod: Object) -> Object:
+    """Return a lower pod of ours; if it is large, without the fields of its containers that are never compared.
+
+    The upper pod, which has them, is cached, too.
+    """
+    if pod.field_size("spec") < _LARGE_SPEC:
+        return pod
+    spec = pod.spec
+    for kind in ("containers", "initContainers", "ephemeralContainers"):
+        if kind in spec:
+            spec[kind] = [
+                {field: value for field, value in container.items() if field in _COMPARED}
+                for container in spec[kind]
+            ]
+    return pod.with_fields(spec=spec)
+
+
 def _without_images(node: Object) -> Object:
     """Return a node without its list of images, which is its largest part and not used."""
     status = node.status or {}
@@ -189,6 +210,7 @@ def _pod_caches(
         resources.PODS,
         selector=selector,
         keep=lambda pod: caches.is_ours(pod),  # noqa: PLW0108 - ``caches`` comes after
+        transform=shrink_large,
         indexers={INDEX_UPPER_UID: _upper_uid, INDEX_PLACE: place},
         name="mirrored-pods",
     )

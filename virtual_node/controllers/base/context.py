@@ -150,6 +150,7 @@ class ClusterContext:
         *,
         selector: str = "",
         keep: Callable[[Object], bool] | None = None,
+        transform: Callable[[Object], Object] | None = None,
         indexers: Mapping[str, Indexer] | None = None,
         name: str = "",
     ) -> Informer:
@@ -161,6 +162,7 @@ class ClusterContext:
             resource: the kind.
             selector: label selector; empty: our ownership label.
             keep: reports whether an object is in its place; None: ``places.is_in_place``.
+            transform: as of ``Informer``.
             indexers: as of ``Informer``.
             name: as of ``Informer``.
         """
@@ -169,6 +171,7 @@ class ClusterContext:
             resource,
             label_selector=selector or f"{names.LABEL_UPPER_CLUSTER}={self.cluster_id}",
             keep=keep or self.places.is_in_place,
+            transform=transform,
             after=self.proving,
             indexers=indexers,
             name=name,

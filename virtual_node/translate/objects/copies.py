@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
+import msgspec
+
 from controller_runtime.api import names
+from controller_runtime.objects import Object
 from virtual_node.translate.base.metadata import copied, map_patch
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import ownership_labels
 from virtual_node.translate.objects import resource_claims
 
+_DATA = ("data", "binaryData")
+_DIGEST = "dataDigest"
+"""Field of a cached copy, in place of the values of its data."""
+_LARGE = 1024
+"""Bytes of data above which a cached copy has a digest."""
 _CONTENT = ("data", "binaryData", "immutable", "type")
 _NOT_OF_COPIES = (names.ANNOTATION_PLACEHOLDER, names.LABEL_TOKEN_OF, names.ANNOTATION_TOKEN_EXPIRES)
 """Keys that a copy must not have. The first marks a placeholder. Earlier releases copied the others from
@@ -83,6 +92,19 @@ def placeholder(kind: str, *, upper_namespace: str, options: PodOptions) -> dict
     }
 
 
+def without_values(copy: Object) -> Object:
+    """Return a copy for a cache, with a digest in place of large values; ``copy_patch`` reads both forms.
+
+    The upper object is cached, too. Token Secrets are kept as they are, because their entries are compared one by one.
+    """
+    size = sum(copy.field_size(field) for field in _DATA)
+    if size < _LARGE or names.LABEL_TOKEN_OF in copy.labels:
+        return copy
+    fields = {field: content for field in _DATA if (content := copy.field(field))}
+    names_only = {field: dict.fromkeys(content, "") for field, content in fields.items()}
+    return copy.with_fields(**names_only, **{_DIGEST: _digest(fields)})
+
+
 def must_be_replaced(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
     """Report whether a claim or template was copied from an earlier upper object; a patch would be refused."""
     before, after = (one["metadata"].get("labels") or {} for one in (lower, desired))
@@ -105,9 +127,10 @@ def copy_patch(
         upper: its upper object; None: there is none.
     """
     patch: dict[str, Any] = {}
-    for field in ("data", "binaryData"):
+    is_changed = _DIGEST in lower and lower[_DIGEST] != _digest(desired)
+    for field in _DATA:
         current, wanted = lower.get(field) or {}, desired.get(field) or {}
-        if current != wanted:
+        if is_changed and (current or wanted) if _DIGEST in lower else current != wanted:
             patch[field] = {**{key: None for key in current if key not in wanted}, **wanted} or None
     for field in ("immutable", "type"):
         if field in desired and lower.get(field) != desired[field]:
@@ -128,3 +151,8 @@ def copy_patch(
     if metadata:
         patch["metadata"] = metadata
     return patch or None
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    data = [content.get(field) or {} for field in _DATA]
+    return hashlib.blake2b(msgspec.json.encode(data, order="sorted"), digest_size=16).hexdigest()
