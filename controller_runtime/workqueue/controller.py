@@ -13,6 +13,7 @@ import structlog
 from controller_runtime.consistency import OwnWrites
 from controller_runtime.errors import ApiError, ConfigError, RequestTooLarge
 from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.yielding import Slicer
 from controller_runtime.workqueue.charging import charged
 from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
 
@@ -83,7 +84,10 @@ class Controller(Generic[K]):
             self.queue.abandon()
 
     async def _work(self) -> None:
+        slicer = Slicer()
         while True:
+            # Keys that need no request would otherwise be reconciled without a pause while the queue has keys.
+            await slicer.tick()
             try:
                 key = await self.queue.get()
             except QueueShutDown:
