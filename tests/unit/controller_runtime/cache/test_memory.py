@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import tracemalloc
 
+import msgspec
 import pytest
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.decoding import decode_watch_event
 from controller_runtime.errors import CacheFull, Expired
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from tests.background import working
@@ -139,3 +143,47 @@ def test_memory_covers_what_labels_occupy(text, width):
     """Python stores a text with the width of its widest character."""
     labels = {f"k{number}": text * 50 for number in range(100)}
     assert from_dict({"kind": "Pod", "metadata": {"name": "p", "labels": labels}}).memory > 100 * 50 * width
+
+
+_NAMED = {"name": "a" * 253, "namespace": "b" * 63, "uid": "c" * 36, "generateName": "d" * 248}
+_MANY = 20_000
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"metadata": {**_NAMED, "labels": {f"\U0001f600{number}": "" for number in range(_MANY)}}},
+        {"metadata": {**_NAMED, "finalizers": [f"f{number}" for number in range(_MANY)]}},
+        {"metadata": {**_NAMED, "ownerReferences": [{"uid": f"{number}"} for number in range(_MANY)]}},
+        {"metadata": _NAMED, **{f"field{number}": 0 for number in range(_MANY)}},
+        {"metadata": _NAMED, "\U0001f600" * 100_000: 0},
+        {"metadata": dict.fromkeys(["name", "namespace", "uid", "resourceVersion"], "\U0001f600" * 1024)},
+    ],
+    ids=["labels", "finalizers", "owners", "fields", "name of a field", "names"],
+)
+def test_memory_covers_what_a_server_may_send(sent):
+    """A hostile server puts its bytes where they are not counted; also a few KiB that many objects repeat."""
+    line = json.dumps({"type": "ADDED", "object": sent}).encode()
+    kept = []
+    tracemalloc.start()
+    try:
+        kept.append(decode_watch_event(line).object)
+        occupied, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert occupied < kept[0].memory + 1000
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *({"metadata": {field: "x" * 2000}} for field in ("name", "namespace", "uid", "resourceVersion")),
+        {"metadata": {"creationTimestamp": "x" * 2000}},
+        {"metadata": {"name": "p"}, "kind": "x" * 2000},
+        {"metadata": {"name": "p"}, "apiVersion": "x" * 2000},
+    ],
+)
+def test_an_object_with_a_huge_name_is_malformed(sent):
+    """Names become keys of many indexes and records, and parts of log lines, which count no bytes."""
+    with pytest.raises(msgspec.DecodeError, match="length"):
+        from_dict(sent)
