@@ -18,7 +18,7 @@ from controller_runtime.cache.reflector import Reflector
 from controller_runtime.client.client import Client
 from controller_runtime.client.list_pages import ObjectSelection
 from controller_runtime.errors import ApiError
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer, Store
 from controller_runtime.util.yielding import Slicer
@@ -28,8 +28,8 @@ OnAdd = Callable[[Object, bool], None]
 OnUpdate = Callable[[Object, Object], None]
 OnDelete = Callable[[Object], None]
 
-_LEFT_OUT = from_dict({"metadata": {}})
-"""In place of a listed object that an informer's ``keep`` refuses, so that it takes no memory."""
+_MOST_LEFT_OUT = 1000
+"""Maximum namespaces of objects that ``keep`` refuses which an informer remembers."""
 _OBJECTS = Gauge("virtual_node_cached_objects", "Objects in informer caches.", ["cluster", "resource"])
 _HANDLER_ERRORS = Counter(
     "virtual_node_handler_errors_total", "Exceptions raised by event handlers.", ["cluster", "resource"]
@@ -104,7 +104,7 @@ class Informer:
         self._keep = None if keep is None else _guarded(keep)
         self._after = after
         self._left_out: set[str] = set()
-        """Namespaces of objects that ``keep`` refused since the last list began."""
+        """Namespaces of objects that ``keep`` refused since the last list began; not all, if they are too many."""
         self._transform = _unchanged if transform is None else _guarded(transform)
         self._reflector = Reflector(
             client,
@@ -233,7 +233,7 @@ class Informer:
 
     def reconsider(self, namespace: str) -> None:
         """List the collection again if ``keep`` has refused objects of that namespace, because it may accept them now."""
-        if namespace in self._left_out:
+        if namespace in self._left_out or len(self._left_out) >= _MOST_LEFT_OUT:
             self._left_out.clear()
             self._reflector.list_again()
 
@@ -258,8 +258,6 @@ class Informer:
         slicer = Slicer()
         gone = dict.fromkeys(self.store.keys())
         for item in items:
-            if item is _LEFT_OUT:
-                continue
             gone.pop(item.key, None)
             self._store(item, initial=initial)
             await slicer.tick()
@@ -268,15 +266,15 @@ class Informer:
             await slicer.tick()
         self._synced.set()
 
-    def _listing(self, count: Callable[[Object], None]) -> Callable[[Object], Object]:
-        """Return a function that transforms the objects of one list, and counts their memory.
+    def _listing(self, count: Callable[[Object], None]) -> Callable[[Object], Object | None]:
+        """Return a function that transforms the objects of one list, and counts their memory; None: ``keep`` refuses one.
 
         It returns the cached object if that has the listed version, so that a repeated list takes no more memory.
         """
 
-        def listed(new: Object) -> Object:
+        def listed(new: Object) -> Object | None:
             if not self._keeps(new):
-                return _LEFT_OUT
+                return None
             cached = self.store.get(new.key)
             if (
                 cached is not None
@@ -303,7 +301,8 @@ class Informer:
     def _keeps(self, changed: Object) -> bool:
         if self._keep is None or self._keep(changed):
             return True
-        self._left_out.add(changed.namespace)
+        if len(self._left_out) < _MOST_LEFT_OUT:
+            self._left_out.add(changed.namespace)
         return False
 
     def _store(self, new: Object, *, initial: bool) -> None:

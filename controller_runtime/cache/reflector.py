@@ -47,7 +47,7 @@ repeated in a loop."""
 _FREE_SHORTS = 3
 
 
-ListTransform = Callable[[Callable[[Object], None]], Callable[[Object], Object]]
+ListTransform = Callable[[Callable[[Object], None]], Callable[[Object], Object | None]]
 
 
 class _Silent(ConnectionFailed):
@@ -96,7 +96,8 @@ class Reflector:
             transform: called on every object before the sink receives it; None: no change.
             name: in logs and metrics.
             list_transform: called for each list, with a function that counts the memory of an object that is kept;
-                returns the function to call on the listed objects instead of ``transform``. None: ``transform``.
+                returns the function to call on the listed objects instead of ``transform``, which leaves out an object by
+                None. None: ``transform``.
             is_minor: while the server is unreachable, other reflectors reconnect first. Applies after the
                 first list.
         """

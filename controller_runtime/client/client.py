@@ -56,7 +56,7 @@ class Client(ObjectVerbs):
         self,
         resource: Resource,
         *,
-        transform: Callable[[Object], Object] | None = None,
+        transform: Callable[[Object], Object | None] | None = None,
         **options: Unpack[ListOptions],
     ) -> ObjectList:
         """Return a complete collection; see ``list_as``, with ``transform`` as ``convert``.
@@ -77,7 +77,7 @@ class Client(ObjectVerbs):
                 raise ResponseTooLarge(f"the list of {resource.qualified} is too large: {error}") from None
 
     async def list_as(
-        self, resource: Resource, convert: Callable[[Object], T], **options: Unpack[ListOptions]
+        self, resource: Resource, convert: Callable[[Object], T | None], **options: Unpack[ListOptions]
     ) -> tuple[Items[T], str]:
         """Return a complete collection, read page by page, and its resourceVersion.
 
@@ -85,7 +85,8 @@ class Client(ObjectVerbs):
 
         Args:
             resource: the resource to list.
-            convert: called on every object of a page when it arrives, so that removed fields never fill memory.
+            convert: called on every object of a page when it arrives, so that removed fields never fill memory. An object
+                for which it returns None is left out.
             options: see ``ListOptions``.
 
         Raises:
@@ -103,7 +104,7 @@ class Client(ObjectVerbs):
         self,
         resource: Resource,
         decode_page: Callable[[bytes], tuple[Items[S], ListMeta]],
-        convert: Callable[[S], T],
+        convert: Callable[[S], T | None],
         options: ListOptions,
     ) -> tuple[Items[T], str]:
         path = resource.path(namespace=options.get("namespace"))
@@ -122,7 +123,8 @@ class Client(ObjectVerbs):
                 converted: Items[T] = []
                 slicer = Slicer()
                 for one in found:
-                    converted.append(convert(one))
+                    if (kept := convert(one)) is not None:
+                        converted.append(kept)
                     await slicer.tick()
                 return converted, meta
 

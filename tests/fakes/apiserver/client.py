@@ -110,7 +110,7 @@ class MemoryClient:
 
     async def list(
         self, resource: Resource, *, namespace: str | None = None, label_selector: str | None = None,
-        field_selector: str | None = None, transform: Callable[[Object], Object] | None = None, **_: Any,
+        field_selector: str | None = None, transform: Callable[[Object], Object | None] | None = None, **_: Any,
     ) -> ObjectList:  # fmt: skip
         selected = {
             "namespace": namespace,
@@ -120,7 +120,7 @@ class MemoryClient:
         return ObjectList(*await self.list_as(resource, transform or (lambda item: item), **selected))
 
     async def list_as(
-        self, resource: Resource, convert: Callable[[Object], T], *, namespace: str | None = None,
+        self, resource: Resource, convert: Callable[[Object], T | None], *, namespace: str | None = None,
         label_selector: str | None = None, field_selector: str | None = None, **_: Any,
     ) -> tuple[Items[T], str]:  # fmt: skip
         matches = selection(namespace, label_selector, field_selector)
@@ -128,7 +128,7 @@ class MemoryClient:
         items, version = await self.send(
             "list", resource.plural, selected, lambda: self.server.list(resource.plural, matches)
         )
-        return [convert(item) for item in items], version
+        return [kept for item in items if (kept := convert(item)) is not None], version
 
     async def exists(self, resource: Resource, **selection: Any) -> bool:
         return bool((await self.list(resource, **selection)).items)

@@ -27,7 +27,7 @@ from controller_runtime.events.correlator import Series
 from controller_runtime.events.recent import Recent
 from controller_runtime.events.recorder import DROPPED
 from controller_runtime.events.spam_filter import SpamFilter
-from controller_runtime.objects import Object, decode_object, from_dict
+from controller_runtime.objects import Object, decode_object
 from controller_runtime.util.fair_buffer import FairBuffer
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.util.yielding import Slicer
@@ -58,7 +58,6 @@ _OVERHEAD = 400
 _LARGEST = 64 << 10
 """Maximum bytes of an event. Those of Kubernetes have at most a few thousand, but a lower user can write a megabyte."""
 _PAGE = 500
-_NOTHING = from_dict({"metadata": {}})
 
 
 @dataclass(eq=False, repr=False)
@@ -135,8 +134,8 @@ class _Reader:
         if kind != "DELETED" and self._is_ours(changed):
             self._mirror(changed, {})
 
-    def _take_listed(self, event: Object) -> Object:
-        """Keep an event of a list until the list is complete; return an empty object, which takes no memory.
+    def _take_listed(self, event: Object) -> None:
+        """Keep an event of a list until the list is complete; the list itself stays empty.
 
         There may be 100,000 events of deleted pods, and a lower user can write as many about one of our pods.
         """
@@ -147,7 +146,6 @@ class _Reader:
             while self._listed.size > _LISTED_LIMIT:
                 self._listed.evict()
                 self._drop("overflow")
-        return _NOTHING
 
     def _is_ours(self, event: Object) -> bool:
         """Report whether an event is of an object that we made, or may be, and is small enough to be copied."""
@@ -168,10 +166,9 @@ class _Reader:
         """
         found: dict[str, int] = {}
 
-        def take(event: Object) -> Object:
+        def take(event: Object) -> None:  # the list stays empty, because events may be large
             if event.name.rpartition(".")[2] in suffixes:
                 found[event.key] = Series(event.to_dict()).fingerprint()
-            return _NOTHING  # events may be large
 
         try:
             await self._context.upper.list(

@@ -59,7 +59,8 @@ class ScriptedServer:
         if isinstance(answer, Exception):
             raise answer
         found, version = answer
-        return ObjectList([transform(one) for one in found] if transform else found, version)
+        kept = [transform(one) for one in found] if transform else found
+        return ObjectList([one for one in kept if one is not None], version)
 
     async def watch_batches(
         self, resource: Any, *, resource_version: str, **options: Any
