@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names
+from controller_runtime.api import names, quantity
+from controller_runtime.api.pod import pod_resources
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.objects import Object, ObjectMeta
@@ -31,6 +33,8 @@ _NORMAL_POD = 16 * 1024
 _LARGE_SPEC = 32 * 1024
 """Bytes of a lower pod's spec above which only the compared fields of its containers are kept."""
 _COMPARED = frozenset({"name", "image", "resources", "restartPolicy", "resizePolicy"})
+_MOST_REQUESTS = 16
+"""Maximum resources of a pod that is not ours; pods with devices request about six."""
 INDEX_NAMESPACE = "namespace"
 INDEX_SERVICE = "service"
 """Index by the key of the upper Service."""
@@ -119,18 +123,24 @@ def upper_service(copy: Object) -> Iterable[str]:
 
 
 def shrink_foreign(pod: Object) -> Object:
-    """Reduce a pod that is not ours to what capacity needs, because there may be many thousands."""
+    """Reduce a pod that is not ours to the sum of its requests, because there may be many thousands.
+
+    A lower user can request thousands of resources, so at most ``_MOST_REQUESTS`` are kept, those of Kubernetes first.
+    Nothing is kept of a pod that uses no lower node, and requests that cannot be read count as missing.
+    """
     spec, status = pod.spec or {}, pod.status or {}
-    kept: dict[str, Any] = {
-        kind: [
-            {key: container[key] for key in ("resources", "restartPolicy") if key in container}
-            for container in spec[kind]
-        ]
-        for kind in ("containers", "initContainers")
-        if kind in spec
-    }
-    kept |= {field: spec[field] for field in ("nodeName", "overhead", "resources") if field in spec}
-    shrunk = pod.with_fields(spec=kept, status={"phase": status.get("phase", "")})
+    kept: dict[str, Any] = {}
+    if spec.get("nodeName") and not is_finished(status):
+        try:
+            requests = pod_resources.pod_requests(spec)
+        except (ValueError, TypeError, AttributeError):
+            requests = {}
+        names_kept = sorted(requests, key=lambda name: ("/" in name, name))[:_MOST_REQUESTS]
+        summed = {name: quantity.render(name, requests[name]) for name in names_kept}
+        kept = {"nodeName": spec["nodeName"], "containers": [{"resources": {"requests": summed}}]}
+    shrunk = Object(pod.metadata, pod.api_version, pod.kind).with_fields(
+        spec=kept, status={"phase": status.get("phase", "")}
+    )
     return shrunk.without_metadata("labels", "annotations", "finalizers", "raw_owner_references")
 
 

@@ -12,6 +12,7 @@ errors do not accumulate.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,7 +138,7 @@ class Capacity:
             if known is not None:
                 self.remove_pod(uid)
             return
-        wanted = {**requests, PODS: 1}
+        wanted = {**{sys.intern(name): count for name, count in requests.items()}, PODS: 1}
         if known == (node_name, wanted):
             return
         self.remove_pod(uid)
@@ -157,6 +158,10 @@ class Capacity:
         node = self._nodes.get(node_name)
         if node is not None:
             _add(node.foreign, requests, -1)
+            # Lower users choose the names, so those that no pod requests any more are removed.
+            for name in requests:
+                if not node.foreign[name]:
+                    del node.foreign[name]
             return
         waiting = self._unplaced.get(node_name)
         if waiting is not None:

@@ -8,9 +8,10 @@ import pytest
 
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.errors import ConfigError, NotFound
-from controller_runtime.objects import from_dict
+from controller_runtime.objects import Object, from_dict
 from virtual_node.cluster.start_checks import refuse_real_nodes
 from virtual_node.controllers.base.caches import shrink_foreign
+from virtual_node.translate.nodes.capacity import Capacity
 
 
 def test_an_unmanaged_pod_keeps_the_fields_for_capacity():
@@ -39,6 +40,53 @@ def test_an_unmanaged_pod_keeps_the_fields_for_capacity():
     assert small.status == {"phase": "Running"}
     assert "volumes" not in small.spec
     assert "image" not in small.spec["containers"][0]
+
+
+def _foreign(resources: dict[str, str], *, phase: str = "Running", node: str = "n") -> Object:
+    containers = [{"name": "a", "resources": {"requests": resources, "limits": resources}}]
+    metadata = {"name": "p", "namespace": "ns", "uid": "u", "labels": {"a": "b"}}
+    return from_dict(
+        {
+            "metadata": metadata,
+            "spec": {"nodeName": node, "containers": containers},
+            "status": {"phase": phase},
+            "other": 1,
+        }
+    )
+
+
+def test_an_unmanaged_pod_keeps_few_of_the_resources_that_a_lower_user_invents():
+    """A hundred pods of a megabyte would fill the caches of the lower cluster, and stop its virtual nodes."""
+    invented = {f"example.com/r{number}": "1" for number in range(20_000)}
+    small = shrink_foreign(_foreign({**invented, "nvidia.com/gpu": "2", "cpu": "1500m", "memory": "1Gi"}))
+    requests = pod_resources.pod_requests(small.spec)
+    assert (requests["cpu"], requests["memory"]) == (1500, 1024**3)
+    assert len(requests) == 16
+    assert small.memory < 2000
+
+
+@pytest.mark.parametrize(("phase", "node"), [("Succeeded", "n"), ("Failed", "n"), ("Pending", "")])
+def test_nothing_is_kept_of_an_unmanaged_pod_that_uses_no_node(phase, node):
+    """It does not reduce the capacity."""
+    small = shrink_foreign(_foreign({"cpu": "1"}, phase=phase, node=node))
+    assert (small.spec, small.status, small.field("other")) == ({}, {"phase": phase}, None)
+
+
+@pytest.mark.parametrize("malformed", ["x", None, {}, ["1"]])
+def test_unreadable_requests_of_an_unmanaged_pod_count_as_missing(malformed):
+    """An error would stop the watch of all unmanaged pods."""
+    assert pod_resources.pod_requests(shrink_foreign(_foreign({"cpu": malformed})).spec) == {}
+
+
+def test_capacity_forgets_the_resources_that_no_pod_requests_any_more():
+    """A lower user can request other resources in each pod."""
+    capacity = Capacity()
+    capacity.upsert_node({"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4"}}})
+    capacity.upsert_pod("kept", "n", {"cpu": 1000}, counts=True)
+    for number in range(100):
+        capacity.upsert_pod("u", "n", {"cpu": 1000, f"example.com/r{number}": 1}, counts=True)
+    capacity.remove_pod("u")
+    assert capacity.foreign() == {"n": {"cpu": 1000, "pods": 1}}
 
 
 class _Upper:
