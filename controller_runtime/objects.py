@@ -216,6 +216,11 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         metadata = msgspec.structs.replace(self.metadata, **{name: getattr(empty, name) for name in fields})
         return msgspec.structs.replace(self, metadata=metadata)
 
+    def with_labels(self, labels: dict[str, str]) -> Object:
+        """Return the object with other labels, for informer transforms."""
+        metadata = msgspec.structs.replace(self.metadata, labels=labels)
+        return msgspec.structs.replace(self, metadata=metadata)
+
     def _raw_fields(self) -> dict[str, bytes]:
         fields: dict[str, bytes] = {}  # Not a comprehension: transforms call this for each object.
         if self._spec is not None:

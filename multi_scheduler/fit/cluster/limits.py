@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controller_runtime.api import quantity
+import msgspec
+
+from controller_runtime.api import names, quantity
 
 MOST_TERMS = 10
 """Number of pod affinity terms or spread constraints of a kind that are evaluated, because each is compared with every pod
@@ -28,6 +30,10 @@ _LONGEST_KEY = 1000
 """Characters of a cache key; longer ones are hashed."""
 MOST_PORTS = 100
 """Number of host ports of a lower pod that are read."""
+MOST_LABELS, MOST_LABEL_CHARACTERS = 64, 4096
+"""Number of labels of a lower pod that are kept, and their characters; more would fill the memory with few pods."""
+MOST_TERM_CHARACTERS = 4096
+"""Characters, as JSON, of the pod anti-affinity terms of a lower pod that are kept."""
 MOST_TAINTS = 32
 """Number of taints of a lower node that are read."""
 MOST_RESOURCES = 64
@@ -60,6 +66,30 @@ def amount(resource: str, value: Any) -> int | None:
         return quantity.of(resource, value) if isinstance(value, (str, int, float)) else None
     except ValueError:
         return None
+
+
+def labels(found: Mapping[str, str]) -> dict[str, str]:
+    """Return the first labels of a lower pod within the limits, and those of this project before all others."""
+    kept: dict[str, str] = {}
+    size = 0
+    for key, value in sorted(found.items(), key=lambda label: names.DOMAIN not in label[0]):
+        size += len(key) + len(value)
+        if len(kept) == MOST_LABELS or size > MOST_LABEL_CHARACTERS:
+            break
+        kept[key] = value
+    return kept
+
+
+def terms(found: Iterable[Any]) -> list[Any]:
+    """Return the first pod anti-affinity terms of a lower pod within the limits."""
+    kept: list[Any] = []
+    size = 0
+    for term in found:
+        size += len(msgspec.json.encode(term))
+        if len(kept) == MOST_TERMS or size > MOST_TERM_CHARACTERS:
+            break
+        kept.append(term)
+    return kept
 
 
 def taints(found: Any) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ NamespaceLabels = Mapping[str, Mapping[str, str]]
 """Labels of a lower cluster's namespaces by name; empty: they cannot be read."""
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _EVERYTHING = [{"operator": "Exists"}]
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _HARD = "DoNotSchedule"
 
 
@@ -72,7 +72,7 @@ def required_terms(
         namespace: the pod's namespace.
         topology_key: return only terms with this key; empty: all terms.
     """
-    terms = ((spec.get("affinity") or {}).get(kind) or {}).get(_REQUIRED) or ()
+    terms = ((spec.get("affinity") or {}).get(kind) or {}).get(REQUIRED) or ()
     return tuple(
         Term(
             topology_key=term.get("topologyKey") or "",

@@ -17,12 +17,11 @@ from controller_runtime.errors import ApiError, CacheFull, ConfigError, Forbidde
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
 from multi_scheduler.fit.admission.predictor import Admission
-from multi_scheduler.fit.cluster import resizing
+from multi_scheduler.fit.cluster import limits, resizing
 from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.limits import MOST_PORTS, MOST_RESOURCES
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import host_ports
-from multi_scheduler.fit.cluster.pod_terms import required_terms
+from multi_scheduler.fit.cluster.pod_terms import REQUIRED, required_terms
 from multi_scheduler.fit.feeds.admission_feed import AdmissionFeed
 
 _log = log.get_logger(component="fit")
@@ -259,24 +258,29 @@ def shrink_node(node: Object) -> Object:
 
 
 def shrink_pod(pod: Object) -> Object:
-    """Reduce a lower pod's spec and status to node, requests, limits, ports, anti-affinity, phase and binding time."""
+    """Reduce a lower pod's spec and status to node, requests, limits, ports, anti-affinity, phase and binding time.
+
+    Labels and anti-affinity have limits, because lower users choose both.
+    """
     spec, status = pod.spec or {}, pod.status or {}
     requests = {**resizing.requests(spec, status), "pods": 1}
     wanted = [(name, count) for name, count in requests.items() if count > 0]
-    kept: dict[str, Any] = {"requests": dict(wanted[-MOST_RESOURCES:])}
+    kept: dict[str, Any] = {"requests": dict(wanted[-limits.MOST_RESOURCES :])}
     if isinstance(node := spec.get("nodeName"), str) and node:
         kept["nodeName"] = node
     if ports := host_ports(spec):
-        kept["ports"] = ports[:MOST_PORTS]
-    if anti := (spec.get("affinity") or {}).get("podAntiAffinity"):
-        kept["affinity"] = {"podAntiAffinity": anti}
-    limits = pod_resources.pod_limits(spec)
-    if more := {name: limits[name] for name in _LIMITED if limits.get(name, 0) > requests.get(name, 0)}:
+        kept["ports"] = ports[: limits.MOST_PORTS]
+    anti = (spec.get("affinity") or {}).get("podAntiAffinity") or {}
+    if terms := limits.terms(anti.get(REQUIRED) or ()):
+        kept["affinity"] = {"podAntiAffinity": {REQUIRED: terms}}
+    most = pod_resources.pod_limits(spec)
+    if more := {name: most[name] for name in _LIMITED if most.get(name, 0) > requests.get(name, 0)}:
         kept["limits"] = more
     shrunk = pod.with_fields(
         spec=kept, status={"phase": status.get("phase", ""), "since": _bound_at(pod, status)}
     )
-    return shrunk.without_metadata("annotations", "finalizers", "raw_owner_references")
+    shrunk = shrunk.without_metadata("annotations", "finalizers", "raw_owner_references")
+    return shrunk.with_labels(limits.labels(pod.labels))
 
 
 def _bound_at(pod: Object, status: Mapping[str, Any]) -> float:

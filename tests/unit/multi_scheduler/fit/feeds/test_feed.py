@@ -232,6 +232,28 @@ async def test_affinity_sees_labels_of_lower_namespaces():
         assert feeding.index.feasible(wanted) == [0]
 
 
+def test_a_large_pod_of_a_lower_user_takes_little_memory():
+    """Ten pods with 100,000 labels or terms would fill the memory of their cluster, and end scheduling to it."""
+    invented = {f"k{number}": "v" for number in range(20_000)}
+    label = {"virtual-node.io/upper-uid": "u1"}
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "a"}}}
+    huge = {**term, "namespaces": [f"ns-{number}" for number in range(20_000)]}
+    rule = "DuringSchedulingIgnoredDuringExecution"
+    anti = {
+        f"required{rule}": [term] * 3 + [huge] + [term] * 1000,
+        f"preferred{rule}": [{"podAffinityTerm": huge}],
+    }
+    pod = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {**invented, **label}},
+        "spec": {"nodeName": "n1", "containers": [], "affinity": {"podAntiAffinity": anti}},
+    }
+    small = shrink_pod(from_dict(pod))
+    assert small.memory < 20_000
+    assert len(small.labels) == 64
+    assert small.labels.items() >= {**label, "k0": "v"}.items()
+    assert small.spec["affinity"] == {"podAntiAffinity": {f"required{rule}": [term] * 3}}
+
+
 @pytest.mark.parametrize(
     ("wanted", "allocated", "actual", "conditions", "counts"),
     [
