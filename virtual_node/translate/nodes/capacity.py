@@ -6,8 +6,8 @@ nodes' allocatable, minus the requests of unmanaged (foreign) pods bound to them
 pods are not subtracted, because the upper scheduler already counts them on the virtual node. Nodes that the lower
 cluster's autoscaler can add are part of both.
 
-Sums are kept per node and per pod, so an update only computes what changed. They are integers, so rounding
-errors do not accumulate.
+An update only computes what changed, because a hostile cluster may have many nodes with many resources. Sums are
+integers, so rounding errors do not accumulate.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from virtual_node.translate.base import fields
 from virtual_node.translate.nodes.node import is_real
 
 PODS = "pods"
+_MOST_NODES = 10_000
+"""Maximum number of lower nodes that count; Kubernetes supports 5,000."""
+_MOST_NAMES = 1000
+"""Number of resources of all lower nodes above which further ones count as not offered."""
 _MOST_RESOURCES = 100
 """Maximum number of resources of a virtual node. A lower node has at most 64."""
 _LARGEST = 2**63 - 1
@@ -46,6 +50,31 @@ class _Node:
     facts: dict[str, Any]
     """The node's ``labels`` and ``nodeInfo``, as input of ``node_object``."""
     foreign: dict[str, int] = field(default_factory=dict)
+
+    def available(self, name: str) -> int:
+        """Return what the node offers of a resource, never negative, so that it does not reduce what other nodes offer."""
+        return max(0, self.allocatable[name] - self.foreign.get(name, 0))
+
+
+@dataclass(slots=True)
+class _Total:
+    """The sum of quantities by resource. A resource that no summand has any more is removed."""
+
+    sums: dict[str, int] = field(default_factory=dict)
+    _summands: dict[str, int] = field(default_factory=dict)
+
+    def within_limit(self, quantities: Mapping[str, int]) -> dict[str, int]:
+        """Return a new summand without further resources if there are too many."""
+        has_room = len(self.sums) < _MOST_NAMES
+        return {name: count for name, count in quantities.items() if has_room or name in self.sums}
+
+    def add(self, quantities: Mapping[str, int], sign: int) -> None:
+        """Add a summand, or remove it with sign -1."""
+        _add(self.sums, quantities, sign)
+        _add(self._summands, dict.fromkeys(quantities, 1), sign)
+        for name in quantities:
+            if not self._summands[name]:
+                del self.sums[name], self._summands[name]
 
 
 class Capacity:
@@ -69,6 +98,8 @@ class Capacity:
         self._reserve = dict(reserve or {})
         self._autoscaling = autoscaling
         self._nodes: dict[str, _Node] = {}
+        self._capacity, self._allocatable = _Total(), _Total()
+        """Of the nodes that count."""
         self._pods: dict[str, tuple[str, dict[str, int]]] = {}
         self._unplaced: dict[str, dict[str, dict[str, int]]] = {}
 
@@ -92,7 +123,7 @@ class Capacity:
         return {name: dict(node.foreign) for name, node in self._nodes.items()}
 
     def upsert_node(self, node: Mapping[str, Any]) -> None:
-        """Add or update a lower node; remove it if the selector does not match."""
+        """Add or update a lower node; remove it if the selector does not match. Nodes above the limit do not count."""
         name = node["metadata"]["name"]
         labels = node["metadata"].get("labels") or {}
         if not self._selects(node):
@@ -100,14 +131,24 @@ class Capacity:
             return
         status = node.get("status") or {}
         known = self._nodes.get(name)
+        if known is None and len(self._nodes) >= _MOST_NODES:
+            return
         foreign = known.foreign if known is not None else _sum(self._unplaced.pop(name, {}).values())
-        self._nodes[name] = _Node(
+        if known is not None:
+            self._count(known, -1)
+        added = self._nodes[name] = _Node(
             counts=node_counts(node),
-            capacity=_counts(status.get("capacity")),
-            allocatable=_counts(status.get("allocatable")),
+            capacity=self._capacity.within_limit(_counts(status.get("capacity"))),
+            allocatable=self._allocatable.within_limit(_counts(status.get("allocatable"))),
             facts={"labels": labels, "nodeInfo": _node_info(status.get("nodeInfo")) or {}},
             foreign=foreign,
         )
+        self._count(added, 1)
+
+    def _count(self, node: _Node, sign: int) -> None:
+        if node.counts:
+            self._capacity.add(node.capacity, sign)
+            self._allocatable.add({name: node.available(name) for name in node.allocatable}, sign)
 
     def _selects(self, node: Mapping[str, Any]) -> bool:
         # If two clusters each offer the other as a virtual node, each would count the other's sums, and the
@@ -119,7 +160,8 @@ class Capacity:
 
     def remove_node(self, name: str) -> None:
         """Remove a lower node that was deleted or is not selected any more."""
-        if self._nodes.pop(name, None) is not None:
+        if (removed := self._nodes.pop(name, None)) is not None:
+            self._count(removed, -1)
             pods = {uid: requests for uid, (node, requests) in self._pods.items() if node == name}
             if pods:
                 self._unplaced[name] = pods
@@ -147,7 +189,19 @@ class Capacity:
         if node is None:
             self._unplaced.setdefault(node_name, {})[uid] = wanted
         else:
-            _add(node.foreign, wanted, 1)
+            self._use(node, wanted, 1)
+
+    def _use(self, node: _Node, requests: Mapping[str, int], sign: int) -> None:
+        """Add the requests of a pod to those on its node, or remove them with sign -1."""
+        offered = [name for name in requests if name in node.allocatable]
+        before = {name: node.available(name) for name in offered}
+        _add(node.foreign, requests, sign)
+        # Lower users choose the names, so those that no pod requests any more are removed.
+        for name in requests:
+            if not node.foreign[name]:
+                del node.foreign[name]
+        if node.counts:
+            _add(self._allocatable.sums, {name: node.available(name) - before[name] for name in offered}, 1)
 
     def remove_pod(self, uid: str) -> None:
         """Remove a foreign pod that was deleted or has finished."""
@@ -157,11 +211,7 @@ class Capacity:
         node_name, requests = known
         node = self._nodes.get(node_name)
         if node is not None:
-            _add(node.foreign, requests, -1)
-            # Lower users choose the names, so those that no pod requests any more are removed.
-            for name in requests:
-                if not node.foreign[name]:
-                    del node.foreign[name]
+            self._use(node, requests, -1)
             return
         waiting = self._unplaced.get(node_name)
         if waiting is not None:
@@ -171,15 +221,7 @@ class Capacity:
 
     def totals(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return capacity and allocatable as quantities, never negative."""
-        capacity: dict[str, int] = {}
-        allocatable: dict[str, int] = {}
-        for node in self._nodes.values():
-            if not node.counts:
-                continue
-            _add(capacity, node.capacity, 1)
-            for name, count in node.allocatable.items():
-                # Clamped per node, so that an overcommitted node does not reduce what the others offer.
-                allocatable[name] = allocatable.get(name, 0) + max(0, count - node.foreign.get(name, 0))
+        capacity, allocatable = dict(self._capacity.sums), dict(self._allocatable.sums)
         more = self._growth()
         _add(capacity, more, 1)
         _add(allocatable, more, 1)
@@ -208,7 +250,7 @@ def node_counts(node: Mapping[str, Any]) -> bool:
 
 def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
     found = fields.quantities(quantities) or {}
-    return {name: max(0, quantity.of(name, value)) for name, value in found.items()}
+    return {sys.intern(name): max(0, quantity.of(name, value)) for name, value in found.items()}
 
 
 def _add(total: dict[str, int], more: Mapping[str, int], sign: int) -> None:
