@@ -15,6 +15,7 @@ from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Forb
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.yielding import Slicer
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext, requeue_on_change
 from virtual_node.controllers.base.pace import Pace
@@ -31,6 +32,8 @@ _OTHER_PROCESS_RETRY = 30.0
 requeues the volume earlier."""
 _CREATED_BURST, _CREATED_QPS = 5000, 20.0
 """Mirrors created at once, and per second in the long run: as many as pods in a burst."""
+_LARGEST_SPEC = 64 << 10
+"""Bytes of a lower volume's spec above which it is ignored; that of a CSI volume with all its fields has a few thousand."""
 MOST_FREE = 100
 """Maximum number of mirrors of free volumes per lower cluster, because a lower cluster may create any number."""
 CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
@@ -106,8 +109,12 @@ class VolumeController:
         mirror_name = translate.mirror_name(self.context.name, name)
         mirror = self.caches.upper_volumes.store.get(mirror_name)
         self._over.pop(name, None)
+        if lower is not None and lower.spec_size > _LARGEST_SPEC:
+            return None
         # The name becomes part of the mirror, and a hostile server may send any text.
-        desired = self._desired(lower.to_dict()) if lower is not None and is_name(name) else None
+        desired = None
+        if lower is not None and is_name(name):
+            desired = await self._desired(lower.to_dict(), is_new=mirror is None)
         if (
             desired is not None
             and mirror is None
@@ -186,8 +193,11 @@ class VolumeController:
             self.context.log.info("volume mirrored to the upper cluster", volume=mirror_name)
         return there
 
-    def _desired(self, lower: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the desired mirror; None: the upper cluster cannot use the volume."""
+    async def _desired(self, lower: dict[str, Any], *, is_new: bool) -> dict[str, Any] | None:
+        """Return the desired mirror; None: the upper cluster cannot use the volume.
+
+        The node affinity is only that of a new mirror, because it cannot be changed later.
+        """
         if lower["metadata"].get("deletionTimestamp"):
             return None
         claim: Object | None = None
@@ -216,7 +226,7 @@ class VolumeController:
             lower,
             cluster=self.context.name,
             cluster_labels={names.LABEL_LOWER_CLUSTER: self.context.name},
-            nodes=self._nodes(lower),
+            nodes=await self._nodes(lower) if is_new else list(self.context.nodes),
             storage_class=storage_class,
             claim=claim.to_dict() if claim is not None else None,
         )
@@ -269,13 +279,17 @@ class VolumeController:
         phase = (lower.status or {}).get("phase")
         return phase != "Released" and not (mirror.spec or {}).get("claimRef")
 
-    def _nodes(self, lower: dict[str, Any]) -> list[str]:
-        """Return the virtual nodes that have a lower node that can reach a volume; if none has, all of them."""
-        reaching = [
-            node.labels
-            for node in self.lower_nodes.store.list()
-            if translate.reachable_from(lower, {"metadata": {"name": node.name, "labels": node.labels}})
-        ]
+    async def _nodes(self, lower: dict[str, Any]) -> list[str]:
+        """Return the virtual nodes that have a lower node that can reach a volume; if none has, all of them.
+
+        All, too, if the volume has more terms than are compared.
+        """
+        reaching = []
+        slicer = Slicer()
+        for node in self.lower_nodes.store.list() if translate.has_readable_affinity(lower) else ():
+            if translate.reachable_from(lower, {"metadata": {"name": node.name, "labels": node.labels}}):
+                reaching.append(node.labels)
+            await slicer.tick()
         found = [
             name
             for name, config in self.context.nodes.items()

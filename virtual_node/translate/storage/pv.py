@@ -20,6 +20,8 @@ DRIVER = f"lower-cluster.{names.DOMAIN}"
 ANNOTATION_SOURCE_OF_VOLUME = f"{names.DOMAIN}/volume-source"
 _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 _LONGEST = 253
+_MOST_REQUIREMENTS = 1000
+"""Maximum number of terms, expressions and values of a lower volume's node affinity that are compared with each lower node."""
 _LONGEST_SOURCE = 20_000
 """Maximum characters of the annotation with a volume's source."""
 _CARRIED = {
@@ -141,6 +143,18 @@ def claim_reference(claim: Mapping[str, Any]) -> dict[str, str]:
         "name": metadata["name"],
         "uid": metadata["uid"],
     }
+
+
+def has_readable_affinity(volume: Mapping[str, Any]) -> bool:
+    """Report whether a lower volume's node affinity is small enough to be compared with each lower node."""
+    required = (volume["spec"].get("nodeAffinity") or {}).get("required") or {}
+    size = 0
+    for term in required.get("nodeSelectorTerms") or ():
+        expressions = [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
+        size += 1 + sum(1 + len(one.get("values") or ()) for one in expressions)
+        if size > _MOST_REQUIREMENTS:
+            return False
+    return True
 
 
 def reachable_from(volume: Mapping[str, Any], node: Mapping[str, Any]) -> bool:

@@ -93,6 +93,17 @@ async def test_a_lower_cluster_has_a_limited_number_of_free_mirrors():
     assert len([entry for entry in logs if "not published" in entry["event"]]) == 1
 
 
+@pytest.mark.parametrize(("padding", "expected"), [(1000, ["lower1-pv-1"]), (100_000, [])])
+async def test_a_volume_with_a_huge_spec_has_no_mirror(padding, expected):
+    """A hostile server could occupy the event loop with each change of it."""
+    upper, lower = clusters()
+    upper.put("storageclasses", storage_class("fast"))
+    async with following(publishing(upper, lower, "fast")):
+        lower.put("persistentvolumes", volume("pv-1", nfs={"server": "x" * padding, "path": "/"}))
+        await asyncio.sleep(60)
+        assert mirrors(upper) == expected
+
+
 async def test_a_refused_mirror_does_not_count():
     """The upper cluster refuses each of many malformed volumes; a valid one still gets its mirror."""
     upper, lower = clusters()

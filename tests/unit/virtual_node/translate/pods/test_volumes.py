@@ -227,6 +227,19 @@ def test_nodes_that_reach_a_lower_volume():
     assert pv.reachable_from(_volume(), {"metadata": {"name": "n"}})
 
 
+@pytest.mark.parametrize(
+    ("count", "values", "is_readable"), [(400, 0, True), (30_000, 0, False), (1, 900, True), (1, 1100, False)]
+)
+def test_node_affinity_of_a_volume_is_compared_up_to_a_size(count, values, is_readable):
+    """It is compared with each lower node: 30,000 terms took 0.1 s for each of thousands of nodes."""
+    expression = {"key": "zone", "operator": "In", "values": [f"z{number}" for number in range(values)]}
+    terms = [{"matchExpressions": [expression]}] * count
+    assert (
+        pv.has_readable_affinity(_volume(nodeAffinity={"required": {"nodeSelectorTerms": terms}}))
+        is is_readable
+    )
+
+
 def test_claims_of_a_pod():
     """Named ones, and those of ephemeral volumes."""
     pod = _pod(
