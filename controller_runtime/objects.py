@@ -21,6 +21,8 @@ _OBJECT_BYTES, _ENTRY_BYTES = 800, 140
 """Bytes of an object without content, with its place in a cache, and of a label without its text."""
 _IDENTITY = 250
 """Characters of an object's names and versions that are part of ``_OBJECT_BYTES``."""
+_LARGEST_FALLBACK = 64 * 1024
+"""Bytes of metadata that are decoded again without its empty fields."""
 _Short = Annotated[str, msgspec.Meta(max_length=1024)]
 """A name, a uid and similar fields, which are keys of indexes and parts of log lines. API servers allow 253 characters."""
 _Time = Annotated[str, msgspec.Meta(max_length=64)]
@@ -307,7 +309,10 @@ def _metadata(raw: msgspec.Raw) -> ObjectMeta:
     try:
         metadata = _decode_meta(raw)
     except msgspec.ValidationError:
-        # Some writers send null for empty fields, which the schema refuses, so these fields are removed.
+        # Some writers send null for empty fields, which the schema refuses, so these fields are removed. They write small
+        # objects, and decoding the metadata of a hostile server three times would take half a second.
+        if len(raw) > _LARGEST_FALLBACK:
+            raise
         plain = decode(raw)
         if not isinstance(plain, dict):
             raise

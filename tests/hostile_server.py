@@ -46,6 +46,19 @@ async def values(_path: str) -> AsyncIterator[bytes]:
     yield b"{},"[:3] * (rest // 3) + b" " * (rest % 3) + b"1]}"
 
 
+async def tiny(path: str) -> AsyncIterator[bytes]:
+    """A page of 195,000 objects, and events with one object of 590,000 labels and an empty field."""
+    if "watch=" in path:
+        labels = b",".join(b'"l%d":""' % number for number in range(590_000))
+        yield _HEAD + b"Connection: close\r\n\r\n"
+        while True:
+            yield b'{"type":"ADDED","object":{"metadata":{"name":"a","uid":null,"labels":{%s}}}}\n' % labels
+    body = (
+        b'{"metadata":{"resourceVersion":"1"},"items":[' + b",".join([b'{"metadata":{}}'] * 195_000) + b"]}"
+    )
+    yield _HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
 async def deep(_path: str) -> AsyncIterator[bytes]:
     """JSON of 8 MiB with one value in another."""
     yield _HEAD + b"Content-Length: %d\r\n\r\n" % (8 * MIB) + b"[" * (8 * MIB)
@@ -115,7 +128,20 @@ async def errors(_path: str) -> AsyncIterator[bytes]:
 
 KINDS: dict[str, Callable[[str], AsyncIterator[bytes]]] = {
     kind.__name__: kind
-    for kind in (big, endless, compressed, values, deep, pages, many, chunks, informational, events, errors)
+    for kind in (
+        big,
+        endless,
+        compressed,
+        values,
+        tiny,
+        deep,
+        pages,
+        many,
+        chunks,
+        informational,
+        events,
+        errors,
+    )
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
@@ -103,7 +103,7 @@ class Client(ObjectVerbs):
     async def _list(
         self,
         resource: Resource,
-        decode_page: Callable[[bytes], tuple[Items[S], ListMeta]],
+        decode_page: Callable[[bytes], tuple[Iterator[S], ListMeta]],
         convert: Callable[[S], T | None],
         options: ListOptions,
     ) -> tuple[Items[T], str]:
@@ -119,13 +119,15 @@ class Client(ObjectVerbs):
                 ) as body,
                 self.turn,
             ):
-                found, meta = self._decode(body, decode_page, f"GET {path}")
+                what = f"GET {path}"
+                found, meta = self._decode(body, decode_page, what)
                 converted: Items[T] = []
                 slicer = Slicer()
-                for one in found:
-                    if (kept := convert(one)) is not None:
-                        converted.append(kept)
-                    await slicer.tick()
+                with self._decoding(body, what):
+                    for one in found:
+                        if (kept := convert(one)) is not None:
+                            converted.append(kept)
+                        await slicer.tick()
                 return converted, meta
 
         return await pages.read(page)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, Unpack
 
 import msgspec
 
 from controller_runtime import consistency
-from controller_runtime.api.decoding import NestedTooDeeplyError, decode
+from controller_runtime.api.decoding import NestedTooDeeplyError, decoder
 from controller_runtime.client.transport import Params, RequestOptions, Transport
 from controller_runtime.errors import ConnectionFailed, NotFound, Unavailable
 from controller_runtime.resources import Resource
@@ -20,6 +21,7 @@ _EXCERPT = 100
 T = TypeVar("T")
 
 encode = msgspec.json.encode
+_decode_body = decoder(dict[str, Any])
 
 
 class PatchType(enum.StrEnum):
@@ -41,12 +43,12 @@ class ObjectVerbs(Transport):
         """Return the JSON of any path, such as discovery, within the response limits.
 
         Raises:
-            ConnectionFailed: the response is not JSON.
+            ConnectionFailed: the response is not a JSON object.
             ResponseTooLarge: the response exceeds a limit.
             ApiError: the error that the server returned.
         """
         answer: dict[str, Any] = self._decode(
-            await self.request("GET", path, **options), decode, f"GET {path}"
+            await self.request("GET", path, **options), _decode_body, f"GET {path}"
         )
         return answer
 
@@ -207,7 +209,7 @@ class ObjectVerbs(Transport):
             headers={**({} if body is None else content_type), **(headers or {})},
             flow=resource.plural,
         )
-        decoded: dict[str, Any] = self._decode(answer, decode, f"{method} {path}")
+        decoded: dict[str, Any] = self._decode(answer, _decode_body, f"{method} {path}")
         if method != "GET":
             consistency.wrote(self, resource, decoded)
         return decoded
@@ -215,8 +217,14 @@ class ObjectVerbs(Transport):
     def _decode(self, answer: bytes, decoder: Callable[[bytes], T], what: str) -> T:
         """Decode a body or a watch line; ``what`` is method and path, for errors."""
         self.reader.check_values(answer, what)
-        try:
+        with self._decoding(answer, what):
             return decoder(answer)
+
+    @contextlib.contextmanager
+    def _decoding(self, answer: bytes, what: str) -> Iterator[None]:
+        """Raise errors of the decoding of a body in the block as ApiError."""
+        try:
+            yield
         except NestedTooDeeplyError as error:
             # Users can write such objects, so this must not count as an unreachable server.
             raise self.reader.too_deep(what) from error

@@ -225,7 +225,7 @@ TARGETS: dict[str, Target] = {
         Target("exec-options", _exec_options, (b"command=sh&command=-c&input=1&output=1&tty=1&error=1",), (Refusal,)),
         Target("port-forward-options", _port_forward, (b"port=80&port=443,8080",), (Refusal,)),
         Target("bearer-protocol", _bearer, (_BEARER,)),
-        Target("list", wire.decode_list, (_json(_PODS),)),
+        Target("list", lambda raw: list(wire.decode_list(raw)[0]), (_json(_PODS),)),
         Target("watch", _watch, (_json(_EVENT), _json({"type": "ERROR", "object": _STATUS})), (ValueError, errors.ApiError)),
         Target("object", _object, (_json(_EVENT["object"]),)),
         Target("error-response", _error, (_json(_STATUS), b"<html>502</html>", b"120", b"Wed, 21 Oct 2026 07:28:00 GMT")),

@@ -163,7 +163,7 @@ def test_list_items_get_kind_and_version() -> None:
     assert [item.to_dict() for item in items] == [pod()]
     assert (meta.resource_version, meta.continue_, meta.remaining) == ("9", "c", 3)
     items, _ = decode_list(json.dumps({"items": [bare]}).encode(), api_version="v1", kind="Pod")
-    assert items[0].to_dict() == pod()
+    assert next(items).to_dict() == pod()
 
 
 @pytest.mark.parametrize("items", [None, []])
@@ -172,7 +172,7 @@ def test_empty_list(items: list[Any] | None) -> None:
     found, meta = decode_list(
         json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items}).encode()
     )
-    assert (found, meta.resource_version, meta.continue_) == ([], "1", "")
+    assert (list(found), meta.resource_version, meta.continue_) == ([], "1", "")
 
 
 def test_watch_events() -> None:

@@ -18,7 +18,7 @@ from controller_runtime.errors import ApiError
 from tests.unit.controller_runtime.loopback import client_of, failure, serve
 
 LARGE = json.dumps(
-    {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "x" * 3000}}]}
+    {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "a"}, "spec": "x" * 3000}]}
 ).encode()
 Request = Callable[[Client, str], Coroutine[Any, Any, None]]
 
