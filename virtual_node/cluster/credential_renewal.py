@@ -18,6 +18,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api.token_life import TokenLife, token_life
+from controller_runtime.auth.credentials import token_problem
 from controller_runtime.errors import ApiError, ConfigError, NotFound, Unauthorized
 from virtual_node import metrics
 from virtual_node.config.types import TokenSecret
@@ -29,6 +30,8 @@ FIELD = "token"
 _LOOK = 3600.0
 """Longest pause, in seconds, between two checks of a token that is not due for renewal."""
 _RETRY = 60.0
+_LONGEST_TOKEN = 16 << 10
+"""Maximum characters of a token, which is sent in a header. A token of a ServiceAccount has about a thousand."""
 
 
 @dataclass(eq=False, repr=False)
@@ -93,7 +96,12 @@ class CredentialRenewal:
         return _RETRY
 
     async def _request(self, life: TokenLife, duration: timedelta) -> tuple[str, str]:
-        """Request a new token of the same account; return the token and its expiry (RFC 3339)."""
+        """Request a new token of the same account; return the token and its expiry (RFC 3339).
+
+        Raises:
+            ApiError: the lower cluster refuses, or answers with something else. It is not stored, because all programs
+                read the Secret.
+        """
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -106,7 +114,20 @@ class CredentialRenewal:
             name=life.account,
             subresource="token",
         )
-        return answer["status"]["token"], answer["status"]["expirationTimestamp"]
+        status = answer.get("status")
+        token = status.get("token") if isinstance(status, dict) else None
+        if not isinstance(token, str) or len(token) > _LONGEST_TOKEN or token_problem(token):
+            raise ApiError("the lower cluster answered without a token")
+        new = token_life(token)
+        if (
+            new is None
+            or (new.namespace, new.account) != (life.namespace, life.account)
+            or not new.renew_at()
+        ):
+            raise ApiError(
+                f"the lower cluster did not answer with a token of {life.namespace}/{life.account} that expires"
+            )
+        return token, str(new.ends)
 
 
 async def kube_system(context: ClusterContext) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class _Clusters:
         self.asked: list[tuple[str, str, int]] = []
         self.patched: list[dict[str, Any]] = []
         self.refuses = False
+        self.fresh: Any = token(iat=START + 100 * HOUR, exp=START + 110 * HOUR)
 
     async def get(self, _resource: object, name: str, **_: object) -> dict[str, Any]:
         if name == "kube-system":
@@ -45,8 +46,7 @@ class _Clusters:
         self.asked.append((namespace, name, body["spec"]["expirationSeconds"]))
         if self.refuses:
             raise Forbidden("no", code=403)
-        fresh = token(iat=START + 100 * HOUR, exp=START + 110 * HOUR)
-        return {"status": {"token": fresh, "expirationTimestamp": "2027-01-01T00:00:00Z"}}
+        return {"status": {"token": self.fresh, "expirationTimestamp": "2027-01-01T00:00:00Z"}}
 
     async def patch(self, _resource: object, _name: str, patch: dict[str, Any], **_: object) -> None:
         self.patched.append(patch)
@@ -97,6 +97,31 @@ async def test_leaves_other_secrets_alone(data):
     for clusters in (_Clusters(data), _with(token())):
         await _renewal(clusters, hours=1e5).renew(SECRET)
         assert (clusters.asked, clusters.patched) == ([], [])
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    "fresh",
+    [
+        None,
+        ["x"],
+        "",
+        "opaque",
+        token(exp=START + 110 * HOUR) + "\nX-Forged: 1",
+        token(exp=START + 110 * HOUR, sub="system:serviceaccount:kube-system:other"),
+        token(),
+        token(exp=START + 110 * HOUR, padding="x" * 20_000),
+    ],
+)
+async def test_an_answer_without_a_usable_token_is_not_stored(fresh):
+    """All programs read the Secret, and this process reads the token again at each start."""
+    clusters = _with(token(exp=START + 10 * HOUR))
+    clusters.fresh = fresh
+    task = asyncio.create_task(_renewal(clusters, hours=8.1).run())
+    await asyncio.sleep(90)
+    assert not task.done()
+    assert (len(clusters.asked), clusters.patched) == (2, [])
+    task.cancel()
 
 
 @pytest.mark.looptime
