@@ -48,6 +48,7 @@ from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.ownership import mirrored_as, ownership_labels
 from virtual_node.translate.pods.rejection import rejection
+from virtual_node.translate.pods.status import number_of_containers
 
 _BREATH = 100
 """Number of pods that ``adopt_all`` handles before control returns to the event loop."""
@@ -157,7 +158,9 @@ class PodController:
                 return
             record = self._records.get(uid)
             if record is not None and record.lower_uid in {"", pod.uid} and pod.uid != record.given_up:
-                record.saw(pod)
+                upper = self.caches.upper_pod(uid)
+                spec = {} if upper is None else upper.spec or {}
+                record.saw_deletion(pod, containers=number_of_containers(spec))
             queue.add(uid, priority=_STATUS_FIRST)
             # The name is free now, and an upper pod of the same name may be waiting for it.
             successor = self.caches.upper_by_name(ownership.upper_namespace(pod), pod.name)

@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from controller_runtime.api import names
 from controller_runtime.objects import Object
 from virtual_node.controllers.pods.status_rate import PodTurn
+from virtual_node.translate.pods import status_fields
+
+_LARGE = 32 << 10
+"""Bytes above which a pod is not kept completely, because no limit counts it."""
 
 
 @dataclass(slots=True)
@@ -29,7 +33,7 @@ class PodRecord:
     observed: bool = False
     """The informer has shown the lower pod."""
     last_lower: Object | None = None
-    """The lower pod as last seen. Kept after its deletion, so that its last status reaches the upper pod."""
+    """The lower pod as last seen. Its last status is kept after its deletion, so that it reaches the upper pod."""
     written: Object | None = None
     """The lower pod as our last change left it, until the informer shows that state.
 
@@ -39,9 +43,9 @@ class PodRecord:
     """A resize was sent, but the lower pod's annotation of the requested resources does not include it yet."""
     synced: Object | None = None
     """The upper pod state that the lower pod's spec and metadata are known to match."""
-    followed: Object | None = None
-    """The lower pod, as the informer showed it, when its labels and annotations were last compared with
-    ``synced``."""
+    followed: int = 0
+    """``metadata_digest`` of the lower pod, as the informer showed it, when its labels and annotations were last compared
+    with ``synced``; 0: never."""
     restored_at: float | None = None
     """Loop time at which labels or annotations changed in the lower cluster were last restored; None: never."""
     is_gone: bool = False
@@ -87,6 +91,28 @@ class PodRecord:
         self.last_lower = lower
         if self.written is not None and not _is_older(lower, self.written):
             self.written = None
+
+    def saw_deletion(self, lower: Object, *, containers: int) -> None:
+        """Record the last state of a lower pod that is deleted; ``containers``: number of the upper pod's.
+
+        Only a bounded part of a large pod is kept. The cache no longer counts its memory, and a hostile server could
+        delete a pod of megabytes for each of our pods.
+        """
+        if lower.memory > _LARGE:
+            status = status_fields.rebuilt(lower.status or {}, containers=containers)
+            lower = Object(lower.metadata, lower.api_version, lower.kind).with_fields(spec={}, status=status)
+            lower = lower.without_metadata("labels", "annotations", "finalizers", "raw_owner_references")
+        self.saw(lower)
+        self.written = None
+
+    def wrote(self, changed: Object, before: Object) -> None:
+        """Record the answer to a change of a lower pod, unless it is far larger than the cached pod, whose memory counts."""
+        self.written = changed if changed.memory <= 2 * before.memory + _LARGE else None
+
+
+def metadata_digest(pod: Object) -> int:
+    """Return a number that identifies a pod's labels and annotations; never 0."""
+    return hash((frozenset(pod.labels.items()), frozenset(pod.annotations.items()))) or 1
 
 
 def has_same_mirrored_fields(old: Object, new: Object) -> bool:

@@ -23,7 +23,7 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.pods.creator import PodCreator
-from virtual_node.controllers.pods.record import PodRecord, has_same_mirrored_fields
+from virtual_node.controllers.pods.record import PodRecord, has_same_mirrored_fields, metadata_digest
 from virtual_node.translate.pods import policy, update
 from virtual_node.translate.pods.lower_pod import lower_pod as translate_pod
 from virtual_node.translate.pods.lower_pod import overridden
@@ -78,8 +78,7 @@ class PodUpdater:
         is_same_request = record.synced is not None and has_same_mirrored_fields(record.synced, upper)
         if is_same_request:
             record.synced = upper
-            if record.followed is not None and _same_metadata(record.followed, shown):
-                record.followed = shown  # otherwise the older object would stay in memory
+            if record.followed == metadata_digest(shown):
                 return
         lower = record.written or lower
         try:
@@ -89,14 +88,14 @@ class PodUpdater:
         except TooLargeError as error:
             # Refused once, and again only after one of the two pods changes.
             self._tell_refused(upper, record, str(error))
-            record.synced, record.followed, record.reached = upper, shown, 0
+            record.synced, record.followed, record.reached = upper, metadata_digest(shown), 0
             return
         changes, refused = plan.changes, plan.refused
         self._tell_refused(upper, record, _of_policy(refused))
         main = changes.metadata_and_spec or {}
         if is_same_request:
             await self._restore(lower, record, main)
-            record.followed = shown
+            record.followed = metadata_digest(shown)
             return
         debugging = changes.ephemeral_containers
         waiting: dict[str, Problem] = {}
@@ -116,7 +115,7 @@ class PodUpdater:
         reached = await self._send(upper, lower, record, patches)
         if reached is not None and not waiting:
             record.synced = upper
-            record.followed = shown
+            record.followed = metadata_digest(shown)
             record.reached = 0 if is_spec_refused else reached
 
     def _plan(self, upper: Object, lower: Object, record: PodRecord) -> _Plan:
@@ -280,7 +279,7 @@ class PodUpdater:
             patch_type=PatchType.STRATEGIC,
         )
         if changed["metadata"].get("resourceVersion") != lower.resource_version:
-            record.written = from_dict(changed)
+            record.wrote(from_dict(changed), lower)
         return int(changed["metadata"].get("generation") or 0)
 
 
@@ -302,7 +301,3 @@ def _single_debuggers(patch: Mapping[str, Any] | None, subresource: str | None) 
     if subresource != _DEBUGGING or len(added) == 1:
         return []
     return [({"spec": {"ephemeralContainers": [container]}}, _DEBUGGING) for container in added[-_SINGLE:]]
-
-
-def _same_metadata(old: Object, new: Object) -> bool:
-    return old is new or (old.labels == new.labels and old.annotations == new.annotations)

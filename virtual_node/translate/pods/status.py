@@ -41,6 +41,11 @@ _REPLACED_LISTS = ("podIPs", "hostIPs")
 _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 
+def number_of_containers(spec: Mapping[str, Any]) -> int:
+    """Return the number of a pod's containers of all kinds, which decides how large its status may be."""
+    return sum(len(spec.get(field) or ()) for field in _CONTAINERS)
+
+
 def upper_status(
     lower: Mapping[str, Any], upper: Mapping[str, Any], *, reached: int | None = None
 ) -> dict[str, Any]:
@@ -57,7 +62,7 @@ def upper_status(
         reached: lower generation from which on the lower pod has the current upper spec; 0: the lower pod
             does not have it yet; None: the lower pod's current generation.
     """
-    containers = sum(len(upper["spec"].get(field) or ()) for field in _CONTAINERS)
+    containers = number_of_containers(upper["spec"])
     below = status_fields.rebuilt(lower.get("status") or {}, containers=containers)
     above = upper.get("status") or {}
     generation = upper["metadata"].get("generation")

@@ -1,0 +1,71 @@
+"""What is remembered about a pod has a bounded size, whatever its lower cluster sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.pods.record import PodRecord, metadata_digest
+
+MIB = 1 << 20
+
+
+def lower(*, version: int = 1, **fields: Any) -> Object:
+    """A lower pod."""
+    metadata = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": str(version)}
+    return from_dict({"metadata": metadata | fields.pop("metadata", {}), "kind": "Pod", **fields})
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"spec": {"x": "y" * MIB}},
+        {"metadata": {"annotations": {"x": "y" * MIB}}},
+        {"status": {"phase": "Failed", "unknown": "y" * MIB}},
+        {
+            "status": {
+                "phase": "Failed",
+                "containerStatuses": [{"name": f"c{number}"} for number in range(20_000)],
+            }
+        },
+        {"other": "y" * MIB},
+    ],
+    ids=["spec", "annotations", "unknown field", "containers", "other"],
+)
+def test_little_is_kept_of_a_large_pod_after_its_deletion(large):
+    """A hostile server could send a pod of megabytes for each of our pods, and delete it."""
+    record = PodRecord()
+    status = {"phase": "Failed", "message": "why"}
+    record.saw_deletion(lower(**{"status": status, **large}), containers=2)
+    assert record.last_lower is not None
+    assert record.last_lower.memory < 80_000
+    assert (record.last_lower.uid, record.last_lower.status["phase"]) == ("u", "Failed")
+
+
+def test_a_pod_of_usual_size_is_kept_completely():
+    """Its devices are reported, too."""
+    record, pod = PodRecord(), lower(spec={"resourceClaims": []})
+    record.saw_deletion(pod, containers=1)
+    assert record.last_lower is pod
+
+
+def test_the_answer_to_a_change_is_kept_unless_it_is_far_larger():
+    """Only the memory of the cached pod counts."""
+    record, before = PodRecord(), lower(spec={"x": "y" * 1000})
+    changed = lower(version=2, spec={"x": "y" * 2000})
+    record.wrote(changed, before)
+    assert record.written is changed
+    record.wrote(lower(version=3, spec={"x": "y" * MIB}), before)
+    assert record.written is None
+
+
+def test_a_digest_tells_labels_from_annotations():
+    """Also of pods without any."""
+    found = [
+        metadata_digest(lower(metadata=metadata))
+        for metadata in ({}, {"labels": {"a": "b"}}, {"annotations": {"a": "b"}}, {"labels": {"a": "c"}})
+    ]
+    assert len({0, *found}) == 5
+    assert metadata_digest(lower(version=2)) == found[0]
