@@ -257,7 +257,7 @@ Fields = dict[str, msgspec.Raw]
 
 _decode_fields = decoder(Fields)
 _decode_meta = decoder(ObjectMeta)
-_decode_string: Callable[[msgspec.Raw], str] = decoder(_Short)  # type: ignore[arg-type]
+_decode_string: Callable[[msgspec.Raw], str] = decoder(_Short)
 
 
 def decode_object(raw: bytes | msgspec.Raw) -> Object:

@@ -28,6 +28,8 @@ OnAdd = Callable[[Object, bool], None]
 OnUpdate = Callable[[Object, Object], None]
 OnDelete = Callable[[Object], None]
 
+_EXCERPT = 500
+"""Characters of an error about a malformed object, which may contain its values."""
 _MOST_LEFT_OUT = 1000
 """Maximum namespaces of objects that ``keep`` refuses which an informer remembers."""
 _OBJECTS = Gauge("virtual_node_cached_objects", "Objects in informer caches.", ["cluster", "resource"])
@@ -352,7 +354,7 @@ def _guarded(function: Callable[[Object], T]) -> Callable[[Object], T]:
         try:
             return function(found)
         except Exception as error:
-            raise ApiError(f"{found.kind} {found.key} is malformed: {error!r}") from error
+            raise ApiError(f"{found.kind} {found.key} is malformed: {repr(error)[:_EXCERPT]}") from error
 
     return call
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
@@ -103,7 +103,7 @@ class Client(ObjectVerbs):
     async def _list(
         self,
         resource: Resource,
-        decode_page: Callable[[bytes], tuple[Iterator[S], ListMeta]],
+        decode_page: Callable[[bytes], tuple[Iterable[S], ListMeta]],
         convert: Callable[[S], T | None],
         options: ListOptions,
     ) -> tuple[Items[T], str]:
