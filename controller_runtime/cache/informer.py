@@ -6,6 +6,7 @@ A ``Reflector`` reads from the server. The cache is updated before the handlers 
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack
@@ -28,6 +29,7 @@ OnAdd = Callable[[Object, bool], None]
 OnUpdate = Callable[[Object, Object], None]
 OnDelete = Callable[[Object], None]
 
+_LOG_PAUSE = 60.0
 _EXCERPT = 500
 """Characters of an error about a malformed object, which may contain its values."""
 _MOST_LEFT_OUT = 1000
@@ -121,6 +123,8 @@ class Informer:
         self._registrations: tuple[Registration, ...] = ()
         """Replaced, never changed in place: handlers may be added or removed during an iteration."""
         self._synced = asyncio.Event()
+        self._logged_at = float("-inf")
+        """When the exception of a handler was last logged."""
         self._log = structlog.get_logger(informer=self.name, cluster=client.cluster)
 
     # --- for users --------------------------------------------------------------------------------
@@ -244,9 +248,15 @@ class Informer:
         self._registrations = tuple(other for other in self._registrations if other is not registration)
 
     def handler_failed(self) -> None:
-        """Log and count the exception of a handler; the informer continues."""
+        """Count the exception of a handler, and log it at most once a minute; the informer continues.
+
+        A server may send thousands of malformed objects per second, and each log line has a traceback.
+        """
         _HANDLER_ERRORS.labels(self._client.cluster, self.name).inc()
-        self._log.exception("event handler failed")
+        now = time.monotonic()
+        if now - self._logged_at >= _LOG_PAUSE:
+            self._logged_at = now
+            self._log.exception("event handler failed")
 
     def _delivered(self) -> list[Object]:
         """Return the objects of which handlers know."""

@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.objects import Object, WatchEvent
@@ -123,3 +124,21 @@ async def test_metrics_keep_no_cache_alive(server):
     gc.collect()
     assert found() is None
     assert REGISTRY.get_sample_value("virtual_node_cached_objects", labels) == 0
+
+
+async def test_exceptions_of_a_handler_are_logged_once_a_minute(server, started):
+    """A hostile server could fill the log with tracebacks; all are counted, and other handlers are called."""
+    server.lists = [([pod(f"p-{number}", number + 1) for number in range(500)], "500")]
+    informer = make(server)
+    seen: list[str] = []
+
+    def fail(_new: Object) -> None:
+        raise ValueError("malformed")
+
+    informer.on_change(fail)
+    informer.add_handler(on_add=lambda new, _initial: seen.append(new.name))
+    with capture_logs() as logs:
+        started(informer)
+        assert await informer.wait_synced(5)
+    assert len(seen) == 500
+    assert [entry["event"] for entry in logs].count("event handler failed") == 1
