@@ -35,6 +35,10 @@ _LARGE_SPEC = 32 * 1024
 _COMPARED = frozenset({"name", "image", "resources", "restartPolicy", "resizePolicy"})
 _MOST_REQUESTS = 16
 """Maximum resources of a pod that is not ours; pods with devices request about six."""
+_LONGEST_MARK = 256
+"""Characters of the annotation with the lower uid that a stub keeps; users can write longer texts, which are not valid."""
+_SOME_FINALIZER = ("virtual-node.io/not-read",)
+"""The finalizers of a stub that has some. Their names are not needed."""
 INDEX_NAMESPACE = "namespace"
 INDEX_SERVICE = "service"
 """Index by the key of the upper Service."""
@@ -169,9 +173,12 @@ def _without_images(node: Object) -> Object:
 
 
 def pod_stub(pod: Object) -> Object:
-    """Return a pod without its labels, annotations and version, and, unless it has started, without its containers."""
+    """Return a pod without its version and without what users can add to a running pod.
+
+    These are labels, annotations, finalizers, tolerations and images. A pod that has not started has no containers, either.
+    """
     metadata, spec, status = pod.metadata, pod.spec or {}, pod.status or {}
-    mark = metadata.annotations.get(names.ANNOTATION_LOWER_UID)
+    mark = metadata.annotations.get(names.ANNOTATION_LOWER_UID, "")
     kept = ObjectMeta(
         name=metadata.name,
         namespace=metadata.namespace,
@@ -179,10 +186,14 @@ def pod_stub(pod: Object) -> Object:
         creation_timestamp=metadata.creation_timestamp,
         deletion_timestamp=metadata.deletion_timestamp,
         deletion_grace_period_seconds=metadata.deletion_grace_period_seconds,
-        finalizers=metadata.finalizers,
-        annotations={} if mark is None else {names.ANNOTATION_LOWER_UID: mark},
+        finalizers=_SOME_FINALIZER if metadata.finalizers else (),
+        annotations={names.ANNOTATION_LOWER_UID: mark} if 0 < len(mark) <= _LONGEST_MARK else {},
     )
-    if not status.get("startTime"):
+    if status.get("startTime"):
+        spec.pop("tolerations", None)
+        for container in (*spec.get("containers", ()), *(spec.get("initContainers") or ())):
+            container.pop("image", None)
+    else:
         spec = {"nodeName": spec.get("nodeName", ""), "containers": []}
     return Object(kept, pod.api_version, pod.kind).with_fields(spec=spec, status=status)
 
