@@ -52,9 +52,14 @@ class _Write:
 
     def is_shown(self) -> bool:
         found = [(cache, cache.store.get(self.key)) for cache in self.caches]
-        held = [one for _, one in found if one is not None and one.uid == self.uid]
+        # A stub has no version (``cache.namespace_budget``), so that of its cache counts.
+        held = [
+            one.resource_version or cache.resource_version
+            for cache, one in found
+            if one is not None and one.uid == self.uid
+        ]
         if held:
-            return all(_number(one.resource_version) >= self.version for one in held)
+            return all(_number(version) >= self.version for version in held)
         return not found or any(_number(cache.resource_version) >= self.version for cache, _ in found)
 
 

@@ -15,6 +15,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from controller_runtime import consistency
+from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.client.client import Client
 from controller_runtime.client.list_pages import ObjectSelection
@@ -324,7 +325,8 @@ class Informer:
             # The object was replaced during a watch gap. Handlers that use the UID as key need two events.
             self._remove(key, None)
             old = None
-        if old is not None and old.resource_version == new.resource_version:
+        # Two stubs have no versions, and may differ, for example in their deletion.
+        if old is not None and old.resource_version == new.resource_version and not is_stub(new):
             return
         self._client.caches.change(old, new)
         self.store.put(key, new)

@@ -68,7 +68,8 @@ def metadata_update(old: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[st
     new = dict(asked)
     if any(new.get(field, old.get(field)) != old.get(field) for field in ("name", "namespace")):
         raise BadRequest("the name of the object does not match the name on the URL", code=400)
-    if new.get("resourceVersion", old["resourceVersion"]) != old["resourceVersion"]:
+    # An empty version is no precondition (store.Update, AllowUnconditionalUpdate).
+    if (new.get("resourceVersion") or old["resourceVersion"]) != old["resourceVersion"]:
         raise Conflict("the object has been modified", code=409, reason="Conflict")
     if new.get("uid", old["uid"]) != old["uid"]:
         causes = {"details": {"causes": [{"reason": "FieldValueInvalid", "field": "metadata.uid"}]}}

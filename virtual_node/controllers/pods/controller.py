@@ -12,7 +12,9 @@ number of times.
     deleting     gone           write the last status, then delete the upper pod finally
     finished     gone           nothing: its status is final
     finished     not finished   delete the lower pod: its result is not used, its owner may have started another pod
-    stub         any            mirror only the status; without a lower pod, report that the namespace is too large
+    stub         exists         mirror only the status
+    stub         never existed  report that the namespace is too large
+    stub         existed, gone  set phase Failed
     exists       never existed  create dependencies, then the lower pod
     exists       existed, gone  set phase Failed: never start a pod twice under one uid without a trace
     exists       unschedulable  with ``onUnschedulable: Reject`` delete the lower pod, set phase Failed (with
@@ -214,6 +216,8 @@ class PodController:
         """Mirror only the status of a pod that is kept as a stub, until its namespace has room for the pod."""
         if await self.caches.complete(self.context.upper, upper):
             return None  # the change requeues the pod
+        if lower is None and (self._has_started(upper, record) or is_finished(upper.status)):
+            return await self._lower_missing(upper, record)
         if lower is None:
             return await self.creator.wait_until_read(upper, record)
         self.creator.adopt(upper, lower)
