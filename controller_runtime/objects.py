@@ -161,11 +161,7 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         identity += len(metadata.resource_version) + len(self.api_version) + len(self.kind)
         if identity > _IDENTITY:
             total += 4 * identity
-        for texts in (metadata.labels, metadata.annotations):
-            for key, value in texts.items():
-                text = len(key) + len(value)
-                # Python stores all characters of a string with the width of the widest.
-                total += _ENTRY_BYTES + (text if key.isascii() and value.isascii() else 4 * text)
+        total += texts_memory(metadata.labels) + texts_memory(metadata.annotations)
         for finalizer in metadata.finalizers:
             total += _ENTRY_BYTES + 4 * len(finalizer)
         if self._spec is not None:
@@ -239,6 +235,16 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def __repr__(self) -> str:
         return f"<{self.kind or 'Object'} {self.key} uid={self.uid} rv={self.resource_version}>"
+
+
+def texts_memory(texts: Mapping[str, str]) -> int:
+    """Return the approximate bytes that labels or annotations occupy."""
+    total = 0
+    for key, value in texts.items():
+        text = len(key) + len(value)
+        # Python stores all characters of a string with the width of the widest.
+        total += _ENTRY_BYTES + (text if key.isascii() and value.isascii() else 4 * text)
+    return total
 
 
 class WatchEvent(msgspec.Struct, frozen=True, gc=False):

@@ -7,6 +7,7 @@ responses (``response_limits.py``) do not bound the sum.
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,8 +18,17 @@ from controller_runtime.errors import CacheFull
 from controller_runtime.objects import Object
 
 _BYTES = Gauge("virtual_node_cache_bytes", "Approximate bytes of objects in informer caches.", ["cluster"])
-_WATERMARK = 0.75
-"""Share of the limit above which namespaces with more than their share get no further objects."""
+_USABLE = 0.9
+"""Share of the limit that is given to namespaces. The rest is for objects that grow without being asked, such as
+statuses."""
+_GREED = 5
+"""A namespace may have this multiple of what is left. So one namespace gets 75 % of the limit, two get 41 % each, three
+28 %, and there is always room for another one (Choudhury and Hahne, dynamic queue length thresholds, 1998)."""
+_SMALL, _USABLE_BY_SMALL = 0.01, 0.95
+"""Namespaces with at most this share of the limit may use more of it, because several greedy namespaces that come one
+after another leave little."""
+_PATIENCE = 30.0
+"""Seconds for which the growth of an object counts that no cache shows yet."""
 
 
 class CacheBudget:
@@ -36,6 +46,9 @@ class CacheBudget:
         self._sum = 0
         self._reading = 0
         self._sums: Counter[str] = Counter()
+        self._coming: dict[tuple[str, str], tuple[str, int, float]] = {}
+        """Namespaces, bytes and times of growth that no cache shows yet, by kind and key of the object; oldest first."""
+        self._coming_sums: Counter[str] = Counter()
         if limit:
             # A weak reference, because the metric lives as long as the process.
             this = weakref.ref(self)
@@ -59,6 +72,8 @@ class CacheBudget:
         if growth > 0 and self._sum + growth > self.limit:
             raise self._full()
         namespace = changed.namespace
+        if new is not None:
+            self._arrived(new.kind, new.key)
         self._sum += growth
         self._sums[namespace] += growth
         if not self._sums[namespace]:
@@ -85,15 +100,36 @@ class CacheBudget:
         finally:
             self._reading -= read
 
-    def has_room(self, namespace: str) -> bool:
-        """Report whether a namespace may get further objects.
-
-        Above three quarters of the limit, only namespaces with less than an equal share of the limit may, so that one
-        tenant cannot fill the caches for all.
-        """
-        if self._sum <= self.limit * _WATERMARK:
+    def has_room(self, namespace: str, growth: int = 0) -> bool:
+        """Report whether the objects of a namespace may grow by some bytes, so that no tenant fills the caches for all."""
+        if not self.limit:
             return True
-        return self._sums[namespace] <= self.limit * _WATERMARK / max(1, len(self._sums))
+        oldest = time.monotonic() - _PATIENCE
+        while self._coming and (first := next(iter(self._coming.items())))[1][2] < oldest:
+            self._arrived(*first[0])
+        used = self._sum + self._coming_sums.total() + growth
+        wanted = self._sums[namespace] + self._coming_sums[namespace] + growth
+        if wanted <= self.limit * _SMALL:
+            return used <= self.limit * _USABLE_BY_SMALL
+        return wanted <= _GREED * (self.limit * _USABLE - used)
+
+    @contextlib.contextmanager
+    def growing(self, kind: str, namespace: str, name: str, growth: int) -> Iterator[None]:
+        """Count the growth of an object that the block creates or changes, until a cache shows it; not if the block fails."""
+        key = f"{namespace}/{name}"
+        self._arrived(kind, key)
+        self._coming[kind, key] = (namespace, growth, time.monotonic())
+        self._coming_sums[namespace] += growth
+        try:
+            yield
+        except BaseException:
+            self._arrived(kind, key)
+            raise
+
+    def _arrived(self, kind: str, key: str) -> None:
+        if (coming := self._coming.pop((kind, key), None)) is not None:
+            namespace, size, _ = coming
+            self._coming_sums -= Counter({namespace: size})
 
     def _full(self) -> CacheFull:
         largest = ", ".join(

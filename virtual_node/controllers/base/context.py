@@ -27,7 +27,7 @@ from controller_runtime.store import Indexer
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.config.types import Config, LowerClusterConfig, NodeConfig
-from virtual_node.controllers.base.problems import Problem, namespace_too_large
+from virtual_node.controllers.base.problems import Problem, lower_cluster_full, namespace_too_large
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
@@ -206,6 +206,17 @@ class ClusterContext:
             return None
         limit = self.settings.limits.cache_bytes_per_namespace
         return namespace_too_large(namespace, f"{left_out} of its objects are not read", limit)
+
+    def no_room(self, upper_namespace: str, growth: int = 1) -> Problem | None:
+        """Return why the lower objects of an upper namespace must not grow by some bytes in all; None: they may."""
+        if growth <= 0 or self.lower.caches.has_room(self.lower_namespace(upper_namespace), growth):
+            return None
+        return lower_cluster_full(self.name)
+
+    def cannot_grow(self, upper: Object, copy: Object | None) -> Problem | None:
+        """Return why the copy of an upper object must not become as large as that; None: it may. No copy: it is created."""
+        growth = upper.memory - (0 if copy is None else copy.memory)
+        return self.no_room(upper.namespace, growth)
 
     def lower_namespace(self, upper: str) -> str:
         """Return the lower namespace that stands for an upper namespace."""

@@ -10,10 +10,13 @@ from virtual_node.translate.pods.dependencies import Dependency
 CLAIM_CONFLICT = "ClaimConflict"
 NAMESPACE_NOT_ADOPTED = "NamespaceNotAdopted"
 NAMESPACE_CONFLICT = "NamespaceConflict"
+LOWER_CLUSTER_FULL = "LowerClusterFull"
 NAMESPACE_TOO_LARGE = "NamespaceTooLarge"
 NAMESPACE_PROBLEMS = (NAMESPACE_NOT_ADOPTED, NAMESPACE_CONFLICT)
 SERVICE_CONFLICT = "ServiceConflict"
 TOO_LARGE = "TooLarge"
+_FULL_AGAIN = 60.0
+"""Seconds until the next attempt in a lower cluster that has no room, because deletions there cause no event here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,12 @@ def namespace_too_large(namespace: str, what: str, limit: int) -> Problem:
 
 
 def lower_cluster_full(cluster: str) -> Problem:
-    """Return the problem of a pod of a namespace that uses more than its share of a lower cluster's caches."""
+    """Return the problem of an object of a namespace that uses more than its share of a lower cluster's caches."""
     text = (
         f"Lower cluster {cluster} has nearly as many objects as are kept for it, and this namespace has more than its share. "
-        "Delete pods, ConfigMaps or Secrets of the namespace, or raise cacheBytes of this cluster"
+        "Delete pods, ConfigMaps, Secrets or Services of the namespace, or raise cacheBytes of this cluster"
     )
-    return Problem("LowerClusterFull", text, "LowerClusterFull", text)
+    return Problem(LOWER_CLUSTER_FULL, text, LOWER_CLUSTER_FULL, text, again=_FULL_AGAIN)
 
 
 def too_large(why: str) -> Problem:

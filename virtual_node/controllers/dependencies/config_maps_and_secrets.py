@@ -250,7 +250,11 @@ class DependencyController:
         problem = await (self._hold(key) if source is None else self._copies.follow(key, source))
         if problem is not None:
             self.context.log.warning("copy is blocked", object=str(key), why=problem.message)
-        return None
+        if problem is None or not problem.again:
+            return None
+        if source is not None:
+            self.context.warn(source, problem.event_reason, problem.message)
+        return Result(requeue_after=problem.again)
 
     async def _hold(self, key: ObjectKey) -> Problem | None:
         """Occupy a missing object's lower name, unless the object is mandatory for all its pods."""

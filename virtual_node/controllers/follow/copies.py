@@ -112,6 +112,8 @@ class FollowedCopies:
         self._unused.get(key, {}).pop(namespace, None)
         existing = self.lower.store.get(f"{namespace}/{name}")
         was_compared = self._compared.get(key) is upper
+        if (full := self.context.cannot_grow(upper, existing)) is not None:
+            return full
         if existing is None:
             if problem := await self.namespaces.ensure(upper.namespace):
                 return problem

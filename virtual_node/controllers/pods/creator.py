@@ -20,7 +20,7 @@ from controller_runtime.errors import (
     RequestTooLarge,
     is_retryable,
 )
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.large_objects import run_apart
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
@@ -30,7 +30,6 @@ from virtual_node.controllers.base.problems import (
     NAMESPACE_PROBLEMS,
     TOO_LARGE,
     Problem,
-    lower_cluster_full,
     namespace_too_large,
     too_large,
 )
@@ -225,7 +224,12 @@ class PodCreator:
                     return await self._wait_for(upper, upper_pod, record, problems)
                 await self.service_links.settled(upper.namespace)
                 await self.service_links.add(body, upper_pod, self._references(upper), translated.budget)
-                created = await self._send(body, record)
+                lower = from_dict(body)
+                # Asked again, because others were created meanwhile.
+                if (problem := self.context.no_room(upper.namespace, lower.memory)) is not None:
+                    return await self._wait_for(upper, upper_pod, record, [problem])
+                with self.context.lower.caches.growing("Pod", namespace, upper.name, lower.memory):
+                    created = await self._send(body, record)
         except AlreadyExists:
             return await self._name_is_taken(upper, record)
         except ApiError as error:
@@ -254,8 +258,8 @@ class PodCreator:
         """Create what a new pod needs in the lower cluster; return what is missing or cannot be created."""
         if (problem := self.context.too_large(upper.namespace)) is not None:
             return [problem]
-        if not self.context.lower.caches.has_room(options.namespace_map(upper.namespace)):
-            return [lower_cluster_full(self.context.name)]
+        if (problem := self.context.no_room(upper.namespace)) is not None:
+            return [problem]
         problem = await self.namespaces.ensure(upper.namespace, is_for_new_pod=True)
         if problem is None:
             problem = await self.follow.ready(upper.namespace, upper.uid)

@@ -91,7 +91,11 @@ class PodUpdater:
             record.synced, record.followed, record.reached = upper, metadata_digest(shown), 0
             return
         changes, refused = plan.changes, plan.refused
-        self._tell_refused(upper, record, _of_policy(refused))
+        growth = update.growth(lower, changes)
+        full = None if is_same_request else self.context.no_room(upper.namespace, growth)
+        self._tell_refused(upper, record, _of_policy(refused) if full is None else full.message)
+        if full is not None:
+            raise Conflict(full.message, code=409)
         main = changes.metadata_and_spec or {}
         if is_same_request:
             await self._restore(lower, record, main)
@@ -112,7 +116,8 @@ class PodUpdater:
             debugging = None
         record.synced = None  # until all is applied; after a partial update a revert must be sent, too
         patches = ((changes.resize, "resize"), (debugging, _DEBUGGING), (main, None))
-        reached = await self._send(upper, lower, record, patches)
+        with self.context.lower.caches.growing("Pod", lower.namespace, lower.name, max(0, growth)):
+            reached = await self._send(upper, lower, record, patches)
         if reached is not None and not waiting:
             record.synced = upper
             record.followed = metadata_digest(shown)

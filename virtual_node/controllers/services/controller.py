@@ -118,6 +118,12 @@ class ServiceController:
             return await self._remove(key)
         if not self._is_wanted(upper):
             return await self._remove_unused(upper, lower_namespace)
+        if (full := self.context.cannot_grow(upper, self._copies.of(key))) is not None:
+            if key not in self._refused:
+                self.context.warn(upper, full.event_reason, full.message)
+            self._refused.add(key)
+            self._progressed()
+            return Result(requeue_after=full.again)
         try:
             problem = await self._copies.ensure(upper, lower_namespace)
         except ApiError as error:

@@ -163,6 +163,9 @@ class ClaimController:
     async def _create(
         self, key: str, upper_object: Object, upper: dict[str, Any], volume: str
     ) -> Result | None:
+        if (full := self.context.cannot_grow(upper_object, None)) is not None:
+            self._checks.record_event(upper_object, full.event_reason, full.message)
+            return Result(requeue_after=full.again)
         if not volume and not self._users.of(key):
             refusal = await self._binder.refusal(key, translate.selected_node(upper))
             if refusal is None:

@@ -13,8 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from controller_runtime.api import names, quantity
 from controller_runtime.api.translation_budget import TranslationBudget
+from controller_runtime.objects import Object, texts_memory
 from virtual_node.translate.base.metadata import applied, metadata_patch
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods.lower_pod import ephemeral_containers
@@ -33,6 +36,17 @@ class PodChanges:
     metadata_and_spec: dict[str, Any] | None = None
     resize: dict[str, Any] | None = None
     ephemeral_containers: dict[str, Any] | None = None
+
+
+def growth(lower: Object, changes: PodChanges) -> int:
+    """Return how many bytes of memory a lower pod needs more after changes, at most; negative: it shrinks."""
+    patches = [changes.metadata_and_spec or {}, changes.ephemeral_containers or {}]
+    added = sum(len(msgspec.json.encode(patch["spec"])) for patch in patches if patch.get("spec"))
+    for field, before in (("labels", lower.labels), ("annotations", lower.annotations)):
+        changed = (patches[0].get("metadata") or {}).get(field) or {}
+        after = {key: text for key, text in changed.items() if text is not None}
+        added += texts_memory(after) - texts_memory({key: before[key] for key in changed if key in before})
+    return added
 
 
 def pod_patch(

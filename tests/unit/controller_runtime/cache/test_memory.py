@@ -104,15 +104,65 @@ async def test_a_cleared_informer_gives_its_memory_back_and_lists_again(server):
 
 
 def test_namespaces_with_more_than_their_share_get_no_more_room():
-    budget = CacheBudget(100_000, cluster="test")
-    for number in range(6):
+    budget = CacheBudget(1_000_000, cluster="test")
+    for number in range(60):
         budget.change(None, large(f"p{number}", namespace="noisy"))
     assert budget.has_room("noisy")
     budget.change(None, large("q", namespace="quiet"))
-    budget.change(None, large("r", namespace="noisy"))
+    for number in range(12):
+        budget.change(None, large(f"r{number}", namespace="noisy"))
     assert not budget.has_room("noisy")
     assert budget.has_room("quiet")
     assert budget.has_room("new")
+
+
+@pytest.mark.parametrize("namespaces", [1, 2, 3, 5])
+def test_no_number_of_greedy_namespaces_fills_the_caches(namespaces):
+    """Each creates objects while it may, one after another; then there is still room for another namespace."""
+    budget = CacheBudget(10_000_000, cluster="test")
+    for number in range(namespaces):
+        created = 0
+        while budget.has_room(f"greedy-{number}", 1_000):
+            budget.change(None, large(f"p{created}", namespace=f"greedy-{number}", size=100))
+            created += 1
+    assert budget.used <= 0.93 * budget.limit
+    assert budget.has_room("quiet", 50_000)
+
+
+def test_objects_that_no_cache_shows_yet_take_room():
+    """Otherwise many pods that are created at once could fill the caches, as each of them finds room."""
+    budget = CacheBudget(1_000_000, cluster="test")
+    for number in range(80):
+        if budget.has_room("noisy", large("p").memory):
+            with budget.growing("Pod", "noisy", f"p{number}", large("p").memory):
+                pass
+    for number in range(68):
+        budget.change(None, large(f"p{number}", namespace="noisy"))
+    assert 700_000 < budget.used < 750_000
+    assert not budget.has_room("noisy", large("p").memory)
+    budget.change(large("p0", namespace="noisy"), None)
+    assert budget.has_room("noisy", large("p").memory)
+
+
+def test_an_object_that_was_not_created_takes_no_room():
+    budget = CacheBudget(1_000_000, cluster="test")
+    for number in range(80):
+        with pytest.raises(OSError, match="refused"), budget.growing("Pod", "ns", f"p{number}", 10_000):
+            raise OSError("refused")
+    assert budget.has_room("ns", 700_000)
+
+
+def test_a_created_object_that_no_cache_shows_takes_room_for_half_a_minute(monkeypatch):
+    """It may be deleted before a cache shows it."""
+    now = [100.0]
+    monkeypatch.setattr("controller_runtime.client.cache_budget.time.monotonic", lambda: now[0])
+    budget = CacheBudget(1_000_000, cluster="test")
+    for number in range(80):
+        with budget.growing("Pod", "ns", f"p{number}", 10_000):
+            pass
+    assert not budget.has_room("ns")
+    now[0] += 31
+    assert budget.has_room("ns", 700_000)
 
 
 def test_lists_that_are_read_at_the_same_time_share_the_limit():

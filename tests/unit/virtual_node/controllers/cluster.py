@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from controller_runtime.cache.informer import Informer
+from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.objects import from_dict
 from tests.fakes.apiserver.client import MemoryClient, copied
 from tests.fakes.apiserver.selectors import selection
 from tests.fakes.apiserver.server import Server
@@ -42,6 +44,12 @@ class Cluster(MemoryClient):
         """Store all changes in informers that do not run, as soon as they are made and not held."""
         self._fed |= dict.fromkeys(informers, 0)
         self.wake()
+
+    def fill(self, namespace: str = "shop") -> None:
+        """Leave no room in the caches for further objects of a namespace."""
+        self.caches = CacheBudget(1_000_000, cluster=self.cluster)
+        large = {"metadata": {"name": "large", "namespace": namespace}, "spec": {"text": "x" * 800_000}}
+        self.caches.change(None, from_dict(large))
 
     def wake(self) -> None:
         super().wake()

@@ -85,6 +85,7 @@ class Scene:
         context: Any = SimpleNamespace(
             name="lower1", cluster_id=CLUSTER, upper=SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper")), lower=client,
             nodes={"vn": None}, options={"vn": options}, overrides=options.overrides, log=structlog.get_logger(),
+            cannot_grow=lambda _upper, _copy: None,
             settings=configuration.Config(enable_serviceaccount=False), lower_namespace=options.namespace_map,
             controller=lambda name, reconcile, **_: Controller(name, reconcile),
         )  # fmt: skip

@@ -408,3 +408,19 @@ async def test_a_copy_that_another_program_changes_again_and_again_is_repaired_w
         assert copy is not None
         assert copy["spec"]["policyTypes"] == policy["policyTypes"]
         assert "unused" not in copy["spec"]["podSelector"]["matchLabels"]
+
+
+async def test_an_object_of_a_namespace_without_room_has_no_copy_until_there_is_room():
+    """Otherwise the objects of one tenant could stop the lower cluster for all."""
+    scene = Scene()
+    key = scene.add(POLICY)
+    scene.add_pod()
+    scene.lower.fill()
+    result = await scene.controller.reconcile(key)
+    assert result is not None
+    assert result.requeue_after == 60
+    assert [reason for reason, _ in scene.reported] == ["LowerClusterFull"]
+    assert scene.copy() is None
+    scene.lower.fill("other")
+    await scene.controller.reconcile(key)
+    assert scene.copy() is not None

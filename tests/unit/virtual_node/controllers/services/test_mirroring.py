@@ -136,3 +136,31 @@ async def test_starts_when_the_lower_cluster_first_answers():
     scene.lower.fault = lambda *_request: next(failures, None)
     assert isinstance(await scene.controller._choose(), EndpointSlices)
     assert [verb for verb, *_ in scene.lower.calls] == ["list"] * 4
+
+
+async def test_a_service_of_a_namespace_without_room_has_no_copy_until_there_is_room():
+    """Otherwise the Services of one tenant could stop the lower cluster for all."""
+    scene = Scene()
+    key = scene.add_service()
+    scene.add_pod()
+    scene.lower.fill()
+    for _ in range(3):
+        result = await scene.controller.reconcile(key)
+    assert result is not None
+    assert result.requeue_after == 60
+    assert scene.reported == [("Warning", "LowerClusterFull")]
+    await scene.controller.settled("shop")
+    scene.lower.fill("other")
+    await scene.controller.reconcile(key)
+    assert scene.wrote() == [("create", key)]
+
+
+async def test_the_copy_of_a_service_does_not_grow_without_room_and_may_shrink():
+    scene, key = await mirrored()
+    scene.lower.fill()
+    scene.upper.change("services", key, metadata={"annotations": {"text": "x" * 10_000}})
+    await scene.controller.reconcile(key)
+    assert scene.wrote() == [("create", key)]
+    scene.upper.change("services", key, metadata={"annotations": {"text": "x"}})
+    await scene.controller.reconcile(key)
+    assert scene.wrote() == [("create", key), ("patch", key)]

@@ -286,6 +286,25 @@ async def test_no_volume_is_bound_for_a_pod_that_is_too_large():
         assert "shorten the value" in message
 
 
+async def test_no_volume_is_bound_in_a_lower_cluster_without_room():
+    """Otherwise the claims of one tenant could stop the lower cluster for all."""
+    upper, lower = clusters()
+    upper.put(
+        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
+    )
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+    lower.fill()
+    scene = VolumeScene(upper, lower)
+    async with following(scene):
+        await asyncio.sleep(30)
+        assert lower.asked("create", "pods") == []
+        assert "LowerClusterFull" in [reason for reason, _ in scene.scene.events]
+        lower.fill("other")
+        await asyncio.sleep(100)
+        assert len(lower.asked("create", "pods")) == 1
+
+
 async def test_a_placeholder_is_kept_off_control_plane_nodes_like_its_pod():
     """Otherwise the volume would be unreachable for the pod."""
     upper, lower = clusters()
