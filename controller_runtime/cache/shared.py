@@ -120,9 +120,10 @@ class _Source:
         """Read objects of which only stubs are kept when there is room for them."""
         while True:
             await asyncio.sleep(_AGAIN)
-            for (kind, key), version in self._budget.fitting().items():
-                if kind == self._resource.qualified:
-                    await self._read(key, version)
+            for stub, version in self._budget.fitting().items():
+                # Asked again, because an object that was read meanwhile may have taken the room.
+                if stub[0] == self._resource.qualified and self._budget.fitting([stub]):
+                    await self._read(stub[1], version)
 
     async def _read(self, key: str, version: str) -> None:
         namespace, _, name = key.partition("/")

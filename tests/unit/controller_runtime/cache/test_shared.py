@@ -145,6 +145,28 @@ async def test_objects_beyond_the_limit_of_a_namespace_are_stubs_until_there_is_
         assert not any(is_stub(found) for found in informer.store.list())
 
 
+async def test_only_as_many_stubs_are_read_as_there_is_room_for(server: ScriptedServer):
+    """Otherwise the large objects of one namespace would be read again and again, and delay those of others."""
+    listed = [large(f"p{number}") for number in range(20)]
+    server.lists = [(listed, "1")]
+    live = {found.name: found for found in listed}
+    read: list[str] = []
+
+    async def get(_resource: Any, name: str, *, namespace: str) -> dict[str, Any]:
+        read.append(name)
+        return live[name].to_dict()
+
+    server.get = get  # type: ignore[attr-defined]
+    shared = SharedInformers(server, bytes_per_namespace=35_000)  # type: ignore[arg-type]
+    informer = user(shared, server)
+    async with working(informer.run()):
+        await informer.wait_synced(5)
+        feed = await server.watches.get()
+        feed.put_nowait([WatchEvent("DELETED", large("p0", 3))])
+        await asyncio.sleep(120)
+        assert read == ["p3"]
+
+
 async def test_a_stub_that_was_deleted_is_not_read_again(server: ScriptedServer):
     server.lists = [([large("a"), large("b")], "1")]
     shared = SharedInformers(server, bytes_per_namespace=15_000)  # type: ignore[arg-type]
