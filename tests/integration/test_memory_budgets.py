@@ -99,6 +99,24 @@ async def test_large_pods_wait_and_small_pods_of_other_namespaces_run(sandbox: S
     assert (await get(upper, "fat", "pods"))["items"] == []
 
 
+async def test_a_running_pod_that_grows_beyond_the_limit_is_deleted_while_there_is_no_room(sandbox: Sandbox):
+    upper = sandbox.upper
+    await make_namespace(upper, "grown")
+    await create(upper, "grown", pod("grows", "vn-lower2"))
+    await ready(upper, "grown", "grows")
+    for number in range(12):
+        await create(upper, "grown", pod(f"fat-{number}", "vn-lower2", annotations={"text": "x" * 250_000}))
+
+    async def is_full() -> bool:
+        return "NamespaceTooLarge" in await reasons(upper, "grown", "fat-11")
+
+    await becomes(is_full, True, what="the namespace has no room")
+    patch = sandbox.directory / "patch.json"
+    patch.write_text(json.dumps({"metadata": {"annotations": {"text": "x" * 250_000}}}), encoding="utf-8")
+    await upper.kubectl("-n", "grown", "patch", "pod", "grows", f"--patch-file={patch}")
+    await upper.kubectl("-n", "grown", "delete", "pod", "grows", "--grace-period=1", "--timeout=25s")
+
+
 async def test_too_large_lower_cluster_stops_alone_and_returns(sandbox: Sandbox):
     """Its Node gets a condition and an event; pods of the other cluster start; with a higher limit, it returns."""
     upper, lower = sandbox.upper, sandbox.lower[0]
