@@ -123,7 +123,9 @@ class Copies:
         existing = self._cached(key)
         current = existing
         if current is None:
-            problem = None if source is None else self.context.cannot_grow(source, None)
+            problem = (
+                None if source is None else self.context.cannot_grow(copies.without_values(source), None)
+            )
             if problem := problem or await self.namespaces.ensure(key.namespace):
                 return problem
             current = await self.namespaces.create_inside(resource, desired)
@@ -139,7 +141,10 @@ class Copies:
             if existing is not None:
                 self._in_step[key] = (source, existing)
             return None
-        if source is not None and (full := self.context.cannot_grow(source, current)) is not None:
+        if (
+            source is not None
+            and (full := self.context.cannot_grow(copies.without_values(source), current)) is not None
+        ):
             return full
         if not await self._is_ours_to_change(key, source):
             return None  # our cache is behind; the missing event requeues this key

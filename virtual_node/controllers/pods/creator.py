@@ -24,6 +24,7 @@ from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.large_objects import run_apart
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
+from virtual_node.controllers.base.caches import shrink_large
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.base.problems import (
@@ -224,7 +225,7 @@ class PodCreator:
                     return await self._wait_for(upper, upper_pod, record, problems)
                 await self.service_links.settled(upper.namespace)
                 await self.service_links.add(body, upper_pod, self._references(upper), translated.budget)
-                lower = from_dict(body)
+                lower = shrink_large(from_dict(body))
                 # Asked again, because others were created meanwhile.
                 if (problem := self.context.no_room(upper.namespace, lower.memory)) is not None:
                     return await self._wait_for(upper, upper_pod, record, [problem])
