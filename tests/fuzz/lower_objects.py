@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime.api import decoding
-from controller_runtime.objects import decode_object
+from controller_runtime.objects import decode_object, from_dict
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.feeds.cluster_feed import shrink_node, shrink_pod
 from tests.fuzz.target import MALFORMED, Target
+from virtual_node.controllers.events.packing import pack, unpack
 from virtual_node.translate.nodes import prometheus_text, stats, summary_fields
 from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.translate.objects import events
@@ -88,10 +89,14 @@ def _index(raw: bytes) -> None:
 
 
 def _event(raw: bytes) -> None:
-    made = events.upper_event(_dict(raw), _UPPER, node_name="vn")
+    lower = _dict(raw)
+    made = events.upper_event(lower, _UPPER, node_name="vn")
     assert made["involvedObject"]["uid"] == "u-1"
     assert made["metadata"]["namespace"] == "shop"
     assert len(json.dumps(made, ensure_ascii=False).encode("utf-8", "replace")) < 6000
+    if (kept := events.reduced(lower)) is not None:
+        waiting = unpack(pack(from_dict(kept)))
+        assert events.upper_event(waiting.to_dict(), _UPPER, node_name="vn") == made
 
 
 def _metrics(raw: bytes) -> None:

@@ -10,15 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from controller_runtime.events.recorder import DROPPED
-from controller_runtime.objects import Object, decode_object
+from controller_runtime.objects import Object
 from controller_runtime.util.fair_buffer import FairBuffer
+from virtual_node.controllers.events.packing import pack, unpack
 
-LIMIT = 16 << 20
-"""Maximum bytes of all events, about 13,000 of them. The namespace with the most loses its oldest ones first."""
+LIMIT = 8 << 20
+"""Maximum bytes of all events, about 10,000 of them. The namespace with the most loses its oldest ones first."""
 LONGEST = 300.0
 """Seconds after which an event is dropped: longer than a dead watch of pods remains unnoticed (``cache/reflector.py``)."""
 _OVERHEAD = 600
-"""Bytes of memory of the only event of an object in addition to its JSON, measured."""
+"""Bytes of memory of the only event of an object in addition to its text, measured."""
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class _Unseen:
 
     since: float
     events: dict[str, bytes] = field(default_factory=dict)
-    """By the event's uid, in its latest state; as JSON, which takes half the memory."""
+    """By the event's uid, in its latest state, as ``pack`` returns it."""
     size: int = 0
 
 
@@ -40,11 +41,11 @@ class HeldEvents:
     _objects: FairBuffer[str, _Unseen] = field(default_factory=FairBuffer)
 
     def hold(self, event: Object, uid: str, *, now: float) -> None:
-        """Keep an event of the object with that uid; an earlier state of the same event is replaced."""
+        """Keep a reduced event of the object with that uid; an earlier state of the same event is replaced."""
         unseen = self._objects.get(event.namespace, uid) or _Unseen(now)
-        before, encoded = unseen.events.get(event.uid), event.to_json()
-        unseen.events[event.uid] = encoded
-        unseen.size += len(encoded) + (_OVERHEAD if before is None else -len(before))
+        before, packed = unseen.events.get(event.uid), pack(event)
+        unseen.events[event.uid] = packed
+        unseen.size += len(packed) + (_OVERHEAD if before is None else -len(before))
         self._objects.put(event.namespace, uid, unseen, size=unseen.size)
         while self._objects.size > LIMIT:
             self._drop(self._objects.evict(), "overflow")
@@ -52,7 +53,7 @@ class HeldEvents:
     def release(self, lower: Object) -> list[Object]:
         """Return and forget the events of an object that the cache has now."""
         unseen = self._objects.remove(lower.namespace, lower.uid)
-        return [] if unseen is None else [decode_object(encoded) for encoded in unseen.events.values()]
+        return [] if unseen is None else [unpack(packed) for packed in unseen.events.values()]
 
     def expire(self, *, now: float) -> None:
         """Drop the events of objects that have not appeared for too long."""

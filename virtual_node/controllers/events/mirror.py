@@ -27,14 +27,15 @@ from controller_runtime.events.correlator import Series
 from controller_runtime.events.recent import Recent
 from controller_runtime.events.recorder import DROPPED
 from controller_runtime.events.spam_filter import SpamFilter
-from controller_runtime.objects import Object, decode_object
+from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.fair_buffer import FairBuffer
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.util.yielding import Slicer
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.events.held import LONGEST, HeldEvents
 from virtual_node.controllers.events.kinds import MirroredKind, involved
-from virtual_node.controllers.events.outbox import Outbox
+from virtual_node.controllers.events.outbox import Outbox, copy_of
+from virtual_node.controllers.events.packing import pack, unpack
 from virtual_node.translate.objects import events
 
 _NORMAL_QPS = 20.0
@@ -48,13 +49,13 @@ _WARNING_BURST = 1000
 OBJECT_BURST, OBJECT_QPS = 4 * spam_filter.BURST, 4 * spam_filter.QPS
 """Copies of one object at once, and per second in the long run: those of four components that use client-go. The lower
 cluster chooses the names of components, so they are not limited one by one."""
-_NORMAL_LIMIT, _WARNING_LIMIT = 32 << 20, 8 << 20
-"""Bytes of waiting copies. A Normal one takes 1.2 kB. The scheduler and the kubelet write five for a new pod, and those of
+_NORMAL_LIMIT, _WARNING_LIMIT = 16 << 20, 4 << 20
+"""Bytes of waiting events. A Normal one takes 0.6 kB. The scheduler and the kubelet write five for a new pod, and those of
 5,000 pods fit."""
-_LISTED_LIMIT = 64 << 20
-"""Bytes of listed events that are not compared with their copies yet, about 60,000 events."""
+_LISTED_LIMIT = 16 << 20
+"""Bytes of listed events that are not compared with their copies yet, about 28,000 events."""
 _OVERHEAD = 400
-"""Bytes of memory of a listed event in addition to its JSON, measured."""
+"""Bytes of memory of a listed event in addition to its text, measured."""
 _LARGEST = 64 << 10
 """Maximum bytes of an event. Those of Kubernetes have at most a few thousand, but a lower user can write a megabyte."""
 _PAGE = 500
@@ -97,7 +98,7 @@ class _Reader:
     """Key and uid of the upper object by the uid of the lower one that was deleted, such as an evicted pod: its last
     events may arrive later."""
     _listed: FairBuffer[str, tuple[str, bytes]] = field(default_factory=FairBuffer)
-    """Uids and JSON of the events of a list, by uid, until the list is complete."""
+    """Uids and packed events of a list, by uid, until the list is complete."""
 
     def __post_init__(self) -> None:
         self._of_kind = f"involvedObject.kind={self._kind.kind}"
@@ -125,38 +126,41 @@ class _Reader:
         ours = list(iter(self._listed.take, None))
         copied = await self._copied({events.name_suffix(uid) for uid, _ in ours}) if ours else {}
         slicer = Slicer()
-        for _, encoded in ours:
-            self._mirror(decode_object(encoded), copied)
+        for _, packed in ours:
+            self._mirror(unpack(packed), copied)
             await slicer.tick()
 
     def change(self, kind: str, changed: Object) -> None:
         """Copy a new or repeated event; ignore deletions, because events expire after an hour."""
-        if kind != "DELETED" and self._is_ours(changed):
-            self._mirror(changed, {})
+        if kind != "DELETED" and (event := self._accepted(changed)) is not None:
+            self._mirror(event, {})
 
     def _take_listed(self, event: Object) -> None:
         """Keep an event of a list until the list is complete; the list itself stays empty.
 
         There may be 100,000 events of deleted pods, and a lower user can write as many about one of our pods.
         """
-        if self._is_ours(event):
-            encoded = event.to_json()
-            listed = (event.uid, encoded)
-            self._listed.put(event.namespace, event.uid, listed, size=len(encoded) + _OVERHEAD)
+        if (ours := self._accepted(event)) is not None:
+            packed = pack(ours)
+            self._listed.put(ours.namespace, ours.uid, (ours.uid, packed), size=len(packed) + _OVERHEAD)
             while self._listed.size > _LISTED_LIMIT:
                 self._listed.evict()
                 self._drop("overflow")
 
-    def _is_ours(self, event: Object) -> bool:
-        """Report whether an event is of an object that we made, or may be, and is small enough to be copied."""
+    def _accepted(self, event: Object) -> Object | None:
+        """Return the fields that a copy needs, with bounded sizes, of an event of an object that we made, or may have made.
+
+        None: the event is not copied.
+        """
         key, uid = involved(event)
         kind = self._kind
         if kind.find_lower(key, uid) is None and uid not in self._deleted and not kind.awaits(key):
-            return False
-        if event.size > _LARGEST:
+            return None
+        kept = events.reduced(event.to_dict()) if event.size <= _LARGEST else None
+        if kept is None:
             self._drop("oversized")
-            return False
-        return True
+            return None
+        return from_dict(kept)
 
     async def _copied(self, suffixes: Collection[str]) -> dict[str, int]:
         """Return the fingerprints of our copies whose names have these suffixes, by key; empty: none, or no answer.
@@ -199,12 +203,13 @@ class _Reader:
             self._copy(event, upper, copied)
 
     def _copy(self, event: Object, upper: Object, copied: Mapping[str, int]) -> None:
-        node_name = self._kind.node_of(upper)
-        copy = events.upper_event(event.to_dict(), upper.to_dict(), node_name=node_name)
-        known = copied.get(f"{upper.namespace}/{copy['metadata']['name']}")
-        if known is None or known != Series(copy).fingerprint():
-            outbox = self._warnings if copy.get("type") == "Warning" else self._normals
-            outbox.put(self._kind, upper, copy)
+        if copied:
+            copy = copy_of(event, upper, self._kind)
+            known = copied.get(f"{upper.namespace}/{copy['metadata']['name']}")
+            if known is not None and known == Series(copy).fingerprint():
+                return
+        outbox = self._warnings if event.field("type") == "Warning" else self._normals
+        outbox.put(self._kind, upper, event)
 
     def _drop(self, cause: str) -> None:
         DROPPED.labels(self._context.name, cause).inc()

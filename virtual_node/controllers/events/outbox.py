@@ -1,4 +1,4 @@
-"""Copies of lower events that wait for the recorder: bounded, and one upper namespace after the other.
+"""Lower events that wait until the recorder has room for their copies: bounded, and one upper namespace after the other.
 
 The rate is limited for the lower cluster (``bucket``) and for each upper object (``spam``). Both count writes and not
 lower events: an event that changes while its copy waits is written once.
@@ -10,25 +10,37 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
-
 from controller_runtime.events.recorder import DROPPED, EventRecorder
 from controller_runtime.events.spam_filter import SpamFilter
 from controller_runtime.objects import Object
 from controller_runtime.util.fair_buffer import FairBuffer
 from controller_runtime.util.rate_limiter import TokenBucket
 from virtual_node.controllers.events.kinds import MirroredKind
+from virtual_node.controllers.events.packing import pack, unpack
+from virtual_node.translate.objects import events
 
-_OVERHEAD = 600
-"""Bytes of memory of a copy in addition to its JSON, measured."""
+_OVERHEAD = 420
+"""Bytes of memory of a waiting event in addition to its text, measured."""
 
 
-class _Copy(NamedTuple):
+class _Waiting(NamedTuple):
     kind: MirroredKind
     upper_key: str
     upper_uid: str
     event: bytes
-    """Encoded, because a dict takes four times the memory."""
+    """As ``pack`` returns it."""
+
+
+def copy_of(event: Object, upper: Object, kind: MirroredKind) -> dict[str, Any]:
+    """Return the event to create in the upper cluster for an event of a lower object."""
+    metadata = {
+        "namespace": upper.namespace,
+        "name": upper.name,
+        "uid": upper.uid,
+        "resourceVersion": upper.resource_version,
+    }
+    head = {"apiVersion": upper.api_version, "kind": upper.kind, "metadata": metadata}
+    return events.upper_event(event.to_dict(), head, node_name=kind.node_of(upper))
 
 
 @dataclass(eq=False, repr=False)
@@ -39,20 +51,19 @@ class Outbox:
     """The lower cluster's name, in metrics."""
     recorder: EventRecorder
     limit: int
-    """Maximum bytes of waiting copies. The namespace with the most loses its oldest ones first."""
+    """Maximum bytes of waiting events. The namespace with the most loses its oldest ones first."""
     bucket: TokenBucket
     spam: SpamFilter[str]
     """Limits the copies of each upper object, by its uid. The copies above the limit are dropped."""
-    _waiting: FairBuffer[str, _Copy] = field(default_factory=FairBuffer)
-    """By the name of the copy."""
+    _waiting: FairBuffer[str, _Waiting] = field(default_factory=FairBuffer)
+    """By the uid of the lower event."""
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put(self, kind: MirroredKind, upper: Object, event: dict[str, Any]) -> None:
-        """Queue a copy; it replaces a waiting copy of an earlier state of the same event."""
-        encoded = msgspec.json.encode(event)
-        copy = _Copy(kind, upper.key, upper.uid, encoded)
-        name = event["metadata"]["name"]
-        self._waiting.put(upper.namespace, name, copy, size=len(encoded) + _OVERHEAD)
+    def put(self, kind: MirroredKind, upper: Object, event: Object) -> None:
+        """Queue a reduced lower event; it replaces a waiting earlier state of the same event."""
+        packed = pack(event)
+        waiting = _Waiting(kind, upper.key, upper.uid, packed)
+        self._waiting.put(upper.namespace, event.uid, waiting, size=len(packed) + _OVERHEAD)
         while self._waiting.size > self.limit:
             self._waiting.evict()
             self._drop("overflow")
@@ -74,13 +85,14 @@ class Outbox:
         ``kubectl describe`` shows no events of other objects.
         """
         now = asyncio.get_running_loop().time()
-        while (copy := self._waiting.take()) is not None:
-            if copy.kind.find_upper(copy.upper_key, copy.upper_uid) is None:
+        while (waiting := self._waiting.take()) is not None:
+            upper = waiting.kind.find_upper(waiting.upper_key, waiting.upper_uid)
+            if upper is None:
                 self._drop("gone")
-            elif not self.spam.accepts(copy.upper_uid, at=now):
+            elif not self.spam.accepts(waiting.upper_uid, at=now):
                 self._drop("spam")
             else:
-                self.recorder.record(msgspec.json.decode(copy.event))
+                self.recorder.record(copy_of(unpack(waiting.event), upper, waiting.kind))
                 return
 
     def _drop(self, cause: str) -> None:

@@ -1,7 +1,7 @@
 """Translation of a lower object's events to events of the upper object.
 
 A copy is built from known fields with bounded sizes (``fields``), because a hostile lower API server sends anything,
-and lower users write events of a megabyte.
+and lower users write events of a megabyte. ``reduced`` bounds an event before it waits for its copy.
 """
 
 from __future__ import annotations
@@ -18,23 +18,30 @@ _MESSAGE = 1024
 _WORD = 128
 """Maximum bytes of reason, action and component: the limit of events.k8s.io."""
 _word = fields.text(_WORD)
-_CARRIED = fields.fields(
+_CARRIED_FIELDS = {
+    "reason": _word,
+    "message": fields.text(_MESSAGE),
+    "count": fields.count,
+    "firstTimestamp": fields.moment,
+    "lastTimestamp": fields.moment,
+    "eventTime": fields.moment,
+    "series": fields.fields({"count": fields.count, "lastObservedTime": fields.moment}, required=("count",)),
+    "action": _word,
+    "reportingComponent": _word,
+    "reportingInstance": _word,
+}
+_CARRIED = fields.fields(_CARRIED_FIELDS)
+_field_path = fields.word(_WORD)
+_reference = {field: fields.word(fields.LONGEST_NAME) for field in ("namespace", "name", "uid")}
+_KEPT = fields.fields(
     {
-        "reason": _word,
-        "message": fields.text(_MESSAGE),
-        "count": fields.count,
-        "firstTimestamp": fields.moment,
-        "lastTimestamp": fields.moment,
-        "eventTime": fields.moment,
-        "series": fields.fields(
-            {"count": fields.count, "lastObservedTime": fields.moment}, required=("count",)
-        ),
-        "action": _word,
-        "reportingComponent": _word,
-        "reportingInstance": _word,
+        "metadata": fields.fields({field: _reference[field] for field in ("namespace", "uid")}),
+        "involvedObject": fields.fields({**_reference, "fieldPath": _field_path}),
+        "source": fields.fields({"component": _word}),
+        "type": fields.choice("Normal", "Warning"),
+        **_CARRIED_FIELDS,
     }
 )
-_field_path = fields.word(_WORD)
 _NAME_LENGTH = 230
 """Characters of an upper object's name in the name of an event, which may have 253."""
 
@@ -48,6 +55,14 @@ def name_suffix(lower_uid: str) -> str:
     return hashlib.sha256(lower_uid.encode("utf-8", "replace")).hexdigest()[:20]
 
 
+def reduced(lower_event: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the fields of a lower event that ``upper_event`` reads, a few KiB; None: its uid is invalid or too long."""
+    kept: dict[str, Any] = _KEPT(lower_event) or {}
+    if not _object(kept, "metadata").get("uid"):
+        return None
+    return {field: value for field, value in kept.items() if value is not None}
+
+
 def upper_event(
     lower_event: Mapping[str, Any], upper: Mapping[str, Any], *, node_name: str
 ) -> dict[str, Any]:
@@ -57,8 +72,8 @@ def upper_event(
     once.
 
     Args:
-        lower_event: a core/v1 Event about the lower object.
-        upper: the upper object.
+        lower_event: a core/v1 Event about the lower object, complete or reduced.
+        upper: apiVersion, kind and metadata of the upper object.
         node_name: the virtual node, shown as the source's host.
     """
     metadata = upper["metadata"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tests.unit.virtual_node.controllers.events.mirroring import (
     lower_pod,
     upper_pod,
 )
-from virtual_node.controllers.events import mirror
+from virtual_node.controllers.events import held, mirror
 from virtual_node.translate.objects import events
 
 pytestmark = pytest.mark.looptime
@@ -165,7 +166,7 @@ async def test_a_tenant_displaces_only_its_own_waiting_events(kind: str, monkeyp
 @pytest.mark.usefixtures("spam_is_allowed")
 async def test_a_list_keeps_the_events_of_each_tenant_in_limited_memory(monkeypatch: pytest.MonkeyPatch):
     """A lower user has written thousands of events about one pod before the virtual node starts."""
-    monkeypatch.setattr(mirror, "_LISTED_LIMIT", 100_000)
+    monkeypatch.setattr(mirror, "_LISTED_LIMIT", 75_000)
     server = Server(
         event("quiet", pod_uid="q", namespace="m"), *(event(f"flood-{number}") for number in range(1000))
     )
@@ -177,6 +178,66 @@ async def test_a_list_keeps_the_events_of_each_tenant_in_limited_memory(monkeypa
     assert "quiet" in mirroring.sent
     assert 50 < len(set(mirroring.sent)) < 200
     assert dropped("overflow") - before == server.lists * (1001 - len(set(mirroring.sent)))
+
+
+@pytest.mark.usefixtures("spam_is_allowed")
+@pytest.mark.parametrize("way", ["listed", "waiting", "early"])
+async def test_events_are_cut_before_they_wait(way: str, monkeypatch: pytest.MonkeyPatch):
+    """Each is just below the limit, and only its copy's few KiB use memory."""
+    for module, limit in ((mirror, "_LISTED_LIMIT"), (mirror, "_WARNING_LIMIT"), (held, "LIMIT")):
+        monkeypatch.setattr(module, limit, 500_000)
+    fields = {"pod": "late", "pod_uid": "l"} if way == "early" else {}
+    large = [
+        event(f"e-{number}", message=f"{number}" + "é" * 30_000, unknown="x" * 3000, **fields)
+        for number in range(100)
+    ]
+    feed = Feed(*(large if way == "listed" else ()))
+    mirroring = Mirroring(feed)
+    before = dropped("overflow")
+    async with mirroring.running():
+        if way == "early":
+            mirroring.upper.change("ADDED", upper_pod("late", uid="u"))
+        if way != "listed":
+            await feed.send(*large)
+        if way == "early":
+            mirroring.lower.change("ADDED", lower_pod("late", uid="l", upper_uid="u"))
+        await asyncio.sleep(1)
+    assert len(mirroring.sent) == 100
+    assert all(len(message.encode()) <= 1024 for message in mirroring.sent)
+    assert dropped("overflow") == before
+
+
+async def test_the_normal_events_of_a_burst_of_pods_fit():
+    """The scheduler and the kubelet write five for each of 5,000 pods in one namespace, faster than they are copied."""
+    feed = Feed()
+    mirroring = Mirroring(feed)
+    mirroring.recorder.gate.clear()
+    reasons = {
+        "Scheduled": "Successfully assigned shop/{} to node-17.pool-a.example.com",
+        "Pulling": 'Pulling image "registry.example.com/shop/web:1.2.3"',
+        "Pulled": 'Successfully pulled image "registry.example.com/shop/web:1.2.3" in 1.7s (2.9s including waiting)',
+        "Created": "Created container: main of {}",
+        "Started": "Started container: main of {}",
+    }
+    before = dropped("overflow")
+    async with mirroring.running():
+        for number in range(5000):
+            name = f"web-7c9d8b5f4d-{number:05d}"
+            uids = [str(uuid.uuid4()) for _ in range(2)]
+            mirroring.upper.change("ADDED", upper_pod(name, uid=uids[0]))
+            mirroring.lower.change("ADDED", lower_pod(name, uid=uids[1], upper_uid=uids[0]))
+            fields: dict[str, Any] = {
+                "pod": name, "pod_uid": uids[1], "kind": "Normal", "source": {"component": "kubelet"}, "count": 1,
+                "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z",
+                "reportingComponent": "kubelet", "reportingInstance": "node-17.pool-a.example.com",
+            }  # fmt: skip
+            await feed.send(
+                *(
+                    event(str(uuid.uuid4()), reason=reason, **fields, message=message.format(name))
+                    for reason, message in reasons.items()
+                )
+            )
+        assert dropped("overflow") == before
 
 
 async def test_a_huge_event_is_not_copied():

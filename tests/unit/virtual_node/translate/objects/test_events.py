@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from virtual_node.translate.objects.events import name_suffix, upper_event
+from virtual_node.translate.objects.events import name_suffix, reduced, upper_event
 
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _UID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
@@ -59,29 +59,63 @@ def test_the_event_is_about_the_upper_object(kind: str):
 
 
 _HUGE = "é" * 600_000
+_VALID = {
+    "reason": "BackOff", "message": "Back-off pulling image", "type": "Warning", "count": 3, "action": "Pulling",
+    "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:05:00Z",
+    "eventTime": "2026-01-01T00:00:00.000001Z", "reportingComponent": "kubelet", "reportingInstance": "n1",
+    "series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000001Z"},
+}  # fmt: skip
 
 
-def test_the_copy_has_a_bounded_size():
-    """A lower server sends a megabyte in each field, and fields that no version knows."""
+def _hostile(uid: str) -> dict[str, Any]:
+    """Return an event with a megabyte in each field, and fields that no version knows."""
     text = dict.fromkeys(
         ("reason", "message", "action", "reportingComponent", "reportingInstance", "eventTime", "x"), _HUGE
     )
-    hostile = {
+    return {
         **text,
         "type": _HUGE,
         "firstTimestamp": {"deep": _HUGE},
         "source": {"component": _HUGE, "host": _HUGE, "x": _HUGE},
         "series": {"count": 2, "lastObservedTime": _HUGE, "x": _HUGE},
-        "involvedObject": {"fieldPath": _HUGE},
-        "metadata": {"uid": _HUGE},
+        "involvedObject": {"fieldPath": _HUGE, "name": _HUGE},
+        "metadata": {"uid": uid, "name": _HUGE, "annotations": {"x": _HUGE}},
     }
-    made = _upper_event(hostile)
+
+
+def test_the_copy_has_a_bounded_size():
+    made = _upper_event(_hostile(_HUGE))
     assert len(json.dumps(made, ensure_ascii=False).encode()) < 3000
     assert len(made["message"].encode()) <= 1024
     assert len(made["source"]["component"].encode()) <= 128
     assert made["series"] == {"count": 2}
     assert {"eventTime", "firstTimestamp", "x"}.isdisjoint(made)
     assert "fieldPath" not in made["involvedObject"]
+
+
+def test_an_event_that_waits_for_its_copy_has_a_bounded_size():
+    kept = reduced(_hostile(_UID))
+    assert kept is not None
+    assert len(json.dumps(kept, ensure_ascii=False).encode()) < 3000
+
+
+@pytest.mark.parametrize(
+    "lower",
+    [
+        {}, _VALID, {"type": "Error"}, {"source": {"component": "kubelet"}}, {"source": "x", "involvedObject": [1]},
+        {"involvedObject": {"fieldPath": "spec.containers{main}", "name": "web"}}, _hostile(_UID),
+    ],
+    ids=["empty", "valid", "another type", "source", "malformed", "field path", "hostile"],
+)  # fmt: skip
+def test_a_reduced_event_has_the_same_copy(lower: dict[str, Any]):
+    kept = reduced({"metadata": {"uid": _UID}, **lower})
+    assert kept is not None
+    assert _upper_event(kept) == _upper_event(lower)
+
+
+@pytest.mark.parametrize("uid", [None, "", 7, "u" * 300, "a\0"], ids=repr)
+def test_an_event_without_a_valid_uid_is_not_kept(uid: Any):
+    assert reduced({"metadata": {"uid": uid}}) is None
 
 
 @pytest.mark.parametrize(
@@ -111,13 +145,7 @@ def test_invalid_values_are_left_out(field: str, sent: Any):
 
 
 def test_valid_values_are_copied():
-    lower = {
-        "reason": "BackOff", "message": "Back-off pulling image", "type": "Warning", "count": 3, "action": "Pulling",
-        "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:05:00Z",
-        "eventTime": "2026-01-01T00:00:00.000001Z", "reportingComponent": "kubelet", "reportingInstance": "n1",
-        "series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000001Z"},
-    }  # fmt: skip
-    assert _upper_event(lower).items() >= lower.items()
+    assert _upper_event(_VALID).items() >= _VALID.items()
 
 
 @pytest.mark.parametrize("suffix", ["17f3a9c2b4d5e6f7", "abc", "0123456789abcdef0123", "../x", "\ud800"])
