@@ -219,6 +219,31 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         metadata = msgspec.structs.replace(self.metadata, labels=labels)
         return msgspec.structs.replace(self, metadata=metadata)
 
+    def with_only(
+        self,
+        *,
+        labels: Callable[[str], bool] | None = None,
+        annotations: Callable[[str], bool] | None = None,
+        owners: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> Object:
+        """Return the object with less metadata, for informer transforms. Finalizers are dropped.
+
+        Args:
+            labels: reports whether a label key is kept; None: none is.
+            annotations: as for ``labels``.
+            owners: reports whether an owner reference is kept; None: none is.
+        """
+        metadata = self.metadata
+        kept = [one for one in metadata.owner_references if owners(one)] if owners is not None else []
+        reduced = msgspec.structs.replace(
+            metadata,
+            labels=_chosen(metadata.labels, labels),
+            annotations=_chosen(metadata.annotations, annotations),
+            finalizers=(),
+            raw_owner_references=msgspec.Raw(msgspec.json.encode(kept)) if kept else _NOTHING,
+        )
+        return msgspec.structs.replace(self, metadata=reduced)
+
     def _raw_fields(self) -> dict[str, bytes]:
         fields: dict[str, bytes] = {}  # Not a comprehension: transforms call this for each object.
         if self._spec is not None:
@@ -245,6 +270,10 @@ def texts_memory(texts: Mapping[str, str]) -> int:
         # Python stores all characters of a string with the width of the widest.
         total += _ENTRY_BYTES + (text if key.isascii() and value.isascii() else 4 * text)
     return total
+
+
+def _chosen(texts: dict[str, str], keeps: Callable[[str], bool] | None) -> dict[str, str]:
+    return {} if keeps is None else {key: value for key, value in texts.items() if keeps(key)}
 
 
 class WatchEvent(msgspec.Struct, frozen=True, gc=False):

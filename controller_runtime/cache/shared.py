@@ -14,18 +14,14 @@ from typing import Any
 import structlog
 
 from controller_runtime import consistency
+from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find_object
-from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer
 from controller_runtime.util.yielding import Slicer
-
-_AGAIN = 30.0
-"""Seconds between two checks whether stubs fit into the budgets of their namespaces now."""
 
 
 class SharedInformers:
@@ -37,7 +33,7 @@ class SharedInformers:
     def __init__(self, client: Client, *, bytes_per_namespace: int = 0) -> None:
         """Create without any IO; ``bytes_per_namespace`` limits the memory of all kinds together, 0: no limit."""
         self._client = client
-        self._budget: NamespaceBudget[tuple[str, str]] = NamespaceBudget(bytes_per_namespace)
+        self._budget: NamespaceBudget[BudgetKey] = NamespaceBudget(bytes_per_namespace)
         self._sources: dict[str, _Source] = {}
 
     def informer(
@@ -74,23 +70,14 @@ class _Source:
         self,
         client: Client,
         resource: Resource,
-        budget: NamespaceBudget[tuple[str, str]],
+        budget: NamespaceBudget[BudgetKey],
         transform: Callable[[Object], Object] | None,
     ) -> None:
-        self._client = client
-        self._resource = resource
-        self._budget = budget
-        self._transform = transform
         self._users = 0
         self._changing = asyncio.Lock()
         """Held while the informer starts or stops."""
         self._task: asyncio.Task[None] | None = None
-        self.informer = Informer(client, resource, transform=self._fitted)
-        self.informer.add_handler(on_delete=lambda gone: budget.forget((resource.qualified, gone.key)))
-
-    def _fitted(self, found: Object) -> Object:
-        kept = found if self._transform is None else self._transform(found)
-        return self._budget.fit((self._resource.qualified, found.key), kept) if found.namespace else kept
+        self.informer = BoundedInformer(client, resource, budget=budget, transform=transform)
 
     @contextlib.asynccontextmanager
     async def used(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -98,7 +85,7 @@ class _Source:
         async with self._changing:
             self._users += 1
             if self._task is None:
-                self._task = asyncio.create_task(self._run(), name=f"shared {self.informer.name}")
+                self._task = asyncio.create_task(self.informer.run(), name=f"shared {self.informer.name}")
             task = self._task
         try:
             yield task
@@ -110,32 +97,6 @@ class _Source:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
                     await self.informer.clear()
-
-    async def _run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.informer.run())
-            group.create_task(self._complete_stubs())
-
-    async def _complete_stubs(self) -> None:
-        """Read objects of which only stubs are kept when there is room for them."""
-        while True:
-            await asyncio.sleep(_AGAIN)
-            for stub, version in self._budget.fitting().items():
-                # Asked again, because an object that was read meanwhile may have taken the room.
-                if stub[0] == self._resource.qualified and self._budget.fitting([stub]):
-                    await self._read(stub[1], version)
-
-    async def _read(self, key: str, version: str) -> None:
-        namespace, _, name = key.partition("/")
-        try:
-            current = await find_object(self._client, self._resource, name, namespace=namespace)
-        except (ApiError, ConfigError):
-            return  # tried again later
-        # Unless a newer event has arrived meanwhile.
-        if current is not None and self._budget.fitting([(self._resource.qualified, key)]) == {
-            (self._resource.qualified, key): version
-        }:
-            self.informer.change("MODIFIED", self._fitted(current))
 
 
 class _SharedInformer(Informer):

@@ -79,6 +79,23 @@ async def test_a_key_waits_until_the_cache_has_the_last_write():
     assert REGISTRY.get_sample_value("virtual_node_stale_sync_skips_total", labels) == 5
 
 
+async def test_a_key_does_not_wait_for_a_stub_when_the_cache_has_read_the_write():
+    """A stub has no version. The cache keeps it for an object for which its namespace has no room."""
+    cache = _Cache()
+    scene = _Scene("stub", cache)
+    body = _pod(1)
+    del body["metadata"]["resourceVersion"]
+
+    def show() -> None:
+        cache.store.put("shop/web", from_dict(body))
+        cache.resource_version = "7"
+
+    cache.store.put("shop/web", from_dict(body))
+    await scene.run(5, {3.5: show})
+    assert len(scene.times) == 2
+    assert 3.5 <= scene.times[1] < 6
+
+
 async def test_a_key_does_not_wait_for_a_passed_write():
     """The object was deleted, or left the selection: it is not in the cache, which has read that version."""
     cache = _Cache(version="9")

@@ -150,6 +150,29 @@ def test_without_and_with_fields() -> None:
     assert original.to_dict() == {**pod(), "extra": [1]}
 
 
+def test_with_only_keeps_the_metadata_that_is_read() -> None:
+    """Everything else may be large, because users write it."""
+    owners = [{"uid": "a", "controller": True}, {"uid": "b"}]
+    metadata = {
+        "name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7", "finalizers": ["x/y"],
+        "deletionTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": owners,
+        "labels": {"app": "a", "x": "y"}, "annotations": {"note": "n", "x": "y"},
+    }  # fmt: skip
+    original = from_dict({**pod(), "metadata": metadata})
+    bare = {
+        key: metadata[key] for key in ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
+    }
+    assert original.with_only().to_dict() == {**pod(), "metadata": bare}
+    kept = original.with_only(
+        labels=lambda key: key == "app",
+        annotations=lambda key: key == "note",
+        owners=lambda one: "controller" in one,
+    )
+    assert (kept.labels, kept.annotations) == ({"app": "a"}, {"note": "n"})
+    assert kept.metadata.owner_references == owners[:1]
+    assert original.metadata.finalizers == ("x/y",)
+
+
 def test_list_items_get_kind_and_version() -> None:
     """Servers omit apiVersion and kind in items; the list's own, or the caller's, are used."""
     bare = {name: value for name, value in pod().items() if name not in {"apiVersion", "kind"}}

@@ -1,0 +1,54 @@
+"""Informers in which the objects of one namespace use limited memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
+from controller_runtime.cache.namespace_budget import NamespaceBudget, is_stub
+from controller_runtime.objects import WatchEvent, from_dict
+from tests.background import working
+from tests.unit.controller_runtime.cache.conftest import Recorder, ScriptedServer
+from tests.unit.controller_runtime.cache.test_memory import large
+
+pytestmark = pytest.mark.looptime
+
+
+def _bounded(server: ScriptedServer) -> tuple[BoundedInformer, NamespaceBudget[BudgetKey]]:
+    budget: NamespaceBudget[BudgetKey] = NamespaceBudget(15_000)
+    return BoundedInformer(server, resources.PODS, budget=budget), budget  # type: ignore[arg-type]
+
+
+async def test_handlers_learn_that_a_stub_is_being_deleted(server: ScriptedServer):
+    """Its finalizer must be removed, and a stub has no version by which two states differ."""
+    server.lists = [([large("a"), large("b")], "1")]
+    informer, _ = _bounded(server)
+    recorder = Recorder(informer)
+    async with working(informer.run()):
+        await informer.wait_synced(5)
+        cached = {pod.name: is_stub(pod) for pod in informer.store.list()}
+        assert cached == {"a": False, "b": True}
+        body = large("b", 2).to_dict()
+        body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        feed = await server.watches.get()
+        feed.put_nowait([WatchEvent("MODIFIED", from_dict(body))])
+        await recorder.until(lambda: recorder.calls[-1][:2] == ("update", "b"))
+    (stub,) = (pod for pod in informer.store.list() if is_stub(pod))
+    assert stub.metadata.deletion_timestamp
+
+
+async def test_an_object_that_replaces_another_of_its_name_is_counted(server: ScriptedServer):
+    """The handler of the deletion runs after the new object was counted."""
+    server.lists = [([large("a")], "1")]
+    informer, budget = _bounded(server)
+    async with working(informer.run()):
+        await informer.wait_synced(5)
+        body = large("a", 2).to_dict()
+        body["metadata"]["uid"] = "new"
+        feed = await server.watches.get()
+        feed.put_nowait([WatchEvent("MODIFIED", from_dict(body)), WatchEvent("ADDED", large("b", 3))])
+        await asyncio.sleep(1)
+        assert budget.stubs("ns") == 1
