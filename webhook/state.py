@@ -46,8 +46,20 @@ class State:
             transform=_keep_usable,
             name="virtual-nodes",
         )
-        self._claims = Informer(client, resources.PERSISTENT_VOLUME_CLAIMS, name="claims")
-        self._volumes = Informer(client, resources.PERSISTENT_VOLUMES, name="volumes")
+        self._claims = Informer(
+            client,
+            resources.PERSISTENT_VOLUME_CLAIMS,
+            keep=volumes.may_pin,
+            transform=volumes.shrink_claim,
+            name="claims",
+        )
+        self._volumes = Informer(
+            client,
+            resources.PERSISTENT_VOLUMES,
+            keep=volumes.has_hosts,
+            transform=volumes.shrink_volume,
+            name="volumes",
+        )
         self._memory = Informer(
             client,
             resources.CONFIG_MAPS,
@@ -138,4 +150,4 @@ class State:
 def _keep_usable(node: Object) -> Object:
     """Return a node with spec ``usable: true``, or with an empty spec if it is cordoned or not Ready."""
     usable = is_true(node.status, "Ready") and not (node.spec or {}).get("unschedulable")
-    return node.with_fields(spec={"usable": True} if usable else {}, status={})
+    return node.with_fields(spec={"usable": True} if usable else {}, status={}).with_only()

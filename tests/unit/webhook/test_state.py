@@ -1,4 +1,4 @@
-"""Frozen nodes that the webhook reads from the descheduler's ConfigMap."""
+"""What the webhook caches: frozen nodes from the descheduler's ConfigMap, and claims and volumes that limit pods."""
 
 from __future__ import annotations
 
@@ -36,3 +36,67 @@ def test_avoided_nodes_are_those_of_the_owner_in_the_same_namespace(namespace, a
     owners = [{"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
     pod = {"metadata": {"name": "p", "ownerReferences": owners}, "spec": {}}
     assert list(state.surroundings(pod, namespace).avoid) == avoided
+
+
+_CLAIM = {"metadata": {"name": "data", "namespace": "tenant", "resourceVersion": "1", "uid": "c"}, "spec": {}}
+_SELECTED = {"volume.kubernetes.io/selected-node": "vn"}
+_HOSTS = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["vn"]}
+
+
+def _claim(annotations: dict[str, str] | None = None, **spec: Any) -> Any:
+    metadata = {**_CLAIM["metadata"], "annotations": annotations or {}}
+    return from_dict({"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}})
+
+
+def _volume(*terms: dict[str, Any], **spec: Any) -> Any:
+    metadata = {"name": "pv", "uid": "v", "resourceVersion": "1"}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [term]} for term in terms]}
+    return from_dict({"metadata": metadata, "spec": {"nodeAffinity": {"required": required}, **spec}})
+
+
+def _state(claim: Any, volume: Any = None) -> State:
+    client: Any = _Client()
+    state = State(client, Surroundings(), freeze_namespace="own", freeze_period=300, now=lambda: NOW)
+    node = from_dict({"metadata": {"name": "vn", "uid": "n", "resourceVersion": "1"}})
+    state._nodes.change("ADDED", state._nodes._transform(node))
+    for informer, found in ((state._claims, claim), (state._volumes, volume)):
+        if found is not None:
+            informer.change("ADDED", informer._transform(found) if informer._keeps(found) else found)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("claim", "volume", "pins"),
+    [
+        (_claim(_SELECTED), None, [["vn"]]),
+        (_claim(volumeName="pv"), _volume(_HOSTS), [["vn"]]),
+        (_claim(_SELECTED, volumeName="pv"), _volume({**_HOSTS, "key": "zone"}), [["vn"]]),
+        (_claim(volumeName="pv"), _volume({**_HOSTS, "values": ["other"]}), []),
+        (_claim(volumeName="pv"), None, []),
+        (_claim(), _volume(_HOSTS), []),
+    ],
+    ids=["selected node", "volume", "volume of a zone", "real node", "no volume", "unbound"],
+)
+def test_reduced_claims_and_volumes_pin_pods(claim: Any, volume: Any, pins: list[list[str]]):
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+    pod = {"metadata": {"name": "p"}, "spec": {"volumes": volumes}}
+    assert _state(claim, volume).surroundings(pod, "tenant").pinned_to == pins
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        _claim({**_SELECTED, "large": "x" * 250_000}, volumeName="pv", large="x" * 500_000),
+        _claim({"volume.kubernetes.io/selected-node": "x" * 250_000}, volumeName="x" * 500_000),
+        _claim({"volume.kubernetes.io/selected-node": "x" * 250_000}, volumeName="pv"),
+    ],
+    ids=["other fields", "invalid names", "invalid node"],
+)
+def test_a_claim_uses_at_most_two_kilobytes(claim: Any):
+    """Each tenant can write thousands, with annotations of 256 KiB."""
+    assert sum(cached.memory for cached in _state(claim)._claims.store.list()) < 2000
+
+
+def test_a_volume_without_hosts_is_not_cached():
+    """Most volumes of real nodes in a zone: they limit no pod to virtual nodes."""
+    assert len(_state(None, _volume({**_HOSTS, "key": "zone"}))._volumes.store) == 0
