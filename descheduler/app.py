@@ -6,7 +6,9 @@ import asyncio
 import socket
 
 from controller_runtime import leading, log, resources
+from controller_runtime.cache.bounded import BoundedInformer
 from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.events.recorder import EventRecorder
@@ -37,7 +39,14 @@ async def run(options: Options) -> None:
 
     def prepare(client: Client) -> leading.Prepared:
         nodes = Informer(client, resources.NODES, transform=_shrink_node, name="nodes")
-        cached = Informer(client, resources.PODS, transform=pods.shrink, indexers=pods.INDEXERS, name="pods")
+        cached = BoundedInformer(
+            client,
+            resources.PODS,
+            budget=NamespaceBudget(pods.BYTES_PER_NAMESPACE, free=pods.FREE, shrink=pods.stub),
+            transform=pods.shrink,
+            indexers=pods.INDEXERS,
+            name="pods",
+        )
         view = ClusterView(nodes=nodes, pods=cached, node_selector=options.node_selector)
         return (nodes, cached), lambda synced: _work(options, client, view, synced)
 

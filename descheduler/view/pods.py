@@ -2,7 +2,8 @@
 
 All pods of the upper cluster are cached, because pending pods matter too. ``shrink`` keeps only the fields
 that decisions need (half a kilobyte per pod). The complete pod is read from the API before the pod is
-re-created.
+re-created. If the pods of a namespace need more than ``BYTES_PER_NAMESPACE``, further ones are stubs (``stub``), which are
+not moved.
 """
 
 from __future__ import annotations
@@ -14,14 +15,29 @@ from typing import Any
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.moving import movable, node_avoidance
 from controller_runtime.api.pod.conditions import is_finished, is_true
-from controller_runtime.objects import Object
+from controller_runtime.cache.namespace_budget import is_stub
+from controller_runtime.objects import Object, ObjectMeta
 from controller_runtime.store import Indexer
 
 INDEX_NODE = "node"
 INDEX_DIVISION = "division"
 """Index of pods that a ReplicaSet divides over lower clusters, by namespace and UID of the ReplicaSet."""
 PENDING = "Pending"
+BYTES_PER_NAMESPACE, FREE = 16 << 20, 2048
+"""Maximum bytes of the pods of a namespace, without the first 2 KiB of each: all of a normal pod."""
 
+_ANNOTATIONS = frozenset(
+    {
+        movable.ANNOTATION_EVICT,
+        "kubernetes.io/config.mirror",
+        names.ANNOTATION_DELETION_COST,
+        names.ANNOTATION_CLUSTER_SELECTOR,
+        names.ANNOTATION_TRIPPED_LABELS,
+        names.ANNOTATION_UNSCHEDULABLE_NODE,
+        names.ANNOTATION_DESCHEDULE_COUNT,
+        names.ANNOTATION_GLOBAL,
+    }
+)
 _SPEC = (
     "nodeName",
     "priority",
@@ -30,7 +46,6 @@ _SPEC = (
     "tolerations",
     "overhead",
     "resources",
-    "topologySpreadConstraints",
 )
 _CONTAINER = ("name", "resources", "restartPolicy")
 _STATUS = ("phase", "reason", "message", "conditions")
@@ -41,6 +56,8 @@ def shrink(pod: Object) -> Object:
     """Return the pod with only the fields that decisions read. Used as the informer's transform."""
     spec, status = pod.spec or {}, pod.status or {}
     kept = pick(spec, _SPEC)
+    if node_affinity := (kept.pop("affinity", None) or {}).get("nodeAffinity"):
+        kept["affinity"] = {"nodeAffinity": node_affinity}
     for kind in ("containers", "initContainers"):
         if kind in spec:
             kept[kind] = [pick(container, _CONTAINER) for container in spec[kind]]
@@ -56,7 +73,29 @@ def shrink(pod: Object) -> Object:
     waiting = list(waiting_reasons(status))
     if waiting:
         kept_status["containerStatuses"] = [{"state": {"waiting": {"reason": reason}}} for reason in waiting]
-    return pod.with_fields(spec=kept, status=kept_status)
+    shrunk = pod.with_fields(spec=kept, status=kept_status)
+    return shrunk.with_only(
+        labels=lambda _key: True,
+        annotations=lambda key: names.is_reserved(key) or key in _ANNOTATIONS,
+        owners=lambda one: bool(one.get("controller")),
+    )
+
+
+def stub(pod: Object) -> Object:
+    """Return a shrunk pod without what its user can write in any size: it occupies its node, and is not moved."""
+    spec, status, metadata = pod.spec or {}, pod.status or {}, pod.metadata
+    kept = ObjectMeta(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        creation_timestamp=metadata.creation_timestamp,
+        deletion_timestamp=metadata.deletion_timestamp,
+    )
+    ready = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
+    return Object(kept, pod.api_version, pod.kind).with_fields(
+        spec=pick(spec, ("nodeName", "priority")),
+        status={**pick(status, ("phase",)), "conditions": [pick(one, ("type", "status")) for one in ready]},
+    )
 
 
 def pick(found: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
@@ -135,6 +174,11 @@ def why_not_evictable(pod: Object, *, local_storage: bool = False, system_critic
     """Return why the pod may not be moved (``movable.why_not_evictable``); empty if it may."""
     if not is_active(pod):
         return "it is finished or being deleted"
+    if is_stub(pod):
+        return (
+            f"the pods of its namespace need more than {BYTES_PER_NAMESPACE >> 20} MiB of the descheduler's memory: reduce "
+            "their labels, annotations, affinities and tolerations"
+        )
     metadata = {
         "namespace": pod.namespace,
         "labels": pod.labels,
