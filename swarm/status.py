@@ -58,10 +58,12 @@ def render(
     return status
 
 
-def refused(before: Mapping[str, Any], message: str, *, generation: int, now: str) -> dict[str, Any]:
-    """Return the status of a Swarm with an invalid specification or record, which is not reconciled."""
-    unknown = (None, "InvalidSpec", "")
-    found = {"Assigned": unknown, "Converged": unknown, "Degraded": (True, "InvalidSpec", message)}
+def refused(
+    before: Mapping[str, Any], message: str, *, generation: int, now: str, reason: str = "InvalidSpec"
+) -> dict[str, Any]:
+    """Return the status of a Swarm that is not reconciled; by default because its specification or record is invalid."""
+    unknown = (None, reason, "")
+    found = {"Assigned": unknown, "Converged": unknown, "Degraded": (True, reason, message)}
     return {**before, "conditions": _dated(before.get("conditions") or [], found, generation, now)}
 
 

@@ -173,6 +173,7 @@ class Delivery:
         if cached is None:
             await self._create(swarm, resources.CONFIG_MAPS, body, adopt=adopt)
             return
+        owned_objects.check_whole(cached)
         (owned_objects.check_adoptable if adopt else owned_objects.check_owner)(swarm, cached, name)
         annotations = body["metadata"]["annotations"]
         written = (cached.field("data") or {}).get(owned_objects.CHECKSUM)
@@ -202,6 +203,7 @@ class Delivery:
         if cached is None:
             await self._create(swarm, resources.LEASES, body)
             return
+        owned_objects.check_whole(cached)
         owned_objects.check_owner(swarm, cached, name)
         annotations = body["metadata"].get("annotations") or {}
         if annotations:

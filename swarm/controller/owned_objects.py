@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import ApiError
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, ObjectMeta
 from controller_runtime.resources import SWARMS, Resource
 from swarm import share
 from swarm.handover.ledger import Holder
@@ -20,6 +21,16 @@ ANNOTATION_PARTS = f"{GROUP}/parts"
 ANNOTATION_POD_UID = f"{GROUP}/pod-uid"
 ANNOTATION_ACKNOWLEDGED = f"{GROUP}/acknowledged"
 ANNOTATION_ENDED = f"{GROUP}/ended"
+_ANNOTATIONS = frozenset(
+    {
+        ANNOTATION_VERSION,
+        ANNOTATION_CHECKSUM,
+        ANNOTATION_PARTS,
+        ANNOTATION_POD_UID,
+        ANNOTATION_ACKNOWLEDGED,
+        ANNOTATION_ENDED,
+    }
+)
 ORIGINAL_KEY = "config.yml"
 CHECKSUM = "checksum"
 """Field of a cached ConfigMap's data: see ``shrink_config_map``."""
@@ -39,7 +50,42 @@ def shrink_config_map(found: Object) -> Object:
     """Reduce a ConfigMap to the checksum of its content, because informers cache the ConfigMaps of all Swarms."""
     data = found.field("data") or {}
     text = data.get(share.KEY) or data.get(ORIGINAL_KEY) or ""
-    return found.without("data", "binaryData").with_fields(data={CHECKSUM: share.checksum(text)})
+    shrunk = found.without("data", "binaryData").with_fields(data={CHECKSUM: share.checksum(text)})
+    return _shrink_metadata(shrunk)
+
+
+def shrink_lease(found: Object) -> Object:
+    """Reduce the metadata of a Lease to what is read."""
+    return _shrink_metadata(found)
+
+
+def _shrink_metadata(found: Object) -> Object:
+    return found.with_only(
+        labels=lambda key: key == LABEL_SWARM,
+        annotations=lambda key: key in _ANNOTATIONS,
+        owners=lambda one: bool(one.get("controller")) or one.get("kind") == SWARMS.kind,
+    )
+
+
+def owned_stub(found: Object) -> Object:
+    """Return a ConfigMap or Lease without content and version; it counts as an object of the Swarm in its label."""
+    swarm = found.labels.get(LABEL_SWARM, "")
+    kept = ObjectMeta(name=found.name, namespace=found.namespace, uid=found.uid, labels={LABEL_SWARM: swarm})
+    return Object(kept, found.api_version, found.kind)
+
+
+def check_whole(found: Object) -> None:
+    """Check that an object is not a stub, which cannot be compared with what it should be.
+
+    Raises:
+        NotCached: it is one.
+    """
+    if is_stub(found):
+        raise NotCached(
+            f"{found.kind} {found.name} is not written: the ConfigMaps and Leases with label {LABEL_SWARM} in namespace "
+            f"{found.namespace} are too large for the controller's memory. Delete those that belong to no Swarm, or "
+            "divide the Swarms over namespaces"
+        )
 
 
 def owner(found: Object | Mapping[str, Any]) -> str:
@@ -98,6 +144,10 @@ def version_in(annotations: Mapping[str, str]) -> int:
     """Return the version in an object's annotations; 0 if there is no valid one."""
     text = annotations.get(ANNOTATION_VERSION, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < _LONGEST_VERSION else 0
+
+
+class NotCached(ApiError):  # noqa: N818 - a state that the user must end
+    """The namespace has no room for the object in the controller's cache."""
 
 
 class NameTaken(ApiError):  # noqa: N818 - a state that the user must end

@@ -10,7 +10,9 @@ from typing import Any
 
 from controller_runtime.api import timestamps
 from controller_runtime.api.pod.conditions import condition
+from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import Client, PatchType
+from controller_runtime.client.reads import find_object
 from controller_runtime.errors import ApiError, Forbidden, Invalid
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
@@ -20,10 +22,10 @@ from controller_runtime.workqueue.controller import Result
 from swarm import metrics, planning, share, slots, spec, status
 from swarm.assignment.model import Assignment, Job
 from swarm.controller.addresses import WorkerAddresses
-from swarm.controller.caches import Caches
+from swarm.controller.caches import SWARM_BYTES, Caches
 from swarm.controller.delivery import Delivery
 from swarm.controller.liveness import ANNOTATION_GONE, Liveness
-from swarm.controller.owned_objects import NameTaken
+from swarm.controller.owned_objects import NameTaken, NotCached
 from swarm.controller.polls import Polls
 from swarm.controller.reports import Reports
 from swarm.controller.restarts import Restarts
@@ -68,6 +70,8 @@ class Reconciler:
         self._reports = Reports(self._delivery, self.polls, caches.renewals)
         self._restarts = Restarts(client, self.recorder)
         self._written: dict[str, float] = {}
+        self._refused: dict[str, str] = {}
+        """UIDs of Swarms that were refused because of their namespace's memory, by key."""
 
     async def reconcile(self, key: str) -> Result | None:
         """Reconcile a Swarm once."""
@@ -76,8 +80,16 @@ class Reconciler:
             self.sources.forget(key)
             self._reports.forget(key)
             self._written.pop(key, None)
+            self._refused.pop(key, None)
             metrics.forget(key)
             return None
+        if is_stub(swarm):
+            whole = await self._read_stub(swarm)
+            if whole is None:
+                return None
+            swarm = whole
+        else:
+            self._refused.pop(key, None)
         deleting = swarm.metadata.deletion_timestamp is not None
         if FINALIZER not in swarm.metadata.finalizers:
             if not deleting:
@@ -97,6 +109,25 @@ class Reconciler:
         except ApiError as error:
             self._report_refusal(swarm, error)
             raise
+
+    async def _read_stub(self, stub: Object) -> Object | None:
+        """Read a Swarm for which its namespace has no room if it is being deleted; otherwise refuse it and return None.
+
+        The jobs that it has assigned stay. When there is room, the cache reads the Swarm and queues it.
+        """
+        deleting = stub.metadata.deletion_timestamp is not None
+        if self._refused.get(stub.key) == stub.uid and not deleting:
+            return None
+        swarm = await find_object(self.client, SWARMS, stub.name, namespace=stub.namespace)
+        if swarm is None or deleting:
+            return swarm
+        message = (
+            f"the Swarms of namespace {swarm.namespace} have more than {SWARM_BYTES >> 20} MiB together, so this one does not "
+            "follow changes. Delete Swarms, or divide them over namespaces"
+        )
+        await self._refuse(swarm, swarm.status or {}, message, reason="TooManySwarms")
+        self._refused[swarm.key] = swarm.uid
+        return None
 
     async def _advance(
         self,
@@ -244,18 +275,22 @@ class Reconciler:
         """Record an Event for an error that a retry does not solve: an object was refused, or its name is taken."""
         if isinstance(error, NameTaken):
             self.recorder.event(swarm, "Warning", "NameTaken", str(error))
-        elif isinstance(error, (Invalid, Forbidden)) or "too large" in str(error):
+        elif isinstance(error, (Invalid, Forbidden, NotCached)) or "too large" in str(error):
             self.recorder.event(swarm, "Warning", "NotWritten", str(error))
 
-    async def _refuse(self, swarm: Object, before: Mapping[str, Any], message: str) -> None:
-        """Report an invalid specification in the status; assigned jobs stay."""
+    async def _refuse(
+        self, swarm: Object, before: Mapping[str, Any], message: str, *, reason: str = "InvalidSpec"
+    ) -> None:
+        """Report in the status why a Swarm is not reconciled; assigned jobs stay."""
         if condition(before, "Degraded").get("message") == message:
             return
         now = timestamps.rfc3339(datetime.now(UTC))
-        rendered = status.refused(before, message, generation=swarm.metadata.generation, now=now)
+        rendered = status.refused(
+            before, message, reason=reason, generation=swarm.metadata.generation, now=now
+        )
         body = swarm.to_dict() | {"status": rendered}
         await self.client.update(SWARMS, body, subresource="status")
-        self.recorder.event(swarm, "Warning", "InvalidSpec", message)
+        self.recorder.event(swarm, "Warning", reason, message)
 
     async def _set_finalizers(self, swarm: Object, finalizers: tuple[str, ...]) -> None:
         metadata = {"finalizers": list(finalizers), "resourceVersion": swarm.resource_version}

@@ -22,6 +22,8 @@ Found = tuple[list[JobSpec], list[tuple[str, str]]]
 
 _BYTES = 16 << 20
 """Largest size of all job lists of one namespace in memory, in bytes."""
+_DROPPED = 100
+"""Largest number of ConfigMaps beyond the limit that are cached for one Swarm, without their data."""
 _LISTS = 200
 """Largest number of Swarms with ``jobsFrom`` in one namespace: each needs a watch."""
 
@@ -37,7 +39,9 @@ class _Followed:
     kept: dict[str, int]
     """Name → bytes of each cached ConfigMap."""
     dropped: dict[str, int]
-    """Name → bytes of ConfigMaps beyond their namespace's limit."""
+    """Name → bytes of ConfigMaps beyond their namespace's limit, which are cached without data."""
+    has_more: bool = False
+    """Whether there are more of them, which are not cached."""
     parsed: dict[tuple[str, str], tuple[str, list[JobSpec]]] = field(default_factory=dict)
     """Name and key of a ConfigMap → resourceVersion and jobs of the last valid list."""
 
@@ -79,7 +83,7 @@ class Sources:
         if not informer.has_synced:
             error = informer.last_error
             return None if error is None else ([], [("JobsUnreadable", f"spec.jobsFrom: {error}")])
-        if followed.dropped:
+        if followed.dropped or followed.has_more:
             names = ", ".join(sorted(followed.dropped)[:5])
             message = f"lists in namespace {namespace} exceed {_BYTES >> 20} MiB; not read: ConfigMap {names}"
             return [], [("JobsUnreadable", message)]
@@ -94,7 +98,7 @@ class Sources:
         followed = self._followed.get(swarm)
         if followed is not None and followed.code == code:
             missing = sum(followed.dropped.values())
-            if not missing or self._bytes(namespace) + missing > _BYTES:
+            if not (missing or followed.has_more) or self._bytes(namespace) + missing > _BYTES:
                 return followed
         self.forget(swarm)
         if sum(key.startswith(f"{namespace}/") for key in self._followed) >= _LISTS:
@@ -107,18 +111,25 @@ class Sources:
         kept: dict[str, int] = {}
         dropped: dict[str, int] = {}
 
+        def is_cached(found: Object) -> bool:
+            if found.name in kept or found.name in dropped or len(dropped) < _DROPPED:
+                return True
+            followed.has_more = True
+            return False
+
         def within_limit(found: Object) -> Object:
             kept.pop(found.name, None)
             dropped.pop(found.name, None)
-            found = found.without("binaryData")
-            fits = self._bytes(namespace) + found.size <= _BYTES
-            (kept if fits else dropped)[found.name] = found.size
+            found = found.without("binaryData").with_only()
+            fits = self._bytes(namespace) + found.memory <= _BYTES
+            (kept if fits else dropped)[found.name] = found.memory
             return found if fits else found.without("data")
 
         informer = Informer(
             self.client,
             resources.CONFIG_MAPS,
             namespace=namespace,
+            keep=is_cached,
             transform=within_limit,
             name="jobs",
             is_minor=True,
@@ -156,6 +167,8 @@ def _read(
     before = dict(parsed)
     parsed.clear()
     for one in sorted(found, key=lambda one: one.name):
+        if len(entries) > MOST_JOBS:
+            break  # a text of a megabyte can have half a million jobs, which take much more memory
         data: Mapping[str, str] = one.field("data") or {}
         if key is not None and key not in data:
             problems.append(("JobsMissing", f"ConfigMap {one.name} has no key {key!r}"))

@@ -6,15 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controller_runtime import resources
 from controller_runtime.api import matching
 from controller_runtime.api.pod.conditions import condition, is_finished, is_true
+from controller_runtime.api.translation_budget import json_size
 from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.namespace_budget import stub
 from controller_runtime.objects import Object
 from swarm import slots
 from swarm.slots import Pod, Workers
 from swarm.spec import SwarmSpec, WorkersSpec
 
 INDEX_NAMESPACE = "namespace"
+_LARGEST_SELECTOR = 16 << 10
+"""Maximum bytes of a Deployment's selector; with a larger one, it has no workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +96,23 @@ def shrink_pod(pod: Object) -> Object:
         {"state": {kind: {} for kind in one.get("state") or ()}}
         for one in status.get("containerStatuses") or ()
     ]
-    return pod.without("spec", "status").with_fields(spec={"nodeName": spec.get("nodeName")}, status=kept)
+    shrunk = pod.without("spec", "status").with_fields(spec={"nodeName": spec.get("nodeName")}, status=kept)
+    return shrunk.with_only(labels=lambda _key: True, owners=lambda one: bool(one.get("controller")))
+
+
+def pod_stub(pod: Object) -> Object:
+    """Return a shrunk pod without its labels and owner, so that it is no worker; jobs that it runs stay in the record."""
+    return stub(pod).with_fields(spec=pod.spec, status=pod.status)
 
 
 def shrink_workload(workload: Object) -> Object:
-    """Drop the fields of a StatefulSet or Deployment that are not read."""
+    """Drop the fields of a StatefulSet or Deployment that are not read, and a selector that a user made too large."""
     spec = workload.spec or {}
-    kept = {field: spec[field] for field in ("replicas", "selector", "ordinals") if field in spec}
-    return workload.without("spec", "status").with_fields(spec=kept)
+    fields = ["replicas", "ordinals"]
+    if workload.kind == resources.DEPLOYMENTS.kind and json_size(spec.get("selector")) <= _LARGEST_SELECTOR:
+        fields.append("selector")
+    kept = {field: spec[field] for field in fields if field in spec}
+    return workload.without("spec", "status").with_fields(spec=kept).with_only()
 
 
 def ready_only(status: Mapping[str, Any]) -> list[dict[str, Any]]:
