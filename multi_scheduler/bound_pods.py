@@ -1,14 +1,21 @@
-"""The informer of bound upper pods, shared by the agents and by the Events about placements."""
+"""The informer of bound upper pods, shared by the agents and by the Events about placements.
+
+Users write pods, so the pods of one namespace use at most ``BYTES_PER_NAMESPACE``. Further ones are stubs (``stub``).
+"""
 
 from __future__ import annotations
 
 import asyncio
 
 from controller_runtime import resources
-from controller_runtime.api.pod.groups import group_of
+from controller_runtime.api import names
+from controller_runtime.api.pod.groups import group_of, is_group_key
+from controller_runtime.api.translation_budget import json_size
+from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
 from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, ObjectMeta
 
 BY_NODE = "node"
 """Name of the index from a node's name to its pods."""
@@ -18,13 +25,43 @@ BY_GROUP = "group"
 """Name of the index from a pod group's key to its pods."""
 PENDING = "Pending"
 BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+BYTES_PER_NAMESPACE, _FREE = 16 << 20, 4096
+"""Maximum bytes of the cached pods of a namespace, without the first 4 KiB of each: all of a normal pod."""
+_LARGEST_RESOURCES = 4096
+"""Maximum bytes of the resources of all containers that a stub keeps."""
+
+
+def pods_budget() -> NamespaceBudget[BudgetKey]:
+    """Return a budget for one informer of upper pods."""
+    return NamespaceBudget(BYTES_PER_NAMESPACE, free=_FREE, shrink=stub)
+
+
+def stub(pod: Object) -> Object:
+    """Return a pod of bounded size: it needs its resources on its node, and has no group and no constraints."""
+    spec, status, metadata = pod.spec or {}, pod.status or {}, pod.metadata
+    kept = ObjectMeta(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        creation_timestamp=metadata.creation_timestamp,
+        deletion_timestamp=metadata.deletion_timestamp,
+    )
+    small = {name: spec[name] for name in ("nodeName", "priority") if spec.get(name)}
+    containers = [
+        {"name": "", "resources": one.get("resources") or {}} for one in spec.get("containers") or ()
+    ]
+    if containers and json_size(containers) <= _LARGEST_RESOURCES:
+        small["containers"] = containers
+    phase = {"phase": status["phase"]} if "phase" in status else {}
+    return Object(kept, pod.api_version, pod.kind).with_fields(spec=small, status=phase)
 
 
 def bound_pods(client: Client) -> Informer:
     """Return an informer of the upper cluster's bound pods that have not finished."""
-    return Informer(
+    return BoundedInformer(
         client,
         resources.PODS,
+        budget=pods_budget(),
         field_selector=BOUND,
         transform=shrink,
         indexers={
@@ -71,7 +108,20 @@ def shrink(pod: Object) -> Object:
     """Reduce a pod to its node and priority; a pending pod keeps its spec, by which agents reserve room."""
     phase = (pod.status or {}).get("phase", "")
     if phase == PENDING:
-        return pod.with_fields(status={"phase": phase})
+        return with_read_metadata(pod.with_fields(status={"phase": phase}), all_labels=True)
     spec = pod.spec or {}
     kept = {name: spec[name] for name in ("nodeName", "priority") if spec.get(name)}
-    return pod.with_fields(spec=kept, status={})
+    return with_read_metadata(pod.with_fields(spec=kept, status={}))
+
+
+def with_read_metadata(pod: Object, *, all_labels: bool = False) -> Object:
+    """Return a pod with only the metadata that the multi-scheduler reads: groups, own annotations, the controller."""
+
+    def is_read(key: str) -> bool:
+        return names.is_reserved(key) or is_group_key(key) or key == names.ANNOTATION_CLUSTER_SELECTOR
+
+    return pod.with_only(
+        labels=(lambda _key: True) if all_labels else is_read,
+        annotations=is_read,
+        owners=lambda one: bool(one.get("controller")),
+    )

@@ -36,7 +36,7 @@ class UpperNodes:
             self.client, resources.NODES, label_selector=real, transform=shrink_node, name="real-nodes"
         )
         self._pods = Informer(
-            self.client, resources.PODS, field_selector=BOUND, transform=shrink_pod, name="real-pods"
+            self.client, resources.PODS, field_selector=BOUND, transform=_shrink_pod, name="real-pods"
         )
         self._nodes.on_change(self.node, self._gone)
         self._pods.on_change(self.pod, self._pod_gone)
@@ -59,7 +59,7 @@ class UpperNodes:
             node=spec["nodeName"],
             requests=spec["requests"],
             namespace=pod.namespace,
-            labels=pod.labels,
+            labels={},
             limits=spec.get("limits") or {},
             since=status.get("since", 0.0),
         )
@@ -71,3 +71,11 @@ class UpperNodes:
     def _gone(self, node: Object) -> None:
         self.index.remove_node(node.name)
         self.changed(node.name, {})
+
+
+def _shrink_pod(pod: Object) -> Object:
+    """Reduce a pod to its requests and limits. Ports and affinities do not matter for usage."""
+    shrunk = shrink_pod(pod)
+    spec = shrunk.spec or {}
+    kept = {key: spec[key] for key in ("nodeName", "requests", "limits") if key in spec}
+    return shrunk.with_fields(spec=kept).with_only()

@@ -28,6 +28,16 @@ _JOB_SET = "jobset.sigs.k8s.io/jobset-name"
 _REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 _REPLICATED_JOBS = "jobset.sigs.k8s.io/replicatedjob-replicas"
 
+_PREFIXES = ("leaderworkerset.sigs.k8s.io/", "jobset.sigs.k8s.io/")
+_OWN = frozenset(
+    {
+        names.ANNOTATION_POD_GROUP,
+        names.ANNOTATION_MIN_MEMBERS,
+        names.ANNOTATION_SCOPE,
+        names.ANNOTATION_GROUP_TOPOLOGY,
+    }
+)
+
 Source = Literal["annotation", "PodGroup", "LeaderWorkerSet", "JobSet"]
 """What declares a group. Groups of different sources with the same name are different groups."""
 
@@ -61,6 +71,11 @@ class Group:
     def __str__(self) -> str:
         """Return the name for messages."""
         return f"{self.namespace}/{self.name[:_LONGEST_NAME]}"
+
+
+def is_group_key(key: str) -> bool:
+    """Report whether ``group_of`` may read a label or annotation with this key."""
+    return key == LABEL_POD_GROUP or key.startswith(_PREFIXES) or key in _OWN
 
 
 def group_of(namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Group | None:

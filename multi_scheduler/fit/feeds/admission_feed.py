@@ -11,9 +11,11 @@ import asyncio
 from prometheus_client import Gauge
 
 from controller_runtime import log, resources
+from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
+from controller_runtime.objects import Object
 from multi_scheduler.fit.admission.predictor import Admission
 
 _UNKNOWN = Gauge(
@@ -34,12 +36,12 @@ class AdmissionFeed:
         """Create the informers and register handlers; the caller must run both ``run`` and the ``informers``."""
         self._cluster = client.cluster
         self._admission = admission
-        quotas = Informer(client, resources.RESOURCE_QUOTAS)
+        quotas = Informer(client, resources.RESOURCE_QUOTAS, transform=Object.with_only)
         quotas.on_change(
             lambda quota: admission.upsert_quota(quota.to_dict()),
             lambda quota: admission.remove_quota(quota.namespace, quota.name),
         )
-        ranges = Informer(client, resources.LIMIT_RANGES)
+        ranges = Informer(client, resources.LIMIT_RANGES, transform=Object.with_only)
         ranges.on_change(
             lambda one: admission.upsert_range(one.to_dict()),
             lambda one: admission.remove_range(one.namespace, one.name),
@@ -47,13 +49,17 @@ class AdmissionFeed:
         classes = Informer(
             client,
             resources.PRIORITY_CLASSES,
-            transform=lambda one: one.without("description", "preemptionPolicy"),
+            transform=lambda one: one.without("description", "preemptionPolicy").with_only(),
         )
         classes.on_change(
             lambda one: admission.upsert_class(one.to_dict()), lambda one: admission.remove_class(one.name)
         )
         namespaces = Informer(
-            client, resources.NAMESPACES, transform=lambda one: one.with_fields(spec={}, status={})
+            client,
+            resources.NAMESPACES,
+            transform=lambda one: one.with_fields(spec={}, status={}).with_only(
+                labels=lambda _key: True, annotations=names.is_reserved
+            ),
         )
         namespaces.on_change(
             lambda one: admission.upsert_namespace(one.to_dict()),

@@ -72,7 +72,7 @@ class Feed:
         client, index = self.client, self.index
         self._nodes = Informer(client, resources.NODES, transform=shrink_node)
         self._pods = Informer(client, resources.PODS, transform=shrink_pod)
-        self._volume_informer = Informer(client, resources.PERSISTENT_VOLUMES)
+        self._volume_informer = Informer(client, resources.PERSISTENT_VOLUMES, transform=shrink_volume)
         self._rules = AdmissionFeed(client, self.admission)
         self.informers = (self._nodes, self._pods, self._volume_informer, *self._rules.informers)
         self._nodes.on_change(
@@ -255,6 +255,18 @@ def shrink_node(node: Object) -> Object:
     spec, status = node.spec or {}, node.status or {}
     kept = {key: spec[key] for key in ("taints", "unschedulable") if key in spec}
     return node.with_fields(spec=kept, status={"allocatable": status.get("allocatable") or {}})
+
+
+def shrink_volume(volume: Object) -> Object:
+    """Reduce a lower volume to its claim, required node affinity and phase."""
+    spec, status = volume.spec or {}, volume.status or {}
+    claim = spec.get("claimRef") or {}
+    required = (spec.get("nodeAffinity") or {}).get("required")
+    kept = {
+        "claimRef": {key: claim[key] for key in ("namespace", "name") if key in claim},
+        "nodeAffinity": {"required": required},
+    }
+    return volume.with_fields(spec=kept, status={"phase": status.get("phase", "")}).with_only()
 
 
 def shrink_pod(pod: Object) -> Object:

@@ -61,4 +61,4 @@ class UpperNamespaceFeed:
 
 
 def _only_metadata(namespace: Object) -> Object:
-    return namespace.with_fields(spec={}, status={})
+    return namespace.with_fields(spec={}, status={}).with_only(labels=lambda _key: True)

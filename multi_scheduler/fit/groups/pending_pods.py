@@ -9,10 +9,10 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import timestamps
-from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.bounded import BoundedInformer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
-from multi_scheduler.bound_pods import group_key
+from multi_scheduler.bound_pods import group_key, pods_budget, with_read_metadata
 from multi_scheduler.fit.groups.standing import DEFAULT_SCHEDULER, Member
 from multi_scheduler.fit.reservations.attempts import FAILURE, NOMINATED, failure
 
@@ -35,8 +35,13 @@ class PendingPods:
 
     def __post_init__(self) -> None:
         """Create the informer; the caller runs it."""
-        self.informer = Informer(
-            self.client, resources.PODS, field_selector=_PENDING, transform=_shrink, name="pending-pods"
+        self.informer = BoundedInformer(
+            self.client,
+            resources.PODS,
+            budget=pods_budget(),
+            field_selector=_PENDING,
+            transform=_shrink,
+            name="pending-pods",
         )
         self._added = asyncio.Event()
         self.informer.on_change(self._put, self._removed)
@@ -96,7 +101,9 @@ def _shrink(pod: Object) -> Object:
         (NOMINATED, (pod.status or {}).get(NOMINATED)), (FAILURE, failure(pod.status))
     ) if value}  # fmt: skip
     needs_spec = NOMINATED in status or group_key(pod)
-    return pod.with_fields(status=status) if needs_spec else pod.with_fields(spec={}, status=status)
+    if not needs_spec:
+        return with_read_metadata(pod.with_fields(spec={}, status=status))
+    return with_read_metadata(pod.with_fields(status=status), all_labels=True)
 
 
 def scheduler_of(spec: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from controller_runtime.api.pod.groups import MOST_MEMBERS, Group
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.objects import Object
 
 _LOOK = 60.0
 """Seconds between checks whether the API is installed and readable."""
@@ -20,7 +21,9 @@ class PodGroups:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.informer = Informer(client, resources.POD_GROUPS, name="pod-groups", is_minor=True)
+        self.informer = Informer(
+            client, resources.POD_GROUPS, transform=_shrink, name="pod-groups", is_minor=True
+        )
 
     async def run(self) -> None:
         """Wait until the API can be read, then follow it until cancelled."""
@@ -52,3 +55,8 @@ class PodGroups:
                 group, problem=f"minMember of its PodGroup is not a number from 1 to {MOST_MEMBERS}"
             )
         return replace(group, minimum=minimum)
+
+
+def _shrink(found: Object) -> Object:
+    minimum = (found.spec or {}).get("minMember")
+    return found.without("status").with_fields(spec={"minMember": minimum}).with_only()

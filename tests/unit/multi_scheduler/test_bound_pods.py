@@ -1,4 +1,4 @@
-"""The informer of bound pods catches up with the API server."""
+"""The informer of bound pods catches up with the API server, in limited memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden
-from multi_scheduler.bound_pods import BOUND, bound_pods, caught_up
+from controller_runtime.objects import from_dict
+from multi_scheduler.bound_pods import BOUND, bound_pods, caught_up, shrink, stub
 from tests.background import working
 from tests.fakes.apiserver.client import MemoryClient, refusing
 from tests.fakes.apiserver.server import Server
@@ -96,3 +99,59 @@ async def test_raises_the_error_of_the_list(server):
         client.fault = refusing(Forbidden("pods is forbidden", code=403), "pods")
         with pytest.raises(Forbidden):
             await caught_up(client, informer)
+
+
+_LARGE = "x" * 100_000
+
+
+def _large(phase: str) -> Any:
+    """Return a bound pod with large fields that nobody reads, or that only matter to itself."""
+    metadata = {
+        "name": "p", "namespace": "shop", "uid": "u", "resourceVersion": "1", "labels": {"app": _LARGE},
+        "annotations": {"x": _LARGE, names.ANNOTATION_DIVISION: "a=1"}, "finalizers": ["x/y"],
+        "ownerReferences": [{"uid": "rs", "kind": "ReplicaSet", "controller": True}, {"uid": _LARGE}],
+    }  # fmt: skip
+    container = {"name": "c", "image": _LARGE, "resources": {"requests": {"cpu": "1"}}}
+    spec = {"nodeName": "vn", "priority": 7, "containers": [container], "affinity": {"x": _LARGE}}
+    return from_dict({"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase}})
+
+
+def test_a_running_pod_is_cached_in_two_kilobytes():
+    """With its controller and its own annotations, which the division of ReplicaSets needs."""
+    shrunk = shrink(_large("Running"))
+    assert shrunk.memory < 2000
+    assert shrunk.spec == {"nodeName": "vn", "priority": 7}
+    assert shrunk.annotations == {names.ANNOTATION_DIVISION: "a=1"}
+    assert [one["uid"] for one in shrunk.metadata.owner_references] == ["rs"]
+
+
+def test_a_pod_beyond_its_namespaces_limit_still_needs_its_resources():
+    """Otherwise other pods would be sent to a lower cluster that has no room for them."""
+    reduced = stub(shrink(_large("Pending")))
+    assert is_stub(reduced)
+    assert reduced.memory < 2000
+    assert reduced.status == {"phase": "Pending"}
+    resources = {"name": "", "resources": {"requests": {"cpu": "1"}}}
+    assert reduced.spec == {"nodeName": "vn", "priority": 7, "containers": [resources]}
+
+
+async def test_large_pods_of_one_namespace_displace_no_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("multi_scheduler.bound_pods.BYTES_PER_NAMESPACE", 500_000)
+    server = Server(namespaces=("shop", "quiet"))
+    for number in range(10):
+        body = _large("Pending").to_dict()
+        body["metadata"] = {
+            **body["metadata"],
+            "name": f"p-{number}",
+            "finalizers": [],
+            "ownerReferences": [],
+        }
+        server.put("pods", body)
+    server.put("pods", {**_pod("q", nodeName="vn"), "metadata": {"name": "q", "namespace": "quiet"}})
+    informer = bound_pods(MemoryClient(server))  # type: ignore[arg-type]
+    async with working(informer.run()):
+        assert await informer.wait_synced(1)
+        cached = informer.store.list()
+        assert len(cached) == 11
+        assert sum(pod.memory for pod in cached) < 600_000
+        assert not any(is_stub(pod) for pod in cached if pod.namespace == "quiet")
