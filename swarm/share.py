@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from swarm.handover.ledger import Holder, Ledger
+from swarm.handover.ledger import Holder, Ledger, Slot
 
 KEY = "share.json"
 LIMIT = 900_000
@@ -36,9 +36,8 @@ class Settings:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def render(ledger: Ledger, holder: Holder, settings: Settings, *, limit: int = LIMIT) -> list[str]:
-    """Return the text of each part of a pod's share; equal records give equal texts."""
-    slot = next((slot for slot in ledger.slots.values() if slot.uid == holder.uid), None)
+def render(slot: Slot | None, holder: Holder, settings: Settings, *, limit: int = LIMIT) -> list[str]:
+    """Return the text of each part of a pod's share; equal records give equal texts. ``slot``: the pod's; None: none."""
     head: dict[str, Any] = {
         "apiVersion": "swarm.virtual-node.io/v1alpha1",
         "kind": "Share",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,8 +144,8 @@ def _numbered(slots: Mapping[str, Slot], pods: Sequence[Pod], workers: Workers) 
         key=lambda pod: (not pod.works, not pod.ready, pod.name),
     )
     vacant = [name for name in slots if name not in chosen]
-    new = [f"slot-{index}" for index in range(workers.replicas) if f"slot-{index}" not in slots]
-    for name in sorted(vacant, key=lambda name: slots[name].index) + new:
-        if free:
-            chosen[name] = free.pop(0)
+    # Not more names than pods, because a user can write any number of replicas.
+    new = (name for index in range(workers.replicas) if (name := f"slot-{index}") not in slots)
+    names = itertools.chain(sorted(vacant, key=lambda name: slots[name].index), new)
+    chosen.update(zip(itertools.islice(names, len(free)), free, strict=False))
     return chosen

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from swarm.assignment.model import Assignment, Job, Reason
 
-Choice = Callable[[Job, Sequence[str]], str]
+Choose = Callable[[Job, Container[str]], str | None]
+"""Returns the worker for a job, among given free workers; None: no free worker satisfies the job's affinity."""
+Choice = Callable[[Sequence[str]], Choose]
+"""Returns a function that chooses among these workers, which satisfy one affinity. A worker that is not free at one call
+must not be free at a later call."""
 
 
 def place(
-    jobs: Sequence[Job], workers: Sequence[str], previous: Mapping[str, str], choose: Choice
+    jobs: Sequence[Job], workers: Sequence[str], previous: Mapping[str, str], choice: Choice
 ) -> Assignment:
     """Assign each dedicated job to a worker that gets no other job.
 
@@ -28,26 +32,38 @@ def place(
             del free[worker]
             kept[job.name] = worker
     result = Assignment()
+    # Users choose the numbers of jobs and workers, so workers are compared once for each affinity.
+    fitting: dict[frozenset[str] | None, tuple[bool, Choose]] = {}
     for job in wanted:
         if job.name in kept:
             result.workers[job.name] = kept[job.name]
             continue
-        possible = [worker for worker in free if job.fits(worker)]
-        if len(workers) - len(free) >= room or not possible:
-            matches = job.allowed is None or not job.allowed.isdisjoint(workers)
+        if job.allowed not in fitting:
+            matching = [worker for worker in workers if job.fits(worker)]
+            fitting[job.allowed] = bool(matching), choice([worker for worker in matching if worker in free])
+        matches, choose = fitting[job.allowed]
+        chosen = choose(job, free) if len(workers) - len(free) < room else None
+        if chosen is None:
             result.unassigned[job.name] = Reason.NO_DEDICATED_WORKER if matches else Reason.NO_MATCHING_WORKER
             continue
-        worker = choose(job, possible)
-        del free[worker]
-        result.workers[job.name] = worker
+        del free[chosen]
+        result.workers[job.name] = chosen
     return result
 
 
 def least_moves(jobs: Sequence[Job], previous: Mapping[str, str]) -> Choice:
-    """Return a function that chooses the worker from which the fewest shared jobs must move; ties: the lowest index."""
+    """Return a choice of the worker from which the fewest shared jobs must move; ties: the lowest index."""
     load = Counter(previous[job.name] for job in jobs if not job.dedicated and job.name in previous)
 
-    def choose(job: Job, possible: Sequence[str]) -> str:
-        return min(possible, key=lambda worker: load[worker])
+    def choice(workers: Sequence[str]) -> Choose:
+        waiting = sorted(workers, key=lambda worker: load[worker])
+        waiting.reverse()
 
-    return choose
+        def choose(_job: Job, free: Container[str]) -> str | None:
+            while waiting and waiting[-1] not in free:
+                waiting.pop()
+            return waiting[-1] if waiting else None
+
+        return choose
+
+    return choice

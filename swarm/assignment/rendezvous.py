@@ -7,13 +7,29 @@ The result does not depend on the previous assignment. The cost is an uneven div
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
+from swarm.assignment.dedicated import Choose
 from swarm.assignment.model import Assignment, Job, Problem, Reason
 
+_MOST_HASHES = 5_000_000
+"""20,000 jobs and 250 workers; about five seconds."""
 _MASK = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 6.4): spreads neighbouring keys."""
+
+
+def check_size(jobs: int, workers: int) -> None:
+    """Check that the assignment takes seconds at most.
+
+    Raises:
+        ValueError: there are too many jobs and workers; the message says what to change.
+    """
+    if jobs * workers > _MOST_HASHES:
+        raise ValueError(
+            f"spec.strategy: Rendezvous compares each job with each worker, and {jobs:,} jobs with {workers:,} workers are "
+            f"more than {_MOST_HASHES:,} comparisons. Use Sticky, or divide the Swarm"
+        )
 
 
 def assign(problem: Problem) -> Assignment:
@@ -39,9 +55,15 @@ def assign(problem: Problem) -> Assignment:
     return result
 
 
-def best(job: Job, workers: Sequence[str]) -> str:
-    """Return the worker with the highest hash for a job."""
-    return workers[_highest(job, [_code(worker) for worker in workers])]
+def best(workers: Sequence[str]) -> Choose:
+    """Return a function that chooses the free worker with the highest hash for a job."""
+    codes = {worker: _code(worker) for worker in workers}
+
+    def choose(job: Job, free: Container[str]) -> str | None:
+        left = [worker for worker in codes if worker in free]
+        return left[_highest(job, [codes[worker] for worker in left])] if left else None
+
+    return choose
 
 
 def _highest(job: Job, codes: Sequence[int]) -> int:

@@ -38,15 +38,18 @@ def assign(
     if not workers:
         return Assignment(unassigned={job.name: Reason.NO_WORKERS for job in jobs})
     before: Mapping[str, str] = (previous or {}) if strategy == STICKY else {}
-    choose = rendezvous.best if strategy == RENDEZVOUS else dedicated.least_moves(jobs, before)
-    result = dedicated.place(jobs, workers, before, choose)
+    choice = rendezvous.best if strategy == RENDEZVOUS else dedicated.least_moves(jobs, before)
+    result = dedicated.place(jobs, workers, before, choice)
     taken = set(result.workers.values())
     free = [worker for worker in workers if worker not in taken]
     shared = []
+    has_worker: dict[frozenset[str] | None, bool] = {None: True}
     for job in jobs:
         if job.dedicated:
             continue
-        if job.allowed is None or not job.allowed.isdisjoint(free):
+        if job.allowed is not None and job.allowed not in has_worker:
+            has_worker[job.allowed] = not job.allowed.isdisjoint(free)
+        if has_worker[job.allowed]:
             shared.append(job)
         else:
             result.unassigned[job.name] = Reason.NO_MATCHING_WORKER

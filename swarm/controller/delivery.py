@@ -50,13 +50,14 @@ class Delivery:
         wanted_maps: dict[str, dict[str, Any]] = {}
         own: dict[str, str] = {}
         names: set[str] = set()
+        slots = ledger.slots_by_uid()
         for holder in self._recipients(ledger):
             name = f"{swarm.name}.{holder.pod}"
             wanted_leases[name] = owned_objects.lease(swarm, name, holder, settings)
             names.add(name)
             if not original and self._is_delivered(swarm, name, holder):
                 continue
-            texts = share.render(ledger, holder, settings)
+            texts = share.render(slots.get(holder.uid), holder, settings)
             own[f"{holder.pod}.json"] = texts[0]
             for index, text in enumerate(texts):
                 part = f"{name}.{index}" if index else name

@@ -20,7 +20,9 @@ from controller_runtime.resources import SWARMS
 from controller_runtime.workqueue.charging import in_thread
 from controller_runtime.workqueue.controller import Result
 from swarm import metrics, planning, share, slots, spec, status
+from swarm.assignment import rendezvous
 from swarm.assignment.model import Assignment, Job
+from swarm.assignment.strategies import RENDEZVOUS
 from swarm.controller.addresses import WorkerAddresses
 from swarm.controller.caches import SWARM_BYTES, Caches
 from swarm.controller.delivery import Delivery
@@ -211,6 +213,8 @@ class Reconciler:
         if repeated:
             message = f"duplicate jobs are ignored: {', '.join(sorted(set(repeated))[:5])}"
             problems.append(("JobsRepeated", message))
+        if parsed.strategy == RENDEZVOUS:
+            rendezvous.check_size(len(jobs), len(self._pods.of(swarm.namespace, parsed.workers)))
         workers = self._pods.workers(swarm.namespace, parsed)
         if workers is None:
             named = parsed.workers.stateful_set or parsed.workers.deployment

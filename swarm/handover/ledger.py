@@ -67,6 +67,10 @@ class Ledger(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Return the pod in the slot; None: no pod."""
         return self.holders.get(slot.uid)
 
+    def slots_by_uid(self) -> dict[str, Slot]:
+        """Return the slot of each pod that has one, by pod UID."""
+        return {slot.uid: slot for slot in self.slots.values() if slot.uid}
+
     def previous(self) -> dict[str, str]:
         """Return the name of each assigned job's slot."""
         return {job: slot.name for slot in self.slots.values() for job in slot.jobs}

@@ -59,7 +59,7 @@ def test_worker_reads_every_field_of_a_share_in_parts():
     settings = share.Settings(
         swarm="x", handover="Exclusive", refresh="Restart", fence_seconds=30, weights={"a": 3}
     )
-    texts = share.render(Ledger(slots={"w-0": slot}, holders={"u": holder}), holder, settings, limit=1001)
+    texts = share.render(slot, holder, settings, limit=1001)
     first = parse(texts[0].encode(), share.checksum(texts[0]))
     others = [parse_part(text.encode(), share.checksum(text)) for text in texts[1:]]
     assert len(others) == 2

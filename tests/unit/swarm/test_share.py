@@ -18,13 +18,13 @@ def test_share_has_the_state_of_each_job():
     """Assigned and granted, assigned and waiting, revoked."""
     holder = Holder(pod="w-0", uid="u", session="x", version=7, start=["a", "d"], stop=["c"])
     record = Ledger(slots={"w-0": Slot(name="w-0", index=0, uid="u", jobs=["a", "b"])}, holders={"u": holder})
-    (text,) = share.render(record, holder, SETTINGS)
+    (text,) = share.render(record.slots_by_uid().get(holder.uid), holder, SETTINGS)
     found = json.loads(text)
     assert [(job["name"], job["state"], job["weight"]) for job in found["jobs"]] == [
         ("a", "start", 1), ("b", "hold", 3), ("c", "stop", 1), ("d", "start", 1),
     ]  # fmt: skip
     assert (found["version"], found["session"], found["podUID"], found["parts"]) == (7, "x", "u", 1)
-    assert share.render(record, holder, SETTINGS) == [text]
+    assert share.render(record.slots_by_uid().get(holder.uid), holder, SETTINGS) == [text]
 
 
 def test_a_large_share_is_split():
@@ -32,7 +32,7 @@ def test_a_large_share_is_split():
     jobs = [f"job-{index:04}-{'x' * 200}" for index in range(10_000)]
     holder = Holder(pod="w-0", uid="u", session="x", version=7, start=jobs)
     record = Ledger(slots={"w-0": Slot(name="w-0", index=0, uid="u", jobs=jobs)}, holders={"u": holder})
-    texts = share.render(record, holder, SETTINGS)
+    texts = share.render(record.slots_by_uid().get(holder.uid), holder, SETTINGS)
     parts = [json.loads(text) for text in texts]
     assert len(parts) == 3 == parts[0]["parts"]
     assert max(map(len, texts)) <= share.LIMIT

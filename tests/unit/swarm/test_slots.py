@@ -132,3 +132,15 @@ def test_selected_pods_lose_their_slot_with_their_object():
 def test_ordinals(name, expected):
     """The number at the end of the name."""
     assert slots.ordinal(name) == expected
+
+
+def test_a_deployment_with_billions_of_replicas_takes_no_memory():
+    """Any user can write this number, and no pod exists for it."""
+    pods = [Pod(f"w-{name}", f"u-{name}", ready=True) for name in "abc"]
+    found = _arranged({}, pods, Workers(DEPLOYMENT, 2**31 - 1), 100.0)
+    assert list(found) == ["slot-0", "slot-1", "slot-2"]
+    assert list(_arranged(found, pods[:2], Workers(DEPLOYMENT, 2**31 - 1), 100.0)) == [
+        "slot-0",
+        "slot-1",
+        "slot-2",
+    ]

@@ -196,7 +196,7 @@ class Controller:
             self.record = self.api.record_version, after
         for holder in after.holders.values():
             self.api.leases.setdefault(holder.uid, [])
-            text = share.render(after, holder, settings)[0]
+            text = share.render(after.slots_by_uid().get(holder.uid), holder, settings)[0]
             self.pending.append((holder.uid, msgspec.json.decode(text)))
 
     def end_sessions(self, ledger: Ledger) -> set[str]:

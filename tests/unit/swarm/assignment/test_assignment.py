@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.assignment import rendezvous
 from swarm.assignment.contiguous import slices
 from swarm.assignment.model import Assignment, Job, Reason
 from swarm.assignment.strategies import CONTIGUOUS, RENDEZVOUS, STICKY, assign
@@ -338,3 +340,23 @@ def _least_moved_weight(jobs: Sequence[Job], workers: Sequence[str], previous: M
         arrive = sum(max(0.0, low - load) for load in kept.values())
         moves.append(max(leave, arrive - lost - new))
     return lost + max(0.0, min(moves))
+
+
+@pytest.mark.parametrize("strategy", [STICKY, CONTIGUOUS])
+@pytest.mark.parametrize("allowed", [None, frozenset({"nowhere"})])
+def test_many_dedicated_jobs_and_workers_take_no_longer_than_both(
+    strategy: str, allowed: frozenset[str] | None
+):
+    """Users choose both numbers; a comparison of each with each would take half a minute."""
+    jobs = [Job(f"j{number}", dedicated=True, allowed=allowed) for number in range(10_000)]
+    workers = [f"w{number}" for number in range(2_000)]
+    started = time.thread_time()
+    found = assign(jobs, workers, strategy=strategy)
+    assert time.thread_time() - started < 2
+    assert len(found.workers) == (2_000 if allowed is None else 0)
+
+
+def test_too_many_hashes_are_refused():
+    rendezvous.check_size(20_000, 250)
+    with pytest.raises(ValueError, match=r"spec.strategy: .* Use Sticky, or divide the Swarm"):
+        rendezvous.check_size(20_000, 251)
