@@ -47,6 +47,8 @@ class Kind:
     """Returns JSON values: the object with these sizes, and the objects that it references."""
     stages: Callable[[Any], Iterable[Stage]]
     """Returns the translations of the result of ``make``. Each gets a new budget and returns JSON values."""
+    fixed: int = _FIXED
+    """Bytes that the smallest object may take; compression takes 256 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,11 @@ class Cost:
     """0: not measured."""
     seconds: float
 
-    def grows(self) -> str:
+    def grows(self, fixed: int) -> str:
         """Return what is too much for an object of this size; empty: nothing."""
-        if self.output > _OUTPUT * self.own + _FIXED:
+        if self.output > _OUTPUT * self.own + fixed:
             return "output"
-        return "memory" if self.memory > _MEMORY * self.own + _FIXED else ""
+        return "memory" if self.memory > _MEMORY * self.own + fixed else ""
 
 
 def assert_linear(kind: Kind) -> None:
@@ -76,7 +78,7 @@ def assert_linear(kind: Kind) -> None:
         source = _made(kind, pair, SCALES[-1])
         for number, stage in enumerate(kind.stages(source)):
             cost = _cost(stage, json_size(source), with_memory=True)
-            problem = cost.grows()
+            problem = cost.grows(kind.fixed)
             if not problem and cost.seconds > _QUICK and _is_slow(kind, pair, number):
                 problem = "time"
             if problem:

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from controller_runtime.api.translation_budget import TranslationBudget
+from tests.unit.scaling.followed import FOLLOWED
 from tests.unit.scaling.measure import Kind, assert_linear
 from tests.unit.scaling.pods import PODS
+from tests.unit.scaling.profiles import PROFILES
 from tests.unit.scaling.services import SERVICES
+from tests.unit.scaling.swarms import SWARMS
 
-KINDS = (PODS, SERVICES)
+KINDS = (PODS, SERVICES, *FOLLOWED, SWARMS, PROFILES)
 """Add other kinds here: a table of dimensions, a function that makes an object, and its translations."""
 
 
