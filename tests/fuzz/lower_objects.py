@@ -10,17 +10,19 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime.api import decoding
+from controller_runtime.api import decoding, names
 from controller_runtime.objects import decode_object, from_dict
 from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.feeds.cluster_feed import shrink_node, shrink_pod
+from multi_scheduler.fit.feeds.cluster_feed import shrink_node, shrink_pod, shrink_volume
 from tests.fuzz.target import MALFORMED, Target
 from virtual_node.controllers.events.packing import pack, unpack
+from virtual_node.translate.follow import addresses, gateways, ingresses
 from virtual_node.translate.nodes import prometheus_text, stats, summary_fields
 from virtual_node.translate.nodes.capacity import Capacity
-from virtual_node.translate.objects import events
+from virtual_node.translate.objects import events, resource_claims
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods import status_fields, synthetic_status
+from virtual_node.translate.storage import pv, pvc
 
 _UPPER: dict[str, Any] = {
     "apiVersion": "v1",
@@ -116,7 +118,44 @@ def _summary(raw: bytes) -> None:
     json.dumps(stats.summary([found], {}, node_name="vn"), allow_nan=False)
 
 
+def _claim(raw: bytes) -> None:
+    patch = pvc.status_patch({"status": {"phase": "Bound"}}, _dict(raw))
+    assert len(json.dumps(patch)) < 6 * 400_000  # a hundred conditions
+
+
+def _volume(raw: bytes) -> None:
+    shrunk = shrink_volume(decode_object(raw))
+    assert (shrunk.labels, shrunk.annotations) == ({}, {})
+    made = pv.upper_volume(
+        _dict(raw), cluster="east", cluster_labels={}, nodes=["vn"], storage_class="fast", claim=None
+    )
+    assert len(json.dumps({**made, "metadata": None, "spec": {**made["spec"], "csi": None}})) < 4000
+
+
+def _addresses(raw: bytes) -> None:
+    lower = _dict(raw)
+    for field in (ingresses.ADDRESSES, gateways.ADDRESSES):
+        found = field.read(lower)
+        assert len(json.dumps(found)) < 50 * 600
+        recorder = addresses.Recorder(b"key", "east", "u-1")
+        noted = {"metadata": {"annotations": {names.ANNOTATION_REPORTED: recorder.write(found)}}}
+        assert recorder.read(noted) == found
+
+
+def _address_record(raw: bytes) -> None:
+    text = raw.decode("utf-8", "replace")
+    copy = {"metadata": {"annotations": {names.ANNOTATION_REPORTED: text}}}
+    assert addresses.Recorder(b"key", "east", "u-1").read(copy) == []
+
+
+def _devices(raw: bytes) -> None:
+    found = resource_claims.allocated(_dict(raw))
+    assert len(resource_claims.record({"claim": found})) < 64 * 1024
+
+
 _POD_JSON, _NODE_JSON = json.dumps(_LOWER).encode(), json.dumps(_NODE).encode()
+_VOLUME = json.dumps({"metadata": {"name": "pv"}, "spec": {"claimRef": {"namespace": "shop", "name": "data"},
+    "nodeAffinity": {"required": {"nodeSelectorTerms": []}}}, "status": {"phase": "Bound"}}).encode()  # fmt: skip
 TARGETS = (
     Target("lower-pod-status", _status, (_POD_JSON,), MALFORMED),
     Target("lower-node", _node, (_NODE_JSON,), MALFORMED),
@@ -124,5 +163,57 @@ TARGETS = (
     Target("lower-pod-shrunk", lambda raw: shrink_pod(decode_object(raw)), (_POD_JSON,), MALFORMED),
     Target("lower-event", _event, (json.dumps(_EVENT).encode(),), MALFORMED),
     Target("lower-metrics", _metrics, (_METRICS,), MALFORMED),
+    Target(
+        "lower-claim",
+        _claim,
+        (
+            json.dumps(
+                {
+                    "status": {
+                        "capacity": {"storage": "1Gi"},
+                        "conditions": [{"type": "Resizing", "status": "True", "reason": "r", "message": "m"}],
+                    }
+                }
+            ).encode(),
+        ),
+        MALFORMED,
+    ),
+    Target("lower-volume", _volume, (_VOLUME,), MALFORMED),
+    Target(
+        "lower-addresses",
+        _addresses,
+        (
+            json.dumps(
+                {
+                    "status": {
+                        "loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]},
+                        "addresses": [{"type": "IPAddress", "value": "10.0.0.1"}],
+                    }
+                }
+            ).encode(),
+        ),
+        MALFORMED,
+    ),
+    Target(
+        "lower-address-record", _address_record, (b'{"addresses":[{"ip":"10.0.0.1"}],"hash":"x"}',), MALFORMED
+    ),
+    Target(
+        "lower-devices",
+        _devices,
+        (
+            json.dumps(
+                {
+                    "status": {
+                        "allocation": {
+                            "devices": {
+                                "results": [{"request": "gpu", "driver": "d", "pool": "p", "device": "0"}]
+                            }
+                        }
+                    }
+                }
+            ).encode(),
+        ),
+        MALFORMED,
+    ),
     Target("lower-summary", _summary, (_SUMMARY,), MALFORMED),
 )
