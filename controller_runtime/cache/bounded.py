@@ -57,6 +57,13 @@ class BoundedInformer(Informer):
             group.create_task(super().run())
             group.create_task(self._complete_stubs())
 
+    def change(self, kind: str, changed: Object) -> None:
+        """Store one change, as ``Informer.change``."""
+        super().change(kind, changed)
+        if kind == "DELETED":
+            # The transform has counted its last state, and without a cached state no handler was called.
+            self._budget.forget(self._budget_key(changed))
+
     def _budget_key(self, found: Object) -> BudgetKey:
         return self.resource.qualified, found.key, found.uid
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.cache.bounded import BoundedInformer
+from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget, stub
 from controller_runtime.client.client import Client
@@ -62,7 +62,7 @@ class Caches:
             free: int = _FREE,
             **more: Any,
         ) -> Informer:
-            budget = NamespaceBudget(limit, free=free, shrink=shrink)
+            budget: NamespaceBudget[BudgetKey] = NamespaceBudget(limit, free=free, shrink=shrink)
             return BoundedInformer(client, resource, budget=budget, namespace=namespace, **more)
 
         self.swarms = follow(resources.SWARMS, limit=SWARM_BYTES, free=0, indexers=nearby, name="swarms")

@@ -28,6 +28,18 @@ _LISTS = 200
 """Largest number of Swarms with ``jobsFrom`` in one namespace: each needs a watch."""
 
 
+class _Lists(Informer):
+    """Follows the ConfigMaps of one Swarm."""
+
+    forget: Callable[[Object], None]
+    """Stops counting a deleted ConfigMap. The transform counts its last state, also if it was not cached."""
+
+    def change(self, kind: str, changed: Object) -> None:
+        super().change(kind, changed)
+        if kind == "DELETED":
+            self.forget(changed)
+
+
 @dataclass(slots=True)
 class _Followed:
     """The ConfigMaps of one Swarm."""
@@ -114,10 +126,12 @@ class Sources:
         def is_cached(found: Object) -> bool:
             if found.name in kept or found.name in dropped or len(dropped) < _DROPPED:
                 return True
-            followed.has_more = True
+            following.has_more = True
             return False
 
         def within_limit(found: Object) -> Object:
+            if not is_cached(found):
+                return found.without("data")
             kept.pop(found.name, None)
             dropped.pop(found.name, None)
             found = found.without("binaryData").with_only()
@@ -125,7 +139,11 @@ class Sources:
             (kept if fits else dropped)[found.name] = found.memory
             return found if fits else found.without("data")
 
-        informer = Informer(
+        def forget(found: Object) -> None:
+            kept.pop(found.name, None)
+            dropped.pop(found.name, None)
+
+        informer = _Lists(
             self.client,
             resources.CONFIG_MAPS,
             namespace=namespace,
@@ -136,15 +154,16 @@ class Sources:
             **selection,
         )
 
+        informer.forget = forget
+
         def deleted(found: Object) -> None:
-            kept.pop(found.name, None)
-            dropped.pop(found.name, None)
+            forget(found)
             self.on_change(swarm)
 
         informer.on_change(lambda _: self.on_change(swarm), deleted)
         task = group.create_task(informer.run(), name=f"jobs of {swarm}")
-        followed = self._followed[swarm] = _Followed(code, informer, task, kept, dropped)
-        return followed
+        following = self._followed[swarm] = _Followed(code, informer, task, kept, dropped)
+        return following
 
     def _bytes(self, namespace: str) -> int:
         """Return the bytes of all lists of a namespace in memory."""

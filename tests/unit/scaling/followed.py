@@ -221,7 +221,7 @@ def _ingress(size: Sizes) -> dict[str, Any]:
     ]
     rules = [{"host": "h", "http": {"paths": [*paths, *lost]}}]
     rules += [{"host": f"h{number}", "http": {"paths": [path(0, "s")]}} for number in range(size["rules"])]
-    tls = [{"secretName": f"t{number}"} for number in range(size["certificates"])]
+    tls: list[dict[str, Any]] = [{"secretName": f"t{number}"} for number in range(size["certificates"])]
     tls.append({"secretName": "t", "hosts": [f"h{number}" for number in range(size["hosts"])]})
     addresses = [{"ip": f"10.0.0.{number % 250}"} for number in range(size["addresses"])]
     return _object(

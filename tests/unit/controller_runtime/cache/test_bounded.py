@@ -52,3 +52,15 @@ async def test_an_object_that_replaces_another_of_its_name_is_counted(server: Sc
         feed.put_nowait([WatchEvent("MODIFIED", from_dict(body)), WatchEvent("ADDED", large("b", 3))])
         await asyncio.sleep(1)
         assert budget.stubs("ns") == 1
+
+
+async def test_the_deletion_of_an_object_that_was_not_cached_is_not_counted(server: ScriptedServer):
+    """A list may have removed it before the watch reports its deletion."""
+    server.lists = [([], "1")]
+    informer, budget = _bounded(server)
+    async with working(informer.run()):
+        await informer.wait_synced(5)
+        feed = await server.watches.get()
+        feed.put_nowait([WatchEvent("DELETED", large("gone", 2)), WatchEvent("ADDED", large("a", 3))])
+        await asyncio.sleep(1)
+        assert budget.stubs("ns") == 0

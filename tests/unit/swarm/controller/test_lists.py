@@ -96,6 +96,27 @@ async def test_lists_of_one_namespace_share_a_limit(monkeypatch: pytest.MonkeyPa
         await so(lambda: scene.condition(full)[0], "Healthy")
 
 
+async def test_lists_that_are_not_cached_keep_their_jobs(monkeypatch: pytest.MonkeyPatch):
+    """Any number of ConfigMaps beyond the limit takes no memory, and their jobs are not treated as removed."""
+    scene = Scene()
+    scene.pod()
+    for name in "abcd":
+        text = "\n".join(f"{name}{job:0100}" for job in range(20))
+        scene.config_map(name, {"jobs": text}, labels={"list": "s"}, annotations={"large": "x" * 100_000})
+    scene.swarm(jobsFrom={"selector": {"matchLabels": {"list": "s"}}})
+    async with scene.running():
+        await so(lambda: scene.status().get("assignedCount"), 80)
+    monkeypatch.setattr("swarm.controller.sources._BYTES", 4_000)
+    monkeypatch.setattr("swarm.controller.sources._DROPPED", 1)
+    async with scene.running():
+        await so(lambda: scene.condition()[0], "JobsUnreadable")
+        for name in "bcd":
+            scene.server.remove("configmaps", f"ns/{name}")
+            await so(lambda: (scene.condition()[0], scene.status()["assignedCount"]), ("JobsUnreadable", 80))
+        scene.server.change("swarms", "ns/s", spec={"maxPerWorker": 90})
+        await so(lambda: (scene.condition()[0], scene.status()["assignedCount"]), ("Healthy", 20))
+
+
 async def test_refused_selector_is_an_error_of_the_swarm():
     """Without it the Swarm would wait for ever and say nothing."""
     scene = Scene()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from controller_runtime.cache.namespace_budget import is_stub
@@ -21,6 +23,10 @@ from tests.unit.swarm.controller.scene import NAMESPACE, Scene, so
 _LARGE = "x" * 100_000
 
 
+def _reason(scene: Scene, name: str) -> str:
+    return scene.condition(name)[0]
+
+
 def _jobs(count: int) -> list[dict[str, str]]:
     return [{"name": f"{number:0100}"} for number in range(count)]
 
@@ -38,7 +44,7 @@ async def test_a_swarm_beyond_its_namespaces_limit_is_refused_until_there_is_roo
         await so(lambda: scene.condition("a", "Assigned")[0], "AllAssigned")
         for name in "bc":
             scene.swarm(name, jobs=_jobs(200))
-            await so(lambda name=name: scene.condition(name)[0], "TooManySwarms")
+            await so(partial(_reason, scene, name), "TooManySwarms")
         assert "divide them over namespaces" in scene.condition("b")[1]
         scene.server.change("swarms", f"{NAMESPACE}/a", spec={"maxPerWorker": 2})
         await so(lambda: scene.condition("a", "Assigned")[0], "MaxPerWorkerReached")
