@@ -52,6 +52,10 @@ _FIELDS: tuple[dict[str, Any], ...] = tuple({field: True} for field in ("hostNet
 POWERFUL: list[dict[str, Any]] = [
     *(replacement("powerful", **fields) for fields in _FIELDS),
     replacement("powerful", volumes=[{"name": "root", "hostPath": {"path": "/"}}]),
+    replacement("powerful", volumes=[{"name": "driver", "flexVolume": {"driver": "example.com/run"}}]),
+    replacement("powerful", volumes=[{"name": "hook", "gitRepo": {"repository": "https://example.com"}}]),
+    with_container(livenessProbe={"httpGet": {"host": "127.0.0.1", "port": 10250}}),
+    with_container(lifecycle={"preStop": {"httpGet": {"host": "169.254.169.254", "port": 80}}}),
     replacement("powerful", securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
     replacement("powerful", securityContext={"seccompProfile": {"type": "Unconfined"}}),
     replacement(

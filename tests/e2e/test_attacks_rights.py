@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -18,9 +18,11 @@ from cryptography.x509.oid import NameOID
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
+from controller_runtime.errors import Forbidden
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 from tests.gateways import custom_resource
+from virtual_node.translate.storage.pv import DRIVER
 
 from .conftest import create, eventually, make_namespace
 from .installation import read
@@ -83,6 +85,25 @@ _RELEASED, _RESTORED = (
     for label, mark in (("x", "h1"), ("h1", None))
 )
 _FORGED = {"status": {"message": "forged"}}
+_SILENCE = {"metadata": {"annotations": {names.ANNOTATION_SILENCE: "s", names.ANNOTATION_DRAIN_STATUS: "d"}}}
+_TAINT = {"key": "virtual-kubelet.io/provider", "effect": "NoSchedule"}
+_STALE = {"key": names.TAINT_STALE_CLUSTER, "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
+_REPORTED = {
+    "metadata": {
+        "annotations": {
+            names.ANNOTATION_LOWER_UID: "u",
+            names.ANNOTATION_ALLOCATED_DEVICES: "{}",
+            names.ANNOTATION_REQUIRED_NODE: "",
+        }
+    },
+    **_FORGED,
+}
+_PROVISIONER, _MIGRATED = "pv.kubernetes.io/provisioned-by", "pv.kubernetes.io/migrated-to"
+_HEARTBEATS, _ELECTIONS = (
+    f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    for namespace in ("kube-node-lease", NAMESPACE)
+)
+"""Paths of the Leases of nodes, and of the programs' elections."""
 _FORCED = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
 
 
@@ -99,7 +120,7 @@ async def upper() -> AsyncIterator[Cluster]:
         await make_namespace(upper, OPERATORS)
         await upper.apply(custom_resource(resources.GATEWAYS))
         await upper.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
-        virtual = _node(OURS, labels={"type": "virtual-kubelet"})
+        virtual = {**_node(OURS, labels={"type": "virtual-kubelet"}), "spec": {"taints": [_TAINT]}}
         await upper.apply(
             _node(REAL), virtual, _volume("foreign", "ebs.csi.aws.com"), _volume("mirror"), _claim("data"),
             _volume("bound", storage_class="static"), _claim("bound", volumeName="bound", storageClassName="static"), _ingress(), _gateway(),
@@ -127,6 +148,9 @@ async def upper() -> AsyncIterator[Cluster]:
         web = plain_pod("web-ours", OURS)
         web["metadata"]["labels"] = {"app": "web", "pod-template-hash": "h1"}
         await create(upper, SHOP, web)
+        claiming = plain_pod("claiming", OURS)
+        claiming["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+        await create(upper, SHOP, claiming)
         await create(upper, "kube-system", plain_pod("system", OURS))
         for name in (REAL, OURS):
             await upper.kubectl(
@@ -145,17 +169,24 @@ async def attackers(upper: Cluster) -> AsyncIterator[dict[str, Client]]:
         yield found
 
 
+def _lease(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"holderIdentity": "a"}}
+
+
 def _node(name: str, *, labels: dict[str, str] | None = None) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels or {}}}
 
 
 def _volume(
-    name: str, driver: str = "lower-cluster.virtual-node.io", storage_class: str = ""
+    name: str,
+    driver: str = "lower-cluster.virtual-node.io",
+    storage_class: str = "",
+    annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": annotations or {}},
         "spec": {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"],
@@ -260,6 +291,26 @@ REFUSED: list[tuple[Attack, str]] = [
     ((VIRTUAL_NODE, "PATCH", f"{_PODS}/a-real/status", _FORGED), "this pod is on node real"),
     ((VIRTUAL_NODE, "PATCH", f"{_PODS}/waiting/status", _FORGED), "this pod is on no node"),
     ((VIRTUAL_NODE, "PATCH", f"{_PODS}/a-ours", _NOTE), "cannot patch resource"),
+    *(
+        ((VIRTUAL_NODE, "PATCH", f"{_PODS}/a-ours/status", change), "together with the status of a pod only")
+        for change in (
+            # With the label, the pod gets the traffic of a Service.
+            {"metadata": {"labels": {"app": "web"}}},
+            {"metadata": {"finalizers": ["example.com/forever"]}},
+            {"metadata": {"annotations": {"a": "b"}}, **_FORGED},
+        )
+    ),
+    (
+        (
+            *(VIRTUAL_NODE, "PATCH", f"{_PODS}/claiming/status"),
+            {"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "theirs"}]}},
+        ),
+        "together with the status of a pod only",
+    ),
+    *(
+        ((VIRTUAL_NODE, "POST", path, _lease(name)), f"this is {name}")
+        for path, name in ((_HEARTBEATS, REAL), (_ELECTIONS, "virtual-node-webhook"))
+    ),
     ((VIRTUAL_NODE, "DELETE", _PODS, None), "cannot deletecollection resource"),
     ((VIRTUAL_NODE, "PATCH", "/api/v1/nodes/real", _NOTE), "cannot patch resource"),
     ((VIRTUAL_NODE, "PATCH", "/api/v1/nodes/real/status", _NOTE), "cannot patch resource"),
@@ -276,6 +327,19 @@ REFUSED: list[tuple[Attack, str]] = [
     (
         (VIRTUAL_NODE, "POST", "/api/v1/persistentvolumes", _volume("theirs", "ebs.csi.aws.com")),
         "only volumes of driver lower-cluster",
+    ),
+    # The provisioner of the annotation would delete the disk `volumeHandle` when the claim of the volume is gone.
+    *(
+        ((VIRTUAL_NODE, method, path, body), "may not name another provisioner on a volume")
+        for key in (_PROVISIONER, _MIGRATED)
+        for method, path, body in (
+            ("POST", "/api/v1/persistentvolumes", _volume("disk", annotations={key: "ebs.csi.aws.com"})),
+            (
+                "PATCH",
+                "/api/v1/persistentvolumes/mirror",
+                {"metadata": {"annotations": {key: "ebs.csi.aws.com"}}},
+            ),
+        )
     ),
     (
         (
@@ -322,6 +386,7 @@ REFUSED: list[tuple[Attack, str]] = [
         for path, change in (
             (_BOUND, {"phase": "Lost"}),
             (_BOUND, {"accessModes": ["ReadWriteMany"]}),
+            (_BOUND, {"currentVolumeAttributesClassName": "slow"}),
             (_CLAIM, {"phase": "Bound"}),
             (_CLAIM, {"capacity": {"storage": "2Gi"}}),
         )
@@ -418,6 +483,24 @@ REFUSED: list[tuple[Attack, str]] = [
         "may change only the label pod-template-hash",
     ),
     ((DESCHEDULER, "PATCH", "/api/v1/nodes/real", _NOTE), "cannot patch resource"),
+    *(
+        (
+            (DESCHEDULER, "PATCH", f"/api/v1/nodes/{OURS}", change),
+            "may change only the taint virtual-node.io/stale-cluster",
+        )
+        for change in (
+            _NOTE,
+            {"metadata": {"labels": {"a": "b"}}},
+            {"metadata": {"labels": {"type": None}}},
+            {"metadata": {"ownerReferences": [_GONE]}},
+            {"metadata": {"finalizers": ["example.com/forever"]}},
+            {"spec": {"taints": None}},
+            {"spec": {"taints": [_TAINT, {**_STALE, "effect": "NoExecute"}]}},
+            {"spec": {"taints": [_TAINT, {**_STALE, "key": "example.com/theirs"}]}},
+            {"spec": {"unschedulable": True}},
+            {"spec": {"podCIDR": "10.0.0.0/8", "podCIDRs": ["10.0.0.0/8"]}},
+        )
+    ),
     (
         (DESCHEDULER, "POST", "/api/v1/namespaces/kube-system/configmaps", {"metadata": {"name": "coredns"}}),
         "cannot create resource",
@@ -445,11 +528,16 @@ REFUSED: list[tuple[Attack, str]] = [
 ]
 ALLOWED: list[Attack] = [
     (VIRTUAL_NODE, "PATCH", f"{_PODS}/a-ours/status", _FORGED),
+    (VIRTUAL_NODE, "PATCH", f"{_PODS}/a-ours/status", _REPORTED),
+    *(
+        (VIRTUAL_NODE, "POST", path, _lease(name))
+        for path, name in ((_HEARTBEATS, OURS), (_ELECTIONS, VIRTUAL_NODE))
+    ),
     (VIRTUAL_NODE, "DELETE", f"{_PODS}/a-ours", _FORCED),
     (VIRTUAL_NODE, "PATCH", f"/api/v1/nodes/{OURS}", _NOTE),
     (VIRTUAL_NODE, "PATCH", f"/api/v1/nodes/{OURS}/status", _NOTE),
     (VIRTUAL_NODE, "GET", f"/api/v1/nodes?fieldSelector=metadata.name={OURS}", None),
-    (VIRTUAL_NODE, "POST", "/api/v1/persistentvolumes", _volume("mine")),
+    (VIRTUAL_NODE, "POST", "/api/v1/persistentvolumes", _volume("mine", annotations={_PROVISIONER: DRIVER})),
     (VIRTUAL_NODE, "PATCH", "/api/v1/persistentvolumes/mirror", _NOTE),
     (VIRTUAL_NODE, "DELETE", "/api/v1/persistentvolumes/mirror", None),
     (
@@ -494,7 +582,8 @@ ALLOWED: list[Attack] = [
     (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _RELEASED),
     (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _COST),
     (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _RESTORED),
-    (DESCHEDULER, "PATCH", f"/api/v1/nodes/{OURS}", _NOTE),
+    (DESCHEDULER, "PATCH", f"/api/v1/nodes/{OURS}", {**_SILENCE, "spec": {"taints": [_TAINT, _STALE]}}),
+    (DESCHEDULER, "PATCH", f"/api/v1/nodes/{OURS}", {"spec": {"taints": [_TAINT]}}),
     (WEBHOOK, "GET", f"{_OWN}/secrets?fieldSelector=metadata.name={WEBHOOK}-tls", None),
     (WEBHOOK, "GET", f"{_WEBHOOKS}/{NAMESPACE}.{WEBHOOK}", None),
 ]
@@ -510,6 +599,36 @@ async def test_refuses_access_to_objects_of_others(upper: Cluster, attackers: di
         left = await read(upper, "-n", SHOP, "pod", name)
         assert "deletionTimestamp" not in left["metadata"]
         assert left["status"].get("message") != "forged"
+
+
+async def test_account_may_act_as_its_node_only_to_request_a_serving_certificate(
+    attackers: dict[str, Client],
+):
+    """The Node authorizer gives a node tokens for all its pods, also in kube-system, and a client certificate."""
+    client_certificate = {
+        **_request(OURS)["spec"],
+        "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+        "usages": ["digital signature", "client auth"],
+    }
+    system = await attackers[VIRTUAL_NODE].get(resources.PODS, "system", namespace="kube-system")
+    bound = {**_for_pod("system"), "uid": system["metadata"]["uid"]}
+    attacks: list[tuple[str, Mapping[str, Any]]] = [
+        ("/api/v1/namespaces/kube-system/serviceaccounts/default/token", _token(boundObjectRef=bound)),
+        ("/api/v1/namespaces/kube-system/pods/system/eviction", _eviction("system", "kube-system")),
+        (_CSR, {**_request(OURS), "metadata": {"name": "client"}, "spec": client_certificate}),
+    ]
+    impersonation = {
+        "Content-Type": "application/json",
+        "Impersonate-User": f"system:node:{OURS}",
+        "Impersonate-Group": "system:nodes",
+    }
+    for path, body in attacks:
+        with pytest.raises(Forbidden, match="may act as its node only to request a serving certificate"):
+            await attackers[VIRTUAL_NODE].request(
+                "POST", path, body=json.dumps(body).encode(), headers=impersonation
+            )
+    own = {**_request(OURS), "metadata": {"name": "own"}}
+    await attackers[VIRTUAL_NODE].request("POST", _CSR, body=json.dumps(own).encode(), headers=impersonation)
 
 
 async def test_allows_the_same_access_to_own_objects(upper: Cluster, attackers: dict[str, Client]):

@@ -15,7 +15,7 @@
 {{- end }}
 
 {{/* A policy for some ServiceAccounts of this release, and its binding: (list $ "component" (list "account") $spec
-[$annotations]). It does not apply to other users. Expressions can use the variables before, after and kind. */}}
+[$annotations]). A name with a colon is that of another user. It does not apply to other users. Expressions can use the variables before, after and kind. */}}
 {{- define "virtual-node.policy" }}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $spec := index . 3 | fromYaml }}
 {{- $marks := include "virtual-node.marks" (list $root $component (gt (len .) 4 | ternary (last .) dict)) }}
@@ -31,7 +31,9 @@
 {{- range $spec.validations }}{{ $validations = append $validations (merge (dict "reason" "Forbidden") .) }}{{ end }}
 {{- $spec = dict "matchConstraints" $constraints "variables" $variables "validations" $validations }}
 {{- $users := list }}
-{{- range index . 2 }}{{ $users = append $users (printf "system:serviceaccount:%s:%s" $root.Release.Namespace .) }}{{ end }}
+{{- range index . 2 }}
+{{- $users = append $users (contains ":" . | ternary . (printf "system:serviceaccount:%s:%s" $root.Release.Namespace .)) }}
+{{- end }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
