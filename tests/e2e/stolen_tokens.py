@@ -17,9 +17,9 @@ from hack.sandbox.commands.helm import NAMESPACE, RELEASE
 from .conftest import eventually
 
 VIRTUAL_NODE = f"{RELEASE}-virtual-node"
-WEBHOOK, DESCHEDULER, SWARM, ANNOTATOR, MULTI_SCHEDULER, TEST = (
+WEBHOOK, DESCHEDULER, SWARM, ANNOTATOR, MULTI_SCHEDULER, TEST, UNINSTALL = (
     f"{VIRTUAL_NODE}-{part}"
-    for part in ("webhook", "descheduler", "swarm", "annotator", "multi-scheduler", "test")
+    for part in ("webhook", "descheduler", "swarm", "annotator", "multi-scheduler", "test", "uninstall")
 )
 
 Attack = tuple[str, str, str, Mapping[str, Any] | None]

@@ -1,4 +1,4 @@
-"""Stolen tokens of the Swarm controller, webhook, annotator, multi-scheduler and ``helm test`` on a real API server."""
+"""Stolen tokens of the Swarm controller, webhook, annotator, multi-scheduler and Helm hooks on a real API server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 from swarm.controller import owned_objects
+from virtual_node.translate.storage import pvc as claims
+from virtual_node.translate.storage.pv import DRIVER
 
 from .conftest import create, eventually, make_namespace, pod
 from .installation import read
@@ -22,6 +25,7 @@ from .stolen_tokens import (
     MULTI_SCHEDULER,
     SWARM,
     TEST,
+    UNINSTALL,
     VIRTUAL_NODE,
     WEBHOOK,
     Attack,
@@ -68,6 +72,36 @@ def _owned(
         "ownerReferences": [{**reference, **(owner or {})}],
     }
     return {"metadata": metadata, **more}
+
+
+def _with(body: Mapping[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {**body, "metadata": {**body["metadata"], **metadata}}
+
+
+def _on(node: str, name: str) -> dict[str, Any]:
+    made = pod(name, "sleep 3600")
+    return {**made, "spec": {**made["spec"], "nodeName": node}}
+
+
+def _volume(name: str, driver: str) -> dict[str, Any]:
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+    csi = {"driver": driver, "volumeHandle": name}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {**spec, "csi": csi},
+    }
+
+
+def _claim() -> dict[str, Any]:
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "none",
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    metadata = {"name": "data", "finalizers": ["kubernetes.io/pvc-protection", claims.FINALIZER]}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
 def _eviction(name: str) -> dict[str, Any]:
@@ -117,13 +151,22 @@ async def upper() -> AsyncIterator[Cluster]:
         ))  # fmt: skip
         for name in ("worker-0", "waiting"):
             await create(upper, SHOP, pod(name, "sleep 3600"))
-        # Helm creates the account and its policy only while `helm test` runs.
+        await create(upper, SHOP, pod("chosen", "sleep 3600"), _on(NODE, "ours"), _on("real", "real"))
+        # Not at its creation, because the webhook does not run.
+        await upper.kubectl("-n", SHOP, "label", "pod", "chosen", f"{names.LABEL_VIRTUAL_POD}=true")
+        await create(upper, SHOP, _claim())
+        await upper.apply(_volume("mirror", DRIVER), _volume("foreign", "ebs.csi.aws.com"))
+        # Helm creates these accounts and policies only while `helm test` or `helm uninstall` runs.
         rendered = await helm(
-            *(sandbox, "template", RELEASE, str(CHART), f"--namespace={NAMESPACE}"),
-            *("--show-only=templates/tests/installation.yaml", "--kube-version=1.34.0"),
+            *(sandbox, "template", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--kube-version=1.34.0"),
+            *(f"--show-only=templates/{path}.yaml" for path in ("tests/installation", "uninstall/cleanup")),
             values=VALUES,
         )
-        hooks = [body for body in yaml.safe_load_all(rendered.stdout) if body and body["kind"] != "Pod"]
+        hooks = [
+            body
+            for body in yaml.safe_load_all(rendered.stdout)
+            if body and body["kind"] not in {"Pod", "Job"}
+        ]
         await upper.apply(*hooks)
         yield upper
 
@@ -131,10 +174,11 @@ async def upper() -> AsyncIterator[Cluster]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def attackers(upper: Cluster) -> AsyncIterator[dict[str, Client]]:
     """A client for each account; the API server knows the policies."""
-    async with clients(upper, (SWARM, WEBHOOK, ANNOTATOR, MULTI_SCHEDULER, TEST)) as found:
+    async with clients(upper, (SWARM, WEBHOOK, ANNOTATOR, MULTI_SCHEDULER, TEST, UNINSTALL)) as found:
         await enforced(found, (SWARM, "DELETE", f"{_SHOP}/configmaps/settings?dryRun=All", None))
         # The last one that was created.
         await enforced(found, (TEST, "POST", "/api/v1/namespaces/default/pods", pod("early", "true")))
+        await enforced(found, (UNINSTALL, "DELETE", f"{_SHOP}/pods/worker-0?dryRun=All", None))
         yield found
 
 
@@ -188,7 +232,19 @@ REFUSED: list[tuple[Attack, str]] = [
             _owned("optional", owner={"kind": "Deployment"}),
             _owned("optional", owner={"apiVersion": "example.com/v1"}),
             _owned("optional", owner={"controller": False}),
+            _owned("optional", owner={"apiVersion": "swarm.virtual-node.io/v9"}),
             _owned("optional", swarm="other"),
+        )
+    ),
+    # An object of a Swarm that does not exist would stay.
+    *(
+        ((SWARM, method, f"{_SHOP}/configmaps{path}", body), "no finalizers and no other owners")
+        for method, path, body in (
+            ("POST", "", _with(_owned("optional"), finalizers=["example.com/forever"])),
+            ("POST", "", _with(_owned("optional"), ownerReferences=[*_owned("x")["metadata"]["ownerReferences"], _GONE])),
+            ("PUT", "/feed.worker-0", _with(_owned("feed.worker-0"), finalizers=["example.com/forever"])),
+            ("PUT", "/feed.worker-0", _with(_owned("feed.worker-0"), ownerReferences=[])),
+            ("PUT", "/table", _with(_owned("table"))),
         )
     ),
     ((SWARM, "DELETE", f"{_SHOP}/configmaps/table", None), "that a Swarm owns"),
@@ -213,6 +269,20 @@ REFUSED: list[tuple[Attack, str]] = [
             {"labels": {"virtual-node.io/a": "b"}},
         )
     ),
+    *(
+        ((UNINSTALL, "DELETE", f"{_SHOP}/pods/{name}", None), f"this pod is on {where}")
+        for name, where in (("worker-0", "no node"), ("real", "node real"))
+    ),
+    ((UNINSTALL, "DELETE", "/api/v1/persistentvolumes/foreign", None), "only volumes of driver lower-cluster"),
+    (
+        (UNINSTALL, "PATCH", "/api/v1/persistentvolumes/foreign", {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
+        "only volumes of driver lower-cluster",
+    ),
+    *(
+        ((UNINSTALL, "PATCH", f"{_SHOP}/persistentvolumeclaims/data", {"metadata": change}), "only its own finalizer of a claim")
+        for change in ({"ownerReferences": [_GONE]}, {"finalizers": ["example.com/forever"]}, {"finalizers": None})
+    ),
+    ((UNINSTALL, "PATCH", "/api/v1/nodes/real", {"spec": {"unschedulable": True}}), "cannot patch resource"),
     (
         (TEST, "POST", "/api/v1/namespaces/default/pods", pod("root", "sleep 3600", hostPID=True)),
         "may create pods only as a dry run",
@@ -233,6 +303,14 @@ ALLOWED: list[Attack] = [
     (ANNOTATOR, "PATCH", f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"virtual-node.io/usage": "1"}}}),
     (MULTI_SCHEDULER, "POST", f"{_SHOP}/pods/waiting/binding", _binding("waiting", annotations={"virtual-node.io/lower-node": "n"})),
     (TEST, "POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("probe", "true")),
+    (UNINSTALL, "DELETE", f"{_SHOP}/pods/chosen", None),
+    (UNINSTALL, "DELETE", f"{_SHOP}/pods/ours", None),
+    (UNINSTALL, "PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"unschedulable": True}}),
+    (
+        *(UNINSTALL, "PATCH", f"{_SHOP}/persistentvolumeclaims/data"),
+        {"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}},
+    ),
+    (UNINSTALL, "DELETE", "/api/v1/persistentvolumes/mirror", None),
 ]  # fmt: skip
 
 

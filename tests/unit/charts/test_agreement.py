@@ -27,6 +27,7 @@ import virtual_node.rights.daemon
 import virtual_node.rights.follow
 import webhook.flags
 import webhook.rights
+from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.rights import (
     EXTENDER_LEASE,
@@ -521,7 +522,7 @@ def test_policies_match_the_releases_accounts_and_labels():
     found = _policies(rendering.values("everything"))
     users = {name: spec["matchConditions"][0]["expression"] for name, spec in found.items()}
     accounts = {
-        **{name: f"clusters-{name}" for name in ("webhook", "descheduler", "swarm", "test")},
+        **{name: f"clusters-{name}" for name in ("webhook", "descheduler", "swarm", "test", "uninstall")},
         "virtual-node": "nodes",
         "annotator": "clusters-annotator",
     }
@@ -530,12 +531,16 @@ def test_policies_match_the_releases_accounts_and_labels():
         for name, account in accounts.items()
     }
     mentioned = {
-        "virtual-node": (csi_driver()["metadata"]["name"], pvc.SELECTED_NODE),
+        "virtual-node": (
+            *(csi_driver()["metadata"]["name"], pvc.SELECTED_NODE),
+            *(names.ANNOTATION_LOWER_UID, names.ANNOTATION_ALLOCATED_DEVICES, names.ANNOTATION_REQUIRED_NODE),
+        ),
         "descheduler": (
+            *(names.TAINT_STALE_CLUSTER, names.ANNOTATION_SILENCE, names.ANNOTATION_DRAIN_STATUS),
             *(names.LABEL_VIRTUAL_POD, names.LABEL_CREATED_BY_DESCHEDULER, names.ANNOTATION_REPLACES),
             *(names.LABEL_NODE_TYPE, names.NODE_TYPE_VIRTUAL),
         ),
-        "swarm": (owned_objects.LABEL_SWARM, swarm.flags.PROGRAM),
+        "swarm": (owned_objects.LABEL_SWARM, swarm.flags.PROGRAM, resources.SWARMS.api_version),
     }
     for policy, texts in mentioned.items():
         expressions = " ".join(
@@ -568,7 +573,23 @@ def test_policies_match_the_releases_accounts_and_labels():
 def test_policies_are_made_if_the_api_server_has_them(values, version, kinds, made):
     """Unless a value decides otherwise."""
     found = _policies(values, f"--kube-version={version}", *(f"--api-versions={kind}" for kind in kinds))
-    assert set(found) == ({"virtual-node", "descheduler", "webhook", "test"} if made else set())
+    components = {"virtual-node", "descheduler", "webhook", "test", "uninstall"}
+    assert set(found) == (components if made else set())
+
+
+def test_policy_applies_to_the_nodes_that_the_virtual_node_impersonates():
+    """With requests for serving certificates; RBAC lets the account act as these nodes."""
+    (condition,) = _policies(rendering.values("csr"))["virtual-node"]["matchConditions"]
+    impersonated = [
+        name
+        for item in rendering.objects("csr")
+        if item["kind"] == "ClusterRole"
+        for rule in item["rules"]
+        if rule["verbs"] == ["impersonate"] and rule["resources"] == ["users"]
+        for name in rule["resourceNames"]
+    ]
+    assert impersonated
+    assert [name for name in impersonated if json.dumps(name) not in condition["expression"]] == []
 
 
 def test_the_extender_has_read_only_lower_kubeconfigs():
