@@ -62,6 +62,11 @@ spec:
 {{- concat (list "kube-system" "kube-public" "kube-node-lease" .Release.Namespace) (.Values.admissionPolicy.protectedNamespaces | default list) | uniq | toJson }}
 {{- end }}
 
+{{/* The same for tokens of pods. Pods of the release's namespace may run on virtual nodes, unless a value protects it. */}}
+{{- define "virtual-node.tokenlessNamespaces" -}}
+{{- concat (list "kube-system" "kube-public" "kube-node-lease") (.Values.admissionPolicy.protectedNamespaces | default list) | uniq | toJson }}
+{{- end }}
+
 {{/* CEL: an update does not change the object's labels, owners and, except for the given ones, other fields of its metadata:
 (list "annotations" "finalizers"). Owners matter, because the garbage collector deletes an object without its owner. */}}
 {{- define "virtual-node.sameMetadata" -}}

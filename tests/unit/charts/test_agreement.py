@@ -508,11 +508,11 @@ def test_a_swarm_controller_of_one_namespace_writes_only_there():
     assert "--namespace=streams" in container["args"]
 
 
-def _policies(values: str, *arguments: str) -> dict[str, dict[str, Any]]:
+def _policies(values: str, *arguments: str, **release: str) -> dict[str, dict[str, Any]]:
     """Return the admission policies that the chart makes, by component."""
     return {
         item["metadata"]["labels"]["app.kubernetes.io/component"]: item["spec"]
-        for item in rendering.render(values, arguments=arguments)
+        for item in rendering.render(values, arguments=arguments, **release)
         if item["kind"] == "ValidatingAdmissionPolicy"
     }
 
@@ -575,6 +575,28 @@ def test_policies_are_made_if_the_api_server_has_them(values, version, kinds, ma
     found = _policies(values, f"--kube-version={version}", *(f"--api-versions={kind}" for kind in kinds))
     components = {"virtual-node", "descheduler", "webhook", "test", "uninstall"}
     assert set(found) == (components if made else set())
+
+
+@pytest.mark.parametrize(
+    ("namespace", "values", "protected"),
+    [
+        ("kube-system", "{}", ["kube-system", "kube-public", "kube-node-lease"]),
+        (NAMESPACE, "{}", ["kube-system", "kube-public", "kube-node-lease"]),
+        (
+            NAMESPACE,
+            f"admissionPolicy: {{protectedNamespaces: [{NAMESPACE}]}}",
+            ["kube-system", "kube-public", "kube-node-lease", NAMESPACE],
+        ),
+    ],
+)
+def test_virtual_node_gets_no_tokens_of_protected_namespaces(namespace, values, protected):
+    """Even if the release is in one of them; its own namespace is protected only if the values name it."""
+    (rule,) = [
+        one["expression"]
+        for one in _policies(values, namespace=namespace)["virtual-node"]["validations"]
+        if "boundObjectRef" in one["expression"]
+    ]
+    assert f"!(request.namespace in {json.dumps(protected, separators=(',', ':'))})" in rule
 
 
 def test_policy_applies_to_the_nodes_that_the_virtual_node_impersonates():
