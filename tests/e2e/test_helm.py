@@ -30,6 +30,7 @@ from .client_loop import count, run_on, start_client, web
 from .conftest import PATIENCE, becomes, create, eventually, get, node_ready, pod, ready
 from .hand_over import owners, pods_each_second, replicas
 from .installation import data, labelled, left_above, names, read
+from .test_volumes import STATIC
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -67,6 +68,8 @@ async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S
 def _values(sandbox: Sandbox) -> dict[str, Any]:
     found = charts.values(sandbox)
     found["virtualNode"]["mode"] = "Sharded"
+    for cluster in found["virtualNode"]["clusters"]:
+        cluster["config"] = {"volumes": {"published": [STATIC]}}
     found["virtualNode"]["kubelet"] = {"servingCertificate": "CSR", "approveServingCertificate": True}
     found["annotator"] = {"enabled": True}
     found["inspection"] = {"enabled": True}
