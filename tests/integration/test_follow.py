@@ -173,7 +173,7 @@ async def test_policies_and_budgets_follow_pods(sandbox: Sandbox) -> None:
         {
             "from": [
                 {
-                    "namespaceSelector": {"matchExpressions": [in_shop]},
+                    "namespaceSelector": {"matchLabels": only_ours, "matchExpressions": [in_shop]},
                     "podSelector": {"matchLabels": only_ours},
                 }
             ]

@@ -58,6 +58,7 @@ class Surroundings:
             selected=self.selected.select,
             pods=lambda namespace: self._live.get(namespace, {}).values(),
             has_service=self._has_service,
+            adopt=context.config.namespaces.adopt,
             ingress_classes=context.config.ingress_classes,
             gateway_classes=context.config.gateway_classes,
         )

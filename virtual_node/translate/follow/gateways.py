@@ -12,7 +12,7 @@ from typing import Any
 from controller_runtime.api import names
 from virtual_node.translate.base.fields import is_address, is_dns_name
 from virtual_node.translate.follow.addresses import AddressField
-from virtual_node.translate.follow.network_policies import named
+from virtual_node.translate.follow.network_policies import lower_namespaces, named
 from virtual_node.translate.follow.view import (
     TOO_MANY_SELECTORS,
     Selector,
@@ -189,8 +189,11 @@ def _routes_of(namespaces: Mapping[str, Any], view: View, most: int) -> tuple[di
             "All, or divide the Gateway"
         )
     below = sorted({view.lower_namespace(name) for name in found})[:_MAX_NAMES]
-    # The empty name matches no namespace; an empty list would be invalid.
-    return {"from": "Selector", "selector": named(below or [""])}, len(below)
+    selectors = lower_namespaces(below, view)
+    # Several selectors are not possible, and the label would exclude adopted namespaces. The empty name matches no
+    # namespace; an empty list would be invalid.
+    selector = selectors[0] if len(selectors) == 1 else named(below or [""])
+    return {"from": "Selector", "selector": selector}, len(below)
 
 
 def namespace_selectors(upper: Mapping[str, Any]) -> list[Selector]:

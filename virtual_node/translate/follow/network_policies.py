@@ -5,7 +5,8 @@ translated is left out, and less traffic is allowed. If the selector of the isol
 copy selects more pods and has no rules.
 
 Namespace selectors are evaluated against the labels of upper namespaces, because lower namespaces have other labels.
-All pod selectors also require the ownership label, so that other lower pods are neither isolated nor admitted.
+All pod selectors also require the ownership label, so that other lower pods are neither isolated nor admitted. Users of
+lower namespaces can write this label to their own pods, so peers require it of the lower namespace, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from controller_runtime.api import names, namespace_map
 from controller_runtime.api.matching import compile_selector
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from virtual_node.translate.follow.view import (
@@ -150,9 +152,12 @@ class _Writer:
             # Lower pods use the DNS of their own cluster, as upper pods use the DNS of the upper cluster.
             yield {"namespaceSelector": named([NEVER_MIRRORED]), "podSelector": _DNS}
         if _selects_all(namespaces):
-            yield {"namespaceSelector": {}, "podSelector": below}
+            # Adopted namespaces have no label.
+            every = {} if self._view.adopt else _made(self._view)
+            yield {"namespaceSelector": every, "podSelector": below}
         elif found := self._namespaces(namespaces, where, is_dns=pods == _DNS):
-            yield {"namespaceSelector": named(found), "podSelector": below}
+            for selector in lower_namespaces(found, self._view):
+                yield {"namespaceSelector": selector, "podSelector": below}
 
     def _is_dns(self, pods: Mapping[str, Any], namespaces: Mapping[str, Any]) -> bool:
         labels = self._view.labels_of(NEVER_MIRRORED)
@@ -214,6 +219,22 @@ def _names(selector: Mapping[str, Any]) -> list[str] | None:
         if one["key"] == LABEL_NAMESPACE and one["operator"] == "In":
             return list(dict.fromkeys(one.get("values") or ()))
     return None
+
+
+def lower_namespaces(found: Iterable[str], view: View) -> list[dict[str, Any]]:
+    """Return selectors that together select lower namespaces by their names.
+
+    A namespace that virtual-node did not create, and may not adopt, can have one of these names. Its users are others.
+    """
+    made, adopted = list[str](), list[str]()
+    for name in found:
+        (adopted if namespace_map.adopts(name, view.adopt) else made).append(name)
+    return [*([_made(view) | named(made)] if made else ()), *([named(adopted)] if adopted else ())]
+
+
+def _made(view: View) -> dict[str, Any]:
+    """Return a selector of the lower namespaces that virtual-node created. Their users cannot change labels of namespaces."""
+    return {"matchLabels": {names.LABEL_UPPER_CLUSTER: view.cluster_id}}
 
 
 def named(namespaces: list[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -127,6 +127,8 @@ class View:
     has_service: Callable[[str, str], bool] = lambda _namespace, _name: False
     """Whether routes may use the Service with that upper namespace and name: the lower cluster has a copy of it, which is
     not of type ExternalName."""
+    adopt: bool | Sequence[str] = False
+    """``namespaces.adopt``: lower namespaces that may be used, although virtual-node did not create and label them."""
     ingress_classes: Mapping[str, str] = field(default_factory=dict)
     """Lower IngressClass by upper IngressClass."""
     gateway_classes: Mapping[str, str] = field(default_factory=dict)

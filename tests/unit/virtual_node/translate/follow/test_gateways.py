@@ -37,9 +37,9 @@ def _object(**spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "r", "namespace": "shop"}, "spec": spec}
 
 
-def _names(*values: str) -> dict[str, Any]:
+def _names(*values: str, **selector: Any) -> dict[str, Any]:
     expression = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(values)}
-    return {"from": "Selector", "selector": {"matchExpressions": [expression]}}
+    return {"from": "Selector", "selector": {**selector, "matchExpressions": [expression]}}
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,24 @@ def test_routes_need_a_service_and_a_parent():
         lower_route(_object(parentRefs=parents, rules=rules, newField=1), HERE)
 
 
+def test_routes_of_adopted_namespaces_are_accepted():
+    """virtual-node does not label such namespaces, and one selector cannot require the label of some names only."""
+    selector = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
+    listener = {"name": "http", "allowedRoutes": {"namespaces": {"from": "Selector", "selector": selector}}}
+    upper = _object(gatewayClassName="upper", listeners=[listener])
+    view = replace(HERE, adopt=["x-bank"], selected=lambda _selector: ["bank", "shop"])
+    spec, _, _ = lower_gateway(upper, view)
+    assert spec is not None
+    assert spec["listeners"][0]["allowedRoutes"]["namespaces"] == _names("x-bank", "x-shop")
+
+
 @pytest.mark.parametrize(
     ("namespaces", "below"),
     [
         ({"from": "Same"}, {"from": "Same"}),
         ({}, {"from": "Same"}),
         ({"from": "All"}, {"from": "Selector", "selector": {"matchLabels": OURS}}),
-        ({"from": "Selector", "selector": TEAM}, _names("x-shop")),
+        ({"from": "Selector", "selector": TEAM}, _names("x-shop", matchLabels=OURS)),
         ({"from": "Selector", "selector": {"matchLabels": {"team": "z"}}}, _names("")),
         ({"from": "None"}, _names("")),
     ],

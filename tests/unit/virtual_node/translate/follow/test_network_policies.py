@@ -60,6 +60,7 @@ APP = {"matchLabels": {"app": "web"}}
 APP_OURS = {"matchLabels": {"app": "web", **OURS}}
 ANY_OURS = {"matchLabels": OURS}
 DNS = {"matchLabels": {"k8s-app": "kube-dns"}}
+MADE = {"matchLabels": OURS}
 DNS_BELOW = {"namespaceSelector": _named("kube-system"), "podSelector": DNS}
 BLOCK = {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}
 TEAM = {"matchLabels": {"team": "a"}}
@@ -70,11 +71,11 @@ TEAM = {"matchLabels": {"team": "a"}}
     [
         ("from", [{"podSelector": APP}], [{"podSelector": APP_OURS}], ""),
         ("from", [BLOCK], [BLOCK], ""),
-        ("from", [{"namespaceSelector": {}}], [{"namespaceSelector": {}, "podSelector": ANY_OURS}], ""),
+        ("from", [{"namespaceSelector": {}}], [{"namespaceSelector": MADE, "podSelector": ANY_OURS}], ""),
         (
             "from",
             [{"namespaceSelector": TEAM, "podSelector": APP}],
-            [{"namespaceSelector": _named("x-shop"), "podSelector": APP_OURS}],
+            [{"namespaceSelector": MADE | _named("x-shop"), "podSelector": APP_OURS}],
             "",
         ),
         ("from", [{"namespaceSelector": {"matchLabels": {"team": "c"}}}], None, ""),
@@ -91,7 +92,7 @@ TEAM = {"matchLabels": {"team": "a"}}
             [{"namespaceSelector": {}, "podSelector": DNS}],
             [
                 DNS_BELOW,
-                {"namespaceSelector": {}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns", **OURS}}},
+                {"namespaceSelector": MADE, "podSelector": {"matchLabels": {"k8s-app": "kube-dns", **OURS}}},
             ],
             "",
         ),
@@ -119,6 +120,34 @@ def test_translates_peers(field, peers, below, note):
     assert spec[direction] == ([{field: below}] if below else [])
     assert note in "".join(notes)
     assert bool(note) == bool(notes)
+
+
+@pytest.mark.parametrize("selector", [{}, TEAM, {"matchLabels": {LABEL_NAMESPACE: "bank"}}])
+def test_a_pod_with_our_label_in_a_namespace_that_is_not_ours_is_not_admitted(selector):
+    """Also if that namespace has the name that a lower namespace of ours would have."""
+    rule = {"from": [{"namespaceSelector": selector}]}
+    spec, _, _ = lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), VIEW)
+    assert spec is not None
+    for name in ("x-shop", "x-bank"):
+        assert not _allowed([spec], OURS, (name, {LABEL_NAMESPACE: name}, OURS), "x-own")
+    assert any(
+        _allowed([spec], OURS, (name, {LABEL_NAMESPACE: name, **OURS}, OURS), "x-own")
+        for name in ("x-shop", "x-bank")
+    )
+
+
+def test_pods_in_adopted_namespaces_are_admitted():
+    """virtual-node does not label such namespaces."""
+    view = replace(VIEW, adopt=["x-bank"])
+    rule = {"from": [{"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "Exists"}]}}]}
+    spec, _, _ = lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), view)
+    assert spec is not None
+    selectors = [peer["namespaceSelector"] for peer in spec["ingress"][0]["from"]]
+    assert selectors == [MADE | _named("x-shop"), _named("x-bank")]
+    everywhere = _policy(policyTypes=["Ingress"], ingress=[{"from": [{"namespaceSelector": {}}]}])
+    spec, _, _ = lower_policy(everywhere, view)
+    assert spec is not None
+    assert spec["ingress"] == [{"from": [{"namespaceSelector": {}, "podSelector": ANY_OURS}]}]
 
 
 def test_a_widened_selector_has_no_rules():
@@ -169,7 +198,8 @@ def test_selectors_without_a_result_are_left_out():
     policy = _policy(policyTypes=["Ingress"], ingress=[rule, {"from": [{"namespaceSelector": TEAM}]}])
     spec, notes, _ = lower_policy(policy, view)
     assert spec is not None
-    assert spec["ingress"] == [{"from": [{"namespaceSelector": _named("x-bank"), "podSelector": ANY_OURS}]}]
+    from_bank = {"namespaceSelector": MADE | _named("x-bank"), "podSelector": ANY_OURS}
+    assert spec["ingress"] == [{"from": [from_bank]}]
     assert notes[0].startswith("ingress[0].from[0] is left out: an object can have 20 different")
 
 
@@ -292,7 +322,10 @@ def test_generated_copies_never_allow_more():
             [policy["spec"] for policy in above], to, (namespace, NAMESPACES[namespace], peer), "shop"
         )
         found = _allowed(
-            below, lower[0], (f"x-{namespace}", {LABEL_NAMESPACE: f"x-{namespace}"}, lower[1]), "x-shop"
+            below,
+            lower[0],
+            (f"x-{namespace}", {LABEL_NAMESPACE: f"x-{namespace}", **OURS}, lower[1]),
+            "x-shop",
         )
         assert wanted or not found, (above, to, peer)
         same += wanted == found
