@@ -16,6 +16,7 @@ from controller_runtime.client.reads import find_object
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
+from controller_runtime.util.yielding import Slicer
 
 _AGAIN = 30.0
 """Seconds between two checks whether stubs fit into the budgets of their namespaces now."""
@@ -57,12 +58,35 @@ class BoundedInformer(Informer):
             group.create_task(super().run())
             group.create_task(self._complete_stubs())
 
+    async def replace(self, items: list[Object]) -> None:
+        """Store a complete list, as ``Informer.replace``."""
+        await super().replace(items)
+        await self._forget_gone()
+
+    async def clear(self) -> None:
+        """Remove all objects, as ``Informer.clear``."""
+        await super().clear()
+        await self._forget_gone()
+
     def change(self, kind: str, changed: Object) -> None:
         """Store one change, as ``Informer.change``."""
         super().change(kind, changed)
         if kind == "DELETED":
             # The transform has counted its last state, and without a cached state no handler was called.
             self._budget.forget(self._budget_key(changed))
+
+    async def _forget_gone(self) -> None:
+        """Stop counting objects of a list that failed before it was complete, and that are gone since.
+
+        They never were in the cache, so nothing reports their deletion.
+        """
+        slicer = Slicer()
+        for key in self._budget.counted():
+            if key[0] == self.resource.qualified:
+                cached = self.store.get(key[1])
+                if cached is None or cached.uid != key[2]:
+                    self._budget.forget(key)
+            await slicer.tick()
 
     def _budget_key(self, found: Object) -> BudgetKey:
         return self.resource.qualified, found.key, found.uid
@@ -83,9 +107,9 @@ class BoundedInformer(Informer):
         namespace, _, name = key[1].partition("/")
         try:
             current = await find_object(self._client, self.resource, name, namespace=namespace)
+            # Unless a newer event has arrived meanwhile.
+            is_same = current is not None and self._budget_key(current) == key
+            if current is not None and is_same and self._budget.fitting([key]) == {key: version}:
+                self.change("MODIFIED", self._transform(current))
         except (ApiError, ConfigError):
             return  # tried again later
-        # Unless a newer event has arrived meanwhile.
-        is_same = current is not None and self._budget_key(current) == key
-        if current is not None and is_same and self._budget.fitting([key]) == {key: version}:
-            self.change("MODIFIED", self._fitted(current))

@@ -73,8 +73,12 @@ class NamespaceBudget(Generic[K]):
     def forget(self, key: K) -> None:
         """Stop counting an object that is gone or not needed."""
         self._drop_stub(key)
-        namespace, size = self._sizes.pop(key, ("", 0))
-        self._sums -= Counter({namespace: size})
+        if (size := self._sizes.pop(key, None)) is not None:
+            _subtract(self._sums, *size)
+
+    def counted(self) -> set[K]:
+        """Return the keys of all objects that are counted or kept as stubs."""
+        return {*self._sizes, *self._stubs}
 
     def fits_now(self, key: K) -> bool:
         """Return True, once per stub, if its object would fit now; the caller then reads the object again."""
@@ -98,7 +102,14 @@ class NamespaceBudget(Generic[K]):
 
     def _drop_stub(self, key: K) -> None:
         if (mark := self._stubs.pop(key, None)) is not None:
-            self._stubbed -= Counter([mark[0]])
+            _subtract(self._stubbed, mark[0], 1)
 
     def _fits(self, key: K, namespace: str, size: int) -> bool:
         return self._sums[namespace] - self._sizes.get(key, ("", 0))[1] + size <= self._limit
+
+
+def _subtract(counts: Counter[str], name: str, count: int) -> None:
+    """Subtract a number, and remove the name at 0. The operator ``-=`` visits the names of all namespaces."""
+    counts[name] -= count
+    if counts[name] <= 0:
+        del counts[name]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from controller_runtime import resources
 from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
 from controller_runtime.cache.namespace_budget import NamespaceBudget, is_stub
+from controller_runtime.client.client import ObjectList
+from controller_runtime.errors import Unavailable
 from controller_runtime.objects import WatchEvent, from_dict
 from tests.background import working
 from tests.unit.controller_runtime.cache.conftest import Recorder, ScriptedServer
@@ -64,3 +67,38 @@ async def test_the_deletion_of_an_object_that_was_not_cached_is_not_counted(serv
         feed.put_nowait([WatchEvent("DELETED", large("gone", 2)), WatchEvent("ADDED", large("a", 3))])
         await asyncio.sleep(1)
         assert budget.stubs("ns") == 0
+
+
+class _Interrupted(ScriptedServer):
+    """A server that fails after the first page of its first list."""
+
+    async def list(self, resource: Any, *, transform: Any = None, **selection: Any) -> ObjectList:
+        found = await super().list(resource, transform=transform, **selection)
+        if self.listed == 1:
+            raise Unavailable("restarting", code=503)
+        return found
+
+
+async def test_objects_of_a_failed_list_that_are_gone_later_are_not_counted():
+    """They never were in the cache, so nothing reports their deletion; otherwise their namespace would wait for ever."""
+    server = _Interrupted()
+    server.lists = [([large("gone"), large("also-gone")], "1"), ([large("a", 2)], "2")]
+    informer, budget = _bounded(server)
+    async with working(informer.run()):
+        await informer.wait_synced(60)
+        await server.watches.get()
+        assert {key[1] for key in [*budget.counted(), *budget.fitting()]} == {"ns/a"}
+    await informer.clear()
+    assert not budget.counted()
+
+
+async def test_an_interrupted_list_counts_nothing_after_clear():
+    """The last user of a common cache may stop before the first list is complete."""
+    server = _Interrupted()
+    server.lists = [([large("gone")], "1"), *[Unavailable("restarting", code=503)] * 100]
+    informer, budget = _bounded(server)
+    async with working(informer.run()):
+        await asyncio.sleep(1)
+        assert budget.counted()
+    await informer.clear()
+    assert not budget.counted()
