@@ -12,7 +12,7 @@ from typing import Any
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find_object
+from controller_runtime.client.reads import find_listed
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -106,7 +106,7 @@ class BoundedInformer(Informer):
     async def _read(self, key: BudgetKey, version: str) -> None:
         namespace, _, name = key[1].partition("/")
         try:
-            current = await find_object(self._client, self.resource, name, namespace=namespace)
+            current = await find_listed(self._client, self.resource, name, namespace=namespace)
             # Unless a newer event has arrived meanwhile.
             is_same = current is not None and self._budget_key(current) == key
             if current is not None and is_same and self._budget.fitting([key]) == {key: version}:

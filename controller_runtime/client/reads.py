@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller_runtime.client.client import Client
 from controller_runtime.client.object_verbs import ObjectVerbs
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object, from_dict
@@ -26,3 +27,13 @@ async def find(client: ObjectVerbs, resource: Resource, name: str, **options: An
         return await client.get(resource, name, **options)
     except NotFound:
         return None
+
+
+async def find_listed(client: Client, resource: Resource, name: str, *, namespace: str) -> Object | None:
+    """Return an object; None if it does not exist. Needs only the right ``list``, which each account with a cache has.
+
+    Raises:
+        ApiError: any other failure.
+    """
+    listed = await client.list(resource, namespace=namespace, field_selector=f"metadata.name={name}")
+    return next(iter(listed.items), None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find_object
+from controller_runtime.client.reads import find_listed, find_object
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.controllers.base.context import ClusterContext
@@ -26,20 +26,15 @@ async def have_pods_in(context: ClusterContext, namespace: str) -> bool:
 
 async def is_current(client: Client, resource: Resource, cached: Object) -> bool:
     """Report whether a cluster has an object in exactly the cached state. Reads live."""
-    return any(
-        one.uid == cached.uid and one.resource_version == cached.resource_version
-        for one in await _named(client, resource, cached.key)
-    )
+    there = await find_listed(client, resource, cached.name, namespace=cached.namespace)
+    return there is not None and there.uid == cached.uid and there.resource_version == cached.resource_version
 
 
 async def exists(client: Client, resource: Resource, key: str) -> bool:
     """Report whether a cluster has an object of that key that is not being deleted. Reads live."""
-    return any(one.metadata.deletion_timestamp is None for one in await _named(client, resource, key))
-
-
-async def _named(client: Client, resource: Resource, key: str) -> list[Object]:
     namespace, _, name = key.partition("/")
-    return (await client.list(resource, namespace=namespace, field_selector=f"metadata.name={name}")).items
+    there = await find_listed(client, resource, name, namespace=namespace)
+    return there is not None and there.metadata.deletion_timestamp is None
 
 
 async def is_virtual_node(upper: Client, node: str) -> bool:

@@ -11,12 +11,30 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.cache.shared import SharedInformers
-from controller_runtime.objects import WatchEvent
+from controller_runtime.client.client import ObjectList
+from controller_runtime.objects import Object, WatchEvent
 from tests.background import working
 from tests.unit.controller_runtime.cache.conftest import Recorder, ScriptedServer, pod
 from tests.unit.controller_runtime.cache.test_memory import large
 
 pytestmark = pytest.mark.looptime
+
+
+def _answer(server: ScriptedServer, live: list[Object]) -> list[str]:
+    """Let lists of a single name return an object, and return the names that are read.
+
+    Accounts may list and watch most objects that are cached, but not get them.
+    """
+    scripted, read = server.list, list[str]()
+
+    async def answered(resource: Any, *, field_selector: str = "", **options: Any) -> ObjectList:
+        if not field_selector:
+            return await scripted(resource, **options)
+        read.append(field_selector.removeprefix("metadata.name="))
+        return ObjectList([found for found in live if found.name == read[-1]], "9")
+
+    server.list = answered  # type: ignore[method-assign]
+    return read
 
 
 def user(shared: SharedInformers, server: Any, **options: Any) -> Informer:
@@ -121,12 +139,7 @@ async def test_objects_beyond_the_limit_of_a_namespace_are_stubs_until_there_is_
     """A tenant's objects do not fill the memory, and those of other namespaces are complete."""
     listed = [large(f"p{number}") for number in range(5)] + [large("q", namespace="quiet")]
     server.lists = [(listed, "1")]
-    live = {found.name: found for found in listed}
-
-    async def get(_resource: Any, name: str, *, namespace: str) -> dict[str, Any]:
-        return live[name].to_dict()
-
-    server.get = get  # type: ignore[attr-defined]
+    _answer(server, listed)
     shared = SharedInformers(server, bytes_per_namespace=35_000)  # type: ignore[arg-type]
     informer = user(shared, server)
     async with working(informer.run()):
@@ -149,14 +162,7 @@ async def test_only_as_many_stubs_are_read_as_there_is_room_for(server: Scripted
     """Otherwise the large objects of one namespace would be read again and again, and delay those of others."""
     listed = [large(f"p{number}") for number in range(20)]
     server.lists = [(listed, "1")]
-    live = {found.name: found for found in listed}
-    read: list[str] = []
-
-    async def get(_resource: Any, name: str, *, namespace: str) -> dict[str, Any]:
-        read.append(name)
-        return live[name].to_dict()
-
-    server.get = get  # type: ignore[attr-defined]
+    read = _answer(server, listed)
     shared = SharedInformers(server, bytes_per_namespace=35_000)  # type: ignore[arg-type]
     informer = user(shared, server)
     async with working(informer.run()):
