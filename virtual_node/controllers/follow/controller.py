@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from controller_runtime.api import readable
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.api.policy.copied_keys import refused
+from controller_runtime.cache.namespace_budget import is_stub
+from controller_runtime.client.reads import find_listed
 from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, namespace_of
+from virtual_node.controllers.base.pace import Pace
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.follow.addresses import AddressReports
@@ -38,6 +41,8 @@ _BEHIND = 5.0
 """Seconds until a requeue while a cache is behind."""
 _PER_SECOND = 100
 """Objects per second and namespace that are queued after changes of pods and namespaces."""
+_UNREAD_BURST, _UNREAD_AGAIN = 5, 60.0
+"""Reads of one object at once that the cache cannot contain, and seconds per read in the long run."""
 _WORKERS = 4
 _NAMESPACE = "namespace"
 _SELECTING = "selecting"
@@ -58,6 +63,7 @@ class FollowController:
     """Requeues the upper pod of a uid."""
     _with_secrets: dict[str, str] = field(default_factory=dict)
     """Uids of objects whose Secrets are copied, by key."""
+    _reads: Pace[str] = field(default_factory=lambda: Pace(burst=_UNREAD_BURST, qps=1 / _UNREAD_AGAIN))
 
     def __post_init__(self) -> None:
         """Create the caches and the work queue."""
@@ -113,7 +119,8 @@ class FollowController:
     async def reconcile(self, key: str) -> Result | None:
         """Create, update or delete the copy of one object."""
         upper = self._upper.store.get(key)
-        if (problem := self.context.too_large(namespace_of(key))) is not None:
+        problem = self.context.too_large(namespace_of(key))
+        if problem is not None and not self.kind.is_restriction:
             if upper is not None:
                 self.pending.failed(upper, problem.event_reason, problem.message)
             return Result(requeue_after=TOO_LARGE_RETRY)
@@ -140,7 +147,20 @@ class FollowController:
             return None
         if not self._is_wanted(upper):
             return await self._remove_unused(upper)
-        return await self._ensure(upper)
+        return await (self._ensure_unread(upper) if is_stub(upper) else self._ensure(upper))
+
+    async def _ensure_unread(self, stub: Object) -> Result | None:
+        """Read an object of which the cache has only a stub, and keep its copy current."""
+        if wait := self._reads.wait(stub.key, now=asyncio.get_running_loop().time()):
+            return Result(requeue_after=wait)
+        again: Result | None = None
+        whole = await find_listed(self.context.upper, self.kind.resource, stub.name, namespace=stub.namespace)
+        if whole is not None and whole.uid == stub.uid:
+            try:
+                again = await self._ensure(whole)
+            finally:
+                self._copies.forget(stub.key)  # it would keep the object in memory
+        return again or Result(requeue_after=_UNREAD_AGAIN)
 
     async def _ensure(self, upper: Object) -> Result | None:
         try:

@@ -38,6 +38,9 @@ class Kind:
     """Reports whether the second ``spec`` allows more than the first. Such a change is delayed."""
     depends_on_pods: bool = False
     depends_on_services: bool = False
+    is_restriction: bool = False
+    """Whether an outdated copy allows what users no longer want to allow. So it is kept current also while the namespace is
+    too large to be read; its translation reads no other objects of the namespace."""
     addresses: AddressField | None = None
     """The status field of copies whose addresses are written to the upper status; None: there is none."""
     is_optional: bool = False
@@ -60,6 +63,7 @@ NETWORK_POLICIES = Kind(
     "networkPolicies",
     resources.NETWORK_POLICIES,
     network_policies.lower_policy,
+    is_restriction=True,
     selects_namespaces=network_policies.selects_namespaces,
     namespace_selectors=network_policies.namespace_selectors,
 )

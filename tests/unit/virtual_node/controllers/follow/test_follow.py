@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from controller_runtime.api.overrides.applying import OverrideSet
 from controller_runtime.api.overrides.config import MetadataPatch, Override, PodPatch
+from controller_runtime.cache.namespace_budget import stub
 from controller_runtime.errors import Expired, Forbidden, NotFound, Unavailable
 from tests.fakes.apiserver.client import refusing
 from tests.unit.virtual_node.controllers import pod_controller_setup
@@ -60,6 +62,33 @@ async def test_many_policies_of_a_namespace_delay_only_its_own_copies():
     assert not len(queue)
     await asyncio.sleep(2)
     assert len(queue) == 300
+
+
+async def test_a_policy_is_followed_although_its_namespace_is_too_large():
+    """A tenant could fill the namespace so that a stricter policy of an administrator has no effect on running pods."""
+    scene = Scene()
+    key = scene.add({**POLICY, "ingress": [{}]})
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.context.shared = Mock(stubs=lambda _namespace: 1)
+    store = scene.controller._upper.store
+    scene.add({**POLICY, "ingress": []})
+    store.put(key, stub(store.list()[0]))
+    result = await scene.controller.reconcile(key)
+    assert result is not None
+    copy = scene.copy()
+    assert copy is not None
+    assert copy["spec"]["ingress"] == []
+    assert not scene.controller._copies._compared  # it would keep the whole object in memory
+    for _ in range(10):  # another program changes the copy all the time
+        result = await scene.controller.reconcile(key)
+    assert result is not None
+    assert (result.requeue_after or 0) > 10
+    assert len(scene.upper.asked("list", "networkpolicies")) == 5
+    scene.upper.remove("networkpolicies", key)
+    store.remove(key)
+    await scene.controller.reconcile(key)
+    assert scene.copy() is None
 
 
 async def test_keeps_the_copy_while_a_lower_pod_exists():
