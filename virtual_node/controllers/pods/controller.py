@@ -124,12 +124,12 @@ class PodController:
         return len(self._records)
 
     def _namespace(self, uid: str) -> str:
-        """Return a pod's namespace. Namespaces take turns, so one tenant's thousands of pods do not delay others."""
+        """Return a pod's upper namespace. Namespaces take turns, so one tenant's thousands of pods do not delay others."""
         upper = self.caches.upper_pod(uid)
         if upper is not None:
             return upper.namespace
         lower = self.caches.lower_pod(uid)
-        return "" if lower is None else lower.namespace
+        return "" if lower is None else ownership.upper_namespace(lower)
 
     def _watch_caches(self) -> None:
         queue = self.controller.queue

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
+from controller_runtime.objects import from_dict
+from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, lower_pod, pod
 from tests.unit.virtual_node.controllers.services import service_controller_setup as services
+from virtual_node.config.types import NamespaceConfig
 from virtual_node.controllers.base.object_key import ObjectKey
 
 pytestmark = pytest.mark.looptime
@@ -18,6 +20,19 @@ async def first_two(queue: Any, noisy: list[Any], quiet: Any) -> list[Any]:
     for key in [*noisy, quiet]:
         queue.add(key)
     return [await queue.get(), await queue.get()]
+
+
+async def test_pods() -> None:
+    """A namespace has no second turn for lower pods of which the upper pod is gone, and which have another namespace."""
+    scene = Scene(*clusters(), namespaces=NamespaceConfig(prefix="up-"))
+    for name, uid in (("noisy", "u-1"), ("quiet", "q")):
+        body = pod("web", uid=uid, nodeName="vn")
+        body["metadata"]["namespace"] = name
+        scene.caches.upper["vn"].store.put(f"{name}/web", from_dict(body))
+    left = lower_pod("u-2", namespace="noisy")
+    left["metadata"]["namespace"] = "up-noisy"
+    scene.caches.lower.store.put("up-noisy/web", from_dict(left))
+    assert await first_two(scene.pods.controller.queue, ["u-1", "u-2"], "q") == ["u-1", "q"]
 
 
 async def test_dependencies() -> None:
