@@ -19,6 +19,7 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.api.pod.conditions import claim_names
+from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -113,11 +114,16 @@ class ClaimController:
 
     async def reconcile(self, key: str) -> Result | None:
         """Take one step for one upper claim, by namespace and name."""
-        if self.context.too_large(namespace_of(key)) is not None:
+        if self.context.too_large(namespace_of(key)) is not None and not self._is_going(key):
             return Result(requeue_after=TOO_LARGE_RETRY)
         async with self._locks.of(key):
             result = await self._reconcile(key)
             return await self._shared.reconcile(key) or result
+
+    def _is_going(self, key: str) -> bool:
+        """Report whether an upper claim is being deleted. Otherwise a namespace full of claims would keep them for ever."""
+        claim = self.caches.upper_claims.store.get(key)
+        return claim is not None and not is_stub(claim) and claim.metadata.deletion_timestamp is not None
 
     async def _reconcile(self, key: str) -> Result | None:
         upper_object = self.caches.upper_claims.store.get(key)

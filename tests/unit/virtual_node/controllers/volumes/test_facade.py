@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -178,6 +178,24 @@ async def test_a_placeholder_does_not_keep_a_claim_that_is_being_deleted(phase):
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(60)
     assert lower.asked("delete", "pods") == ["shop/volume-binder-u-1"]
+
+
+async def test_claims_of_a_namespace_that_is_too_large_can_be_deleted():
+    """Their finalizers would keep them, and so the namespace would stay too large for ever."""
+    upper, lower = clusters()
+    scene = VolumeScene(upper, lower)
+    scene.scene.context.shared = Mock(stubs=lambda _namespace: 1)
+    going: Body = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 0}
+    annotations = {pvc.SELECTED_NODE: "vn"}
+    upper.put(
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[pvc.FINALIZER], annotations=annotations, **going),
+    )
+    lower.put("persistentvolumeclaims", claim(uid="l-1", labels=OURS))
+    async with following(scene):
+        await asyncio.sleep(60)
+        assert lower.asked("delete", "persistentvolumeclaims") == [KEY]
+        assert upper.asked("patch", "persistentvolumeclaims") == [KEY]
 
 
 async def test_a_lower_claim_is_deleted_first_though_the_cache_does_not_show_it():
