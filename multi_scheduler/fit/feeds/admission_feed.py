@@ -72,6 +72,7 @@ class AdmissionFeed:
 
     async def run(self) -> None:
         """Report unreadable rules until cancelled."""
+        self._is_settled = False  # the informers may have been cleared since the last run
         while True:
             await asyncio.sleep(_LOOK)
             self.look()

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from controller_runtime import resources
+from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ApiError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.fit.admission.predictor import Admission
@@ -161,6 +163,41 @@ async def test_does_not_ping_a_watched_cluster():
             await asyncio.sleep(60)
             feeding.bookmark()
         assert feeding.client.pings == 0
+
+
+def _exceed(feeding: _Feeding) -> None:
+    """Let the next object exceed the memory of the cluster's caches."""
+    feeding.client.caches = CacheBudget(1, cluster="large")
+    feeding.cluster.put("nodes", _node("b"))
+
+
+async def test_a_cluster_that_was_too_large_is_used_again_with_its_rules_only(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Otherwise pods that a quota refuses would be sent to it while its quotas are being listed."""
+    feeding = _Feeding()
+    feeding.cluster.put("nodes", _node("a"))
+    async with feeding.running():
+        assert feeding.feed.has_synced
+        _exceed(feeding)
+        await asyncio.sleep(1)
+        assert "raise cacheBytes" in feeding.feed.trouble()
+        assert len(feeding.index) == 0
+        feeding.client.caches = CacheBudget(0, cluster="large")
+        answers, listed = asyncio.Event(), feeding.client.list
+
+        async def slow(resource: Any, *arguments: Any, **options: Any) -> Any:
+            if resource is resources.RESOURCE_QUOTAS:
+                await answers.wait()
+            return await listed(resource, *arguments, **options)
+
+        monkeypatch.setattr(feeding.client, "list", slow)
+        await asyncio.sleep(310)
+        assert len(feeding.index) == 2
+        assert "are being listed" in feeding.feed.trouble()
+        answers.set()
+        await asyncio.sleep(1)
+        assert feeding.feed.trouble() == ""
 
 
 async def test_claim_uses_the_affinity_of_its_bound_volume():
