@@ -6,9 +6,12 @@ Users write pods, so the pods of one namespace use at most ``BYTES_PER_NAMESPACE
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.groups import group_of, is_group_key
 from controller_runtime.api.translation_budget import json_size
 from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
@@ -28,7 +31,8 @@ BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 BYTES_PER_NAMESPACE, _FREE = 16 << 20, 4096
 """Maximum bytes of the cached pods of a namespace, without the first 4 KiB of each: all of a normal pod."""
 _LARGEST_RESOURCES = 4096
-"""Maximum bytes of the resources of all containers that a stub keeps."""
+"""Maximum bytes of the resources that a stub keeps of each container; of a pod with more, it has the sum."""
+_OF_CONTAINER = ("resources", "restartPolicy")
 
 
 def pods_budget() -> NamespaceBudget[BudgetKey]:
@@ -47,13 +51,24 @@ def stub(pod: Object) -> Object:
         deletion_timestamp=metadata.deletion_timestamp,
     )
     small = {name: spec[name] for name in ("nodeName", "priority") if spec.get(name)}
-    containers = [
-        {"name": "", "resources": one.get("resources") or {}} for one in spec.get("containers") or ()
-    ]
-    if containers and json_size(containers) <= _LARGEST_RESOURCES:
-        small["containers"] = containers
+    if spec.get("containers"):
+        small |= _resources_of(spec)
     phase = {"phase": status["phase"]} if "phase" in status else {}
     return Object(kept, pod.api_version, pod.kind).with_fields(spec=small, status=phase)
+
+
+def _resources_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a pod spec that say what it needs; only the sum if they are large."""
+    needed: dict[str, Any] = {name: spec[name] for name in ("overhead", "resources") if spec.get(name)}
+    for kind in ("containers", "initContainers"):
+        if kind in spec:
+            needed[kind] = [
+                {"name": "", **{field: one[field] for field in _OF_CONTAINER if field in one}}
+                for one in spec[kind]
+            ]
+    if json_size(needed) <= _LARGEST_RESOURCES:
+        return needed
+    return {"containers": pod_resources.summed(spec)}
 
 
 def bound_pods(client: Client) -> Informer:

@@ -14,6 +14,7 @@ from typing import Any
 
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.moving import movable, node_avoidance
+from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import is_finished, is_true
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import Object, ObjectMeta
@@ -82,7 +83,7 @@ def shrink(pod: Object) -> Object:
 
 
 def stub(pod: Object) -> Object:
-    """Return a shrunk pod without what its user can write in any size: it occupies its node, and is not moved."""
+    """Return a shrunk pod without what its user can write in any size: it uses room on its node, and is not moved."""
     spec, status, metadata = pod.spec or {}, pod.status or {}, pod.metadata
     kept = ObjectMeta(
         name=metadata.name,
@@ -93,7 +94,7 @@ def stub(pod: Object) -> Object:
     )
     ready = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
     return Object(kept, pod.api_version, pod.kind).with_fields(
-        spec=pick(spec, ("nodeName", "priority")),
+        spec={**pick(spec, ("nodeName", "priority")), "containers": pod_resources.summed(spec)},
         status={**pick(status, ("phase",)), "conditions": [pick(one, ("type", "status")) for one in ready]},
     )
 

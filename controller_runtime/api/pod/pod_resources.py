@@ -12,6 +12,8 @@ from typing import Any
 from controller_runtime.api import quantity
 
 _POD_LEVEL = ("cpu", "memory")
+_MOST_RENDERED = 16
+"""Maximum number of resources of ``rendered``. Users can request thousands; pods with devices request about six."""
 
 
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
@@ -32,6 +34,18 @@ def pod_limits(spec: Mapping[str, Any]) -> dict[str, int]:
     if overhead := spec.get("overhead"):
         _add(total, {name: count for name, count in _counted(overhead).items() if total.get(name)})
     return total
+
+
+def rendered(counts: Mapping[str, int]) -> dict[str, str]:
+    """Return the quantities of at most 16 resources, those of Kubernetes first, for caches that bound the size of a pod."""
+    kept = sorted(counts, key=lambda name: ("/" in name, name))[:_MOST_RENDERED]
+    return {name: quantity.render(name, counts[name]) for name in kept}
+
+
+def summed(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return one container with the sum of a pod spec's requests and limits, in bounded size."""
+    resources = {"requests": rendered(pod_requests(spec)), "limits": rendered(pod_limits(spec))}
+    return [{"name": "", "resources": resources}]
 
 
 def has_pod_level(spec: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
+from controller_runtime.api.pod import pod_resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden
@@ -133,6 +134,33 @@ def test_a_pod_beyond_its_namespaces_limit_still_needs_its_resources():
     assert reduced.status == {"phase": "Pending"}
     resources = {"name": "", "resources": {"requests": {"cpu": "1"}}}
     assert reduced.spec == {"nodeName": "vn", "priority": 7, "containers": [resources]}
+
+
+_GPU = {"resources": {"requests": {"cpu": "2", "x/gpu": "1"}}}
+
+
+@pytest.mark.parametrize("name", ["c", "c" * 5000])
+def test_a_pod_beyond_its_namespaces_limit_needs_all_that_the_scheduler_counts(name: str):
+    """Also of init containers, overhead and pod-level resources, and if there are too many containers to keep each."""
+    spec = {
+        "nodeName": "vn",
+        "overhead": {"memory": "1Gi"},
+        "resources": {"requests": {"memory": "3Gi"}},
+        "containers": [{"name": name, "resources": {"requests": {name.replace("c", "x/c", 1): "1"}}}],
+        "initContainers": [{"name": "s", "restartPolicy": "Always", **_GPU}, {"name": "i", **_GPU}],
+    }
+    whole = _large("Pending").with_fields(spec=spec)
+    reduced = stub(shrink(whole))
+    assert pod_resources.pod_requests(reduced.spec) == pod_resources.pod_requests(spec)
+    assert is_stub(reduced)
+
+
+def test_a_pod_with_more_resources_than_a_stub_keeps_needs_those_of_kubernetes():
+    requests = {f"{number}.x/{'y' * 60}": "1" for number in range(100)} | {"cpu": "1", "memory": "1Gi"}
+    spec = {"nodeName": "vn", "containers": [{"name": "c", "resources": {"requests": requests}}]}
+    reduced = stub(shrink(_large("Pending").with_fields(spec=spec)))
+    needed = pod_resources.pod_requests(reduced.spec)
+    assert (needed["cpu"], needed["memory"], len(needed)) == (1000, 1 << 30, 16)
 
 
 async def test_large_pods_of_one_namespace_displace_no_others(monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names, quantity
+from controller_runtime.api import names
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
@@ -33,8 +33,6 @@ _NORMAL_POD = 16 * 1024
 _LARGE_SPEC = 32 * 1024
 """Bytes of a lower pod's spec above which only the compared fields of its containers are kept."""
 _COMPARED = frozenset({"name", "image", "resources", "restartPolicy", "resizePolicy"})
-_MOST_REQUESTS = 16
-"""Maximum resources of a pod that is not ours; pods with devices request about six."""
 _LONGEST_MARK = 256
 """Characters of the annotation with the lower uid that a stub keeps; users can write longer texts, which are not valid."""
 _SOME_FINALIZER = ("virtual-node.io/not-read",)
@@ -129,7 +127,7 @@ def upper_service(copy: Object) -> Iterable[str]:
 def shrink_foreign(pod: Object) -> Object:
     """Reduce a pod that is not ours to the sum of its requests, because there may be many thousands.
 
-    A lower user can request thousands of resources, so at most ``_MOST_REQUESTS`` are kept, those of Kubernetes first.
+    A lower user can request thousands of resources, so few are kept (``pod_resources.rendered``).
     Nothing is kept of a pod that uses no lower node, and requests that cannot be read count as missing.
     """
     spec, status = pod.spec or {}, pod.status or {}
@@ -139,9 +137,8 @@ def shrink_foreign(pod: Object) -> Object:
             requests = pod_resources.pod_requests(spec)
         except (ValueError, TypeError, AttributeError):
             requests = {}
-        names_kept = sorted(requests, key=lambda name: ("/" in name, name))[:_MOST_REQUESTS]
-        summed = {name: quantity.render(name, requests[name]) for name in names_kept}
-        kept = {"nodeName": spec["nodeName"], "containers": [{"resources": {"requests": summed}}]}
+        needed = {"requests": pod_resources.rendered(requests)}
+        kept = {"nodeName": spec["nodeName"], "containers": [{"resources": needed}]}
     shrunk = Object(pod.metadata, pod.api_version, pod.kind).with_fields(
         spec=kept, status={"phase": status.get("phase", "")}
     )

@@ -7,7 +7,7 @@ from typing import Any
 from controller_runtime.api import names
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import from_dict
-from descheduler.view import pods
+from descheduler.view import pods, room
 
 _LARGE = "x" * 100_000
 
@@ -46,3 +46,13 @@ def test_a_pod_beyond_its_namespaces_limit_is_not_moved():
     assert list(pods.by_node(reduced)) == ["vn"]
     assert pods.is_ready(reduced)
     assert "reduce their labels" in pods.why_not_evictable(reduced)
+
+
+def test_a_pod_beyond_its_namespaces_limit_uses_as_much_room_as_before():
+    """Otherwise a full node would look empty, and pods of others would be moved there."""
+    spec = {
+        "nodeName": "vn", "overhead": {"cpu": "1"}, "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}],
+        "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": {"requests": {"memory": "1Gi"}}}],
+    }  # fmt: skip
+    shrunk = pods.shrink(_pod(labels={"x": _LARGE}).with_fields(spec=spec))
+    assert room.requests_of(pods.stub(shrunk)) == {"cpu": 3000, "memory": 1 << 30, "pods": 1}
