@@ -13,7 +13,7 @@ integers, so rounding errors do not accumulate.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,8 @@ class _Node:
     allocatable: dict[str, int]
     facts: dict[str, Any]
     """The node's ``labels`` and ``nodeInfo``, as input of ``node_object``."""
-    foreign: dict[str, int] = field(default_factory=dict)
+    foreign: dict[str, int]
+    """The requests of foreign pods, see ``Capacity._foreign``."""
 
     def available(self, name: str) -> int:
         """Return what the node offers of a resource, never negative, so that it does not reduce what other nodes offer."""
@@ -101,7 +102,10 @@ class Capacity:
         self._capacity, self._allocatable = _Total(), _Total()
         """Of the nodes that count."""
         self._pods: dict[str, tuple[str, dict[str, int]]] = {}
-        self._unplaced: dict[str, dict[str, dict[str, int]]] = {}
+        """Node and requests of each foreign pod, by uid."""
+        self._foreign: dict[str, dict[str, int]] = {}
+        """The sums of their requests by node, also of nodes that are not selected or not known yet. Kept up to date for
+        those, too, because summing the pods of a node again at each change of its labels would take long."""
 
     @property
     def ready_nodes(self) -> int:
@@ -133,7 +137,6 @@ class Capacity:
         known = self._nodes.get(name)
         if known is None and len(self._nodes) >= _MOST_NODES:
             return
-        foreign = known.foreign if known is not None else _sum(self._unplaced.pop(name, {}).values())
         if known is not None:
             self._count(known, -1)
         added = self._nodes[name] = _Node(
@@ -141,7 +144,7 @@ class Capacity:
             capacity=self._capacity.within_limit(_counts(status.get("capacity"))),
             allocatable=self._allocatable.within_limit(_counts(status.get("allocatable"))),
             facts={"labels": labels, "nodeInfo": _node_info(status.get("nodeInfo")) or {}},
-            foreign=foreign,
+            foreign=self._foreign.setdefault(name, {}),
         )
         self._count(added, 1)
 
@@ -162,9 +165,8 @@ class Capacity:
         """Remove a lower node that was deleted or is not selected any more."""
         if (removed := self._nodes.pop(name, None)) is not None:
             self._count(removed, -1)
-            pods = {uid: requests for uid, (node, requests) in self._pods.items() if node == name}
-            if pods:
-                self._unplaced[name] = pods
+            if not removed.foreign:
+                del self._foreign[name]
 
     def upsert_pod(self, uid: str, node_name: str, requests: Mapping[str, int], *, counts: bool) -> None:
         """Add or update a foreign pod.
@@ -185,39 +187,33 @@ class Capacity:
             return
         self.remove_pod(uid)
         self._pods[uid] = (node_name, wanted)
-        node = self._nodes.get(node_name)
-        if node is None:
-            self._unplaced.setdefault(node_name, {})[uid] = wanted
-        else:
-            self._use(node, wanted, 1)
+        self._use(node_name, wanted, 1)
 
-    def _use(self, node: _Node, requests: Mapping[str, int], sign: int) -> None:
+    def _use(self, node_name: str, requests: Mapping[str, int], sign: int) -> None:
         """Add the requests of a pod to those on its node, or remove them with sign -1."""
-        offered = [name for name in requests if name in node.allocatable]
-        before = {name: node.available(name) for name in offered}
-        _add(node.foreign, requests, sign)
+        node, foreign = self._nodes.get(node_name), self._foreign.setdefault(node_name, {})
+        before = {name: node.available(name) for name in requests if name in node.allocatable} if node else {}
+        _add(foreign, requests, sign)
         # Lower users choose the names, so those that no pod requests any more are removed.
         for name in requests:
-            if not node.foreign[name]:
-                del node.foreign[name]
-        if node.counts:
-            _add(self._allocatable.sums, {name: node.available(name) - before[name] for name in offered}, 1)
+            if not foreign[name]:
+                del foreign[name]
+        if node is None:
+            if not foreign:
+                del self._foreign[node_name]
+        elif node.counts:
+            _add(
+                self._allocatable.sums,
+                {name: node.available(name) - count for name, count in before.items()},
+                1,
+            )
 
     def remove_pod(self, uid: str) -> None:
         """Remove a foreign pod that was deleted or has finished."""
         known = self._pods.pop(uid, None)
         if known is None:
             return
-        node_name, requests = known
-        node = self._nodes.get(node_name)
-        if node is not None:
-            self._use(node, requests, -1)
-            return
-        waiting = self._unplaced.get(node_name)
-        if waiting is not None:
-            waiting.pop(uid, None)
-            if not waiting:
-                del self._unplaced[node_name]
+        self._use(*known, -1)
 
     def totals(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return capacity and allocatable as quantities, never negative."""
@@ -256,13 +252,6 @@ def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
 def _add(total: dict[str, int], more: Mapping[str, int], sign: int) -> None:
     for name, count in more.items():
         total[name] = total.get(name, 0) + sign * count
-
-
-def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for part in parts:
-        _add(total, part, 1)
-    return total
 
 
 def _reserved(name: str, text: str, available: int) -> int:

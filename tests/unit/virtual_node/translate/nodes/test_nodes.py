@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -206,6 +207,20 @@ def test_nodes_beyond_a_limit_do_not_count(monkeypatch):
     capacity.remove_node("a")
     capacity.upsert_node(lower_node("c"))
     assert capacity.foreign().keys() == {"b", "c"}
+
+
+def test_a_node_that_is_selected_and_not_again_and_again_costs_little():
+    """Whatever the number of pods: a hostile cluster sends thousands of such changes per second, in small events."""
+    capacity = Capacity(node_selector={"pool": "a"})
+    for number in range(20_000):
+        capacity.upsert_pod(str(number), "n", {"cpu": 1}, counts=True)
+    started = time.thread_time()
+    for _ in range(1000):
+        capacity.upsert_node(lower_node("n", cpu="64", labels={"pool": "a"}))
+        capacity.upsert_node(lower_node("n", cpu="64", labels={"pool": "b"}))
+    assert time.thread_time() - started < 1
+    capacity.upsert_node(lower_node("n", cpu="64", labels={"pool": "a"}))
+    assert capacity.totals()[1]["cpu"] == "43500m"
 
 
 def test_properties_of_a_hostile_node_are_left_out():
