@@ -42,6 +42,8 @@ class ClusterIndex:
         """Number of nodes that offer a resource, by resource."""
         self._placed: dict[str, Placed] = {}
         self._by_node: dict[str, dict[str, Placed]] = {}
+        self._taken: dict[str, dict[str, int]] = {}
+        """Sums of the requests by node, also of unknown nodes. Not summed when a node changes: it may have any number of pods."""
         self._with_anti_affinity: dict[str, Placed] = {}
         self._node_filter = NodeFilter(self._nodes)
         self._namespaces: dict[str, Mapping[str, str]] = {}
@@ -93,8 +95,7 @@ class ClusterIndex:
         node = self._nodes[slot]
         assert node is not None
         self._withdraw(node)
-        for placed in self._by_node.get(name, {}).values():
-            limits.subtract(self.used, placed.requests)
+        limits.subtract(self.used, self._taken.get(name, {}))
         self._nodes[slot], self._names[slot] = None, ""
         for column in self._free.values():
             column[slot] = 0
@@ -132,8 +133,7 @@ class ClusterIndex:
                 devices.append()
         self._slots[name] = slot
         self._names[slot] = name
-        for placed in self._by_node.get(name, {}).values():
-            self.used.update(placed.requests)
+        self.used.update(self._taken.get(name, {}))
         return slot
 
     def _recount(self, slot: int, node: Node) -> None:
@@ -141,21 +141,17 @@ class ClusterIndex:
             if resource not in self._free and len(self._free) < limits.MOST_COLUMNS:
                 # Count pods that take the resource on nodes that do not offer it now, for example while a device plug-in is down.
                 column = self._free[resource] = [0] * len(self._names)
-                for placed in self._placed.values():
-                    if resource in placed.requests and (at := self._slots.get(placed.node)) is not None:
-                        column[at] -= placed.requests[resource]
+                for name, at in self._slots.items():
+                    column[at] = -self._taken.get(name, {}).get(resource, 0)
                 self._capacity[resource] = [math.inf] * len(self._names)
-        on_node = self._by_node.get(node.name, {})
-        taken: Counter[str] = Counter()
-        for placed in on_node.values():
-            taken.update(placed.requests)
+        taken = self._taken.get(node.name, {})
         for resource, column in self._free.items():
             column[slot] = node.allocatable.get(resource, 0) - taken.get(resource, 0)
             self._capacity[resource][slot] = node.allocatable.get(resource) or math.inf
         for resource, devices in self.devices.items():
             taking = [
                 (uid, count, one.devices)
-                for uid, one in on_node.items()
+                for uid, one in (self.on(node.name).items() if taken.get(resource) else ())
                 if (count := one.requests.get(resource))
             ]
             devices.reset(slot, node.allocatable.get(resource, 0), taking)
@@ -202,13 +198,16 @@ class ClusterIndex:
 
     def _count(self, uid: str, placed: Placed, sign: int) -> None:
         self.changes += 1
+        if (on_node := self._taken.get(placed.node)) is None:
+            on_node = self._taken[placed.node] = {}
+        _add(on_node, placed.requests, sign)
+        if not on_node:
+            del self._taken[placed.node]
         slot = self._slots.get(placed.node)
         if slot is None:
             return
+        _add(self.used, placed.requests, sign)
         for resource, count in placed.requests.items():
-            self.used[resource] += sign * count
-            if not self.used[resource]:
-                del self.used[resource]
             column = self._free.get(resource)
             if column is not None:
                 column[slot] -= sign * count
@@ -327,3 +326,11 @@ class ClusterIndex:
             short = len(slots) - len(having)
             if short:
                 reasons["Too many pods" if resource == "pods" else f"Insufficient {resource}"] += short
+
+
+def _add(sums: dict[str, int], requests: Mapping[str, int], sign: int) -> None:
+    for resource, count in requests.items():
+        if total := sums.get(resource, 0) + sign * count:
+            sums[resource] = total
+        else:
+            sums.pop(resource, None)

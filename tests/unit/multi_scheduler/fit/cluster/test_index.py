@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -197,6 +198,39 @@ def test_free_columns_equal_the_plain_sum(actions, wanted):
     assert _names(index, _demand(str(wanted))) == {name for name, left in free.items() if left >= wanted}
     assert index.total["cpu"] == sum(nodes.values()) * 1000
     assert index.used["cpu"] == sum(count for where, count in pods.values() if where in nodes) * 1000
+
+
+def test_a_change_of_a_node_costs_little_whatever_the_number_of_its_pods():
+    """A hostile cluster sends thousands of such changes per second, in small events."""
+    index = _index(_node("a"))
+    for number in range(20_000):
+        index.place(str(number), Placed("a", {"cpu": 1, "pods": 1, "x/gpu": 1}))
+    started = time.thread_time()
+    for number in range(300):
+        index.upsert_node(_node("a", str(number), extended={"x/gpu": "8"} if number % 2 else {}))
+        index.remove_node("a")
+    assert time.thread_time() - started < 1
+    index.upsert_node(_node("a", "64", extended={"x/gpu": "20001"}))
+    free = {resource: list(index.free(resource)) for resource in ("cpu", "x/gpu")}
+    assert free == {"cpu": [44_000], "x/gpu": [1]}
+    assert index.used == {"cpu": 20_000, "pods": 20_000, "x/gpu": 20_000}
+
+
+@given(actions=ACTIONS)
+def test_a_resource_that_a_node_offers_later_counts_on_all_nodes(actions):
+    """Pods may take it already, for example while a device plug-in is down."""
+    index = _index(_node("a"), _node("b"), _node("c"))
+    pods: dict[str, str] = {}
+    for action, name, number in actions:
+        if action == "place":
+            pods[f"p{number}"] = name
+            index.place(f"p{number}", Placed(name, {"x/gpu": 1}))
+        elif action == "remove":
+            pods.pop(f"p{number}", None)
+            index.remove(f"p{number}")
+    index.upsert_node(_node("a", extended={"x/gpu": "8"}))
+    taken = Counter(pods.values())
+    assert list(index.free("x/gpu")) == [8 - taken["a"], -taken["b"], -taken["c"]]
 
 
 @pytest.mark.parametrize("total", [0, 3])
