@@ -18,7 +18,7 @@ from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, CacheFull, Unavailable
+from controller_runtime.errors import ApiError, CacheFull, ConfigError, Unavailable
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.process import lifecycle
 from virtual_node import metrics
@@ -212,7 +212,7 @@ class LowerCluster:
                         recorder.event(body, "Warning", TOO_LARGE, why)
                 async with lifecycle.beside(recorder.run()):
                     await asyncio.sleep(0)  # otherwise the recorder would be cancelled before it starts
-        except (ApiError, TimeoutError) as error:
+        except (ApiError, ConfigError, TimeoutError) as error:
             self._log.warning("not reported that the lower cluster is too large", error=str(error))
 
     def _refresh(self) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object, from_dict
+from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.cluster.start_checks import refuse_real_nodes
+from virtual_node.config.types import LowerClusterConfig
 from virtual_node.controllers.base.caches import shrink_foreign
 from virtual_node.translate.nodes.capacity import Capacity
 
@@ -112,3 +116,26 @@ async def test_an_existing_virtual_node_is_reused():
     """After a restart, or from tensile-kube."""
     upper: Any = _Upper(vn={"type": "virtual-kubelet"})
     await refuse_real_nodes(upper, ["vn", "new"])
+
+
+class _Unwritable:
+    """A virtual node that cannot be patched, because a credential of the upper cluster has expired."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def give_up(self, why: str) -> None:
+        self.asked.append(why)
+        raise ConfigError("the credential plug-in failed")
+
+
+async def test_a_cluster_that_is_too_large_stops_as_such_if_this_cannot_be_reported():
+    """Otherwise it would look like a wrong configuration, and be listed again after seconds."""
+    nothing: Any = None
+    cluster = LowerCluster(LowerClusterConfig(name="low"), nothing, "id", nothing)
+    cluster.nodes["vn"] = unwritable = _Unwritable()  # type: ignore[assignment]
+    context: Any = SimpleNamespace(name="low", upper=SimpleNamespace(cluster="upper"))
+    with structlog.testing.capture_logs() as logs:
+        await cluster._give_up(context, "too large")
+    assert unwritable.asked == ["too large"]
+    assert [line["error"] for line in logs] == ["the credential plug-in failed"]
