@@ -304,7 +304,11 @@ class Accounting:
         for uid, pod in list(self._refused.items()):
             node = self.find_node(node_of(pod))
             del self._refused[uid]  # if it is refused again, it is the last to be checked
-            if node is not None and (feed := self.feeds.get(node.cluster)) is not None:
+            if node is None or (feed := self.feeds.get(node.cluster)) is None:
+                continue
+            if feed.trouble():
+                self._refused[uid] = pod  # the rules that refuse it may be unknown
+            else:
                 self._count(pod, node, feed)
             if time.perf_counter() > until:
                 break

@@ -80,6 +80,30 @@ async def test_lower_pod_of_a_refused_pod_appears():
     assert scene.reserved("P") == "x"
 
 
+async def test_no_room_is_reserved_for_a_refused_pod_while_its_cluster_is_not_read():
+    """Its quotas are forgotten, too, when a cluster has too many objects, and a reservation would never end."""
+    scene = Scene("x")
+    quota: Any = {
+        "metadata": {"name": "q", "namespace": "store"},
+        "status": {"hard": {"pods": "0"}, "used": {"pods": "0"}},
+    }
+    admission = scene.agent.admissions["a"]
+    admission.upsert_quota(quota)
+    scene.bound(pod("P"))
+    scene.agent.sweep()
+    scene.feed._nodes._synced.clear()
+    admission.remove_quota("store", "q")
+    scene.agent.sweep()
+    admission.upsert_quota(quota)
+    scene.feed._nodes._synced.set()
+    scene.agent.sweep()
+    assert scene.agent.reservations.stage("P") is None
+    quota["status"]["hard"] = {"pods": "5"}
+    admission.upsert_quota(quota)
+    scene.agent.sweep()
+    assert scene.agent.reservations.stage("P") is Stage.BOUND
+
+
 async def test_pod_is_deleted_while_its_filter_call_waits():
     """Q would hold its room for 15 minutes."""
     scene = Scene("x")
