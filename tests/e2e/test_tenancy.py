@@ -287,8 +287,8 @@ async def test_lower_objects_of_another_upper_cluster_stay(sandbox: Sandbox, upp
     assert await lower_objects(other) == others
     await command(
         [
-            *(sys.executable, "-m", "virtual_node", "cleanup", f"--kubeconfig={other.kubeconfig}"),
-            *(f"--client-kubeconfig={lower.kubeconfig}", f"--nodename={OTHER}"),
+            *(sys.executable, "-m", "virtual_node", "cleanup"),
+            f"--config={sandbox.directory / 'other.yaml'}",  # it adopts the namespace
         ]
     )
     await becomes(lambda: lower_objects(other), set(), what="nothing of the other upper cluster is left")

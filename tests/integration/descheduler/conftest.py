@@ -13,6 +13,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.accounts import install_account
+from tests.e2e.test_volumes import STATIC
 from tests.integration.descheduler.setup import LARGE, NAS, SMALL
 from tests.waiting import node_ready, own_namespace
 
@@ -37,7 +38,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         file = running.directory / "virtual-node.yaml"
         document = configuration(running, adopt=True)
         for cluster in document["clusters"]:
-            cluster["volumes"] = {"shared": [{"name": "nas", "drivers": [NAS]}]}
+            cluster["volumes"] = {"shared": [{"name": "nas", "drivers": [NAS]}], "published": [STATIC]}
         file.write_text(json.dumps(document), encoding="utf-8")
         await running.start_virtual_node("--config", str(file))
         for node in (SMALL, LARGE):
