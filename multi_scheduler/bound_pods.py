@@ -14,11 +14,12 @@ from controller_runtime.api import names
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.groups import group_of, is_group_key
 from controller_runtime.api.translation_budget import json_size
+from controller_runtime.cache import namespace_budget
 from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
-from controller_runtime.objects import Object, ObjectMeta
+from controller_runtime.objects import Object
 
 BY_NODE = "node"
 """Name of the index from a node's name to its pods."""
@@ -42,19 +43,12 @@ def pods_budget() -> NamespaceBudget[BudgetKey]:
 
 def stub(pod: Object) -> Object:
     """Return a pod of bounded size: it needs its resources on its node, and has no group and no constraints."""
-    spec, status, metadata = pod.spec or {}, pod.status or {}, pod.metadata
-    kept = ObjectMeta(
-        name=metadata.name,
-        namespace=metadata.namespace,
-        uid=metadata.uid,
-        creation_timestamp=metadata.creation_timestamp,
-        deletion_timestamp=metadata.deletion_timestamp,
-    )
+    spec, status = pod.spec or {}, pod.status or {}
     small = {name: spec[name] for name in ("nodeName", "priority") if spec.get(name)}
     if spec.get("containers"):
         small |= _resources_of(spec)
     phase = {"phase": status["phase"]} if "phase" in status else {}
-    return Object(kept, pod.api_version, pod.kind).with_fields(spec=small, status=phase)
+    return namespace_budget.stub(pod).with_fields(spec=small, status=phase)
 
 
 def _resources_of(spec: Mapping[str, Any]) -> dict[str, Any]:

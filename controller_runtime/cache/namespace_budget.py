@@ -22,6 +22,7 @@ def stub(whole: Object) -> Object:
         name=whole.name,
         namespace=whole.namespace,
         uid=whole.uid,
+        creation_timestamp=whole.metadata.creation_timestamp,
         deletion_timestamp=whole.metadata.deletion_timestamp,
     )
     return Object(metadata, whole.api_version, whole.kind)

@@ -16,8 +16,9 @@ from controller_runtime.api import names, timestamps
 from controller_runtime.api.moving import movable, node_avoidance
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import is_finished, is_true
+from controller_runtime.cache import namespace_budget
 from controller_runtime.cache.namespace_budget import is_stub
-from controller_runtime.objects import Object, ObjectMeta
+from controller_runtime.objects import Object
 from controller_runtime.store import Indexer
 
 INDEX_NODE = "node"
@@ -84,16 +85,9 @@ def shrink(pod: Object) -> Object:
 
 def stub(pod: Object) -> Object:
     """Return a shrunk pod without what its user can write in any size: it uses room on its node, and is not moved."""
-    spec, status, metadata = pod.spec or {}, pod.status or {}, pod.metadata
-    kept = ObjectMeta(
-        name=metadata.name,
-        namespace=metadata.namespace,
-        uid=metadata.uid,
-        creation_timestamp=metadata.creation_timestamp,
-        deletion_timestamp=metadata.deletion_timestamp,
-    )
+    spec, status = pod.spec or {}, pod.status or {}
     ready = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
-    return Object(kept, pod.api_version, pod.kind).with_fields(
+    return namespace_budget.stub(pod).with_fields(
         spec={**pick(spec, ("nodeName", "priority")), "containers": pod_resources.summed(spec)},
         status={**pick(status, ("phase",)), "conditions": [pick(one, ("type", "status")) for one in ready]},
     )
