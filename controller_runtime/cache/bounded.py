@@ -23,7 +23,7 @@ _AGAIN = 30.0
 
 
 BudgetKey = tuple[str, str, str]
-"""Resource, key and uid of an object. The uid, because a replaced object is forgotten after the new one is counted."""
+"""Name of the informer, and key and uid of an object. The uid, because a replaced object is forgotten after the new one is counted."""
 
 
 class BoundedInformer(Informer):
@@ -82,14 +82,14 @@ class BoundedInformer(Informer):
         """
         slicer = Slicer()
         for key in self._budget.counted():
-            if key[0] == self.resource.qualified:
+            if key[0] == self.name:
                 cached = self.store.get(key[1])
                 if cached is None or cached.uid != key[2]:
                     self._budget.forget(key)
             await slicer.tick()
 
     def _budget_key(self, found: Object) -> BudgetKey:
-        return self.resource.qualified, found.key, found.uid
+        return self.name, found.key, found.uid
 
     def _fitted(self, found: Object) -> Object:
         kept = found if self._reduce is None else self._reduce(found)
@@ -100,7 +100,7 @@ class BoundedInformer(Informer):
             await asyncio.sleep(_AGAIN)
             for key, version in self._budget.fitting().items():
                 # Asked again, because an object that was read meanwhile may have taken the room.
-                if key[0] == self.resource.qualified and self._budget.fitting([key]):
+                if key[0] == self.name and self._budget.fitting([key]):
                     await self._read(key, version)
 
     async def _read(self, key: BudgetKey, version: str) -> None:

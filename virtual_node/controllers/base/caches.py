@@ -13,6 +13,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import is_finished
+from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.objects import Object, ObjectMeta
@@ -52,12 +53,12 @@ class ClusterCaches:
         self.lower_namespaces = Informer(lower, resources.NAMESPACES, label_selector=ours)
         """Lower namespaces with our ownership label."""
         self.lower_namespaces.on_change(context.places.note)
-        budget: NamespaceBudget[str] = NamespaceBudget(
+        budget: NamespaceBudget[BudgetKey] = NamespaceBudget(
             context.settings.limits.cache_bytes_per_namespace, free=_NORMAL_POD, shrink=pod_stub
         )
         upper_pods = {name: _upper_pods(context, name, budget) for name in context.nodes}
         context.proving = [self.lower_namespaces, *upper_pods.values()]
-        self.pods = _pod_caches(context, upper_pods, budget)
+        self.pods = _pod_caches(context, upper_pods)
         context.proving = [*context.proving, self.pods.lower]
         context.places.is_used = self.pods.are_in
         self.config_maps = context.lower_informer(resources.CONFIG_MAPS, transform=without_values)
@@ -195,12 +196,12 @@ def pod_stub(pod: Object) -> Object:
     return Object(kept, pod.api_version, pod.kind).with_fields(spec=spec, status=status)
 
 
-def _upper_pods(context: ClusterContext, node_name: str, budget: NamespaceBudget[str]) -> Informer:
-    informer = Informer(
+def _upper_pods(context: ClusterContext, node_name: str, budget: NamespaceBudget[BudgetKey]) -> Informer:
+    return BoundedInformer(
         context.upper,
         resources.PODS,
+        budget=budget,
         field_selector=f"spec.nodeName={node_name}",
-        transform=lambda pod: budget.fit(pod.uid, pod),
         indexers={
             INDEX_UID: lambda pod: (pod.uid,),
             INDEX_CLAIM: PodCaches.claims_of,
@@ -208,13 +209,9 @@ def _upper_pods(context: ClusterContext, node_name: str, budget: NamespaceBudget
         },
         name=f"pods-{node_name}",
     )
-    informer.add_handler(on_delete=lambda pod: budget.forget(pod.uid))
-    return informer
 
 
-def _pod_caches(
-    context: ClusterContext, upper: dict[str, Informer], budget: NamespaceBudget[str]
-) -> PodCaches:
+def _pod_caches(context: ClusterContext, upper: dict[str, Informer]) -> PodCaches:
     selector = (
         f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} in ({','.join(context.nodes)})"
     )
@@ -232,7 +229,7 @@ def _pod_caches(
         indexers={INDEX_UPPER_UID: _upper_uid, INDEX_PLACE: place},
         name="mirrored-pods",
     )
-    caches = PodCaches(upper=upper, lower=lower, places=context.places, budget=budget)
+    caches = PodCaches(upper=upper, lower=lower, places=context.places)
     return caches
 
 

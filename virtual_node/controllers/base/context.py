@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import structlog
 
-from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.api.overrides.applying import OverrideSet
@@ -16,10 +15,8 @@ from controller_runtime.api.pod.affinity_terms import Reach, UpperNamespaces
 from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.cache.informer import Informer
-from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find_object
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -263,8 +260,6 @@ class PodCaches:
     lower: Informer
     """Only our pods, see ``is_ours``; indexed by ``INDEX_UPPER_UID`` and ``INDEX_PLACE``."""
     places: Places
-    budget: NamespaceBudget[str] = field(default_factory=lambda: NamespaceBudget(0))
-    """Memory of the upper pods by uid. Pods that do not fit are stubs."""
 
     @staticmethod
     def claims_of(pod: Object) -> list[str]:
@@ -276,24 +271,6 @@ class PodCaches:
         """Return the upper pod of that uid on any of our virtual nodes; None: not cached."""
         found = (pod for informer in self.upper.values() for pod in informer.store.by_index(INDEX_UID, uid))
         return next(found, None)
-
-    async def complete(self, upper: Client, stub: Object) -> bool:
-        """Read an upper pod of which only a stub is kept, if its namespace has room for it now; report whether it was read.
-
-        Raises:
-            ApiError: the upper cluster does not answer.
-        """
-        version = self.budget.fitting([stub.uid]).get(stub.uid)
-        informer = self.upper.get((stub.spec or {}).get("nodeName", ""))
-        if version is None or informer is None:
-            return False
-        whole = await find_object(upper, resources.PODS, stub.name, namespace=stub.namespace)
-        is_same = whole is not None and whole.uid == stub.uid
-        # Unless a newer event has arrived meanwhile.
-        if whole is None or not is_same or self.budget.fitting([stub.uid]).get(stub.uid) != version:
-            return False
-        informer.change("MODIFIED", self.budget.fit(whole.uid, whole))
-        return True
 
     def upper_of(self, lower: Object) -> Object | None:
         """Return the upper pod that a lower pod of ours was made for; None: not cached, or it has another name."""

@@ -214,8 +214,6 @@ class PodController:
 
     async def _too_large(self, upper: Object, lower: Object | None, record: PodRecord) -> Result | None:
         """Mirror only the status of a pod that is kept as a stub, until its namespace has room for the pod."""
-        if await self.caches.complete(self.context.upper, upper):
-            return None  # the change requeues the pod
         if lower is None and (self._has_started(upper, record) or is_finished(upper.status)):
             return await self._lower_missing(upper, record)
         if lower is None:

@@ -102,3 +102,20 @@ async def test_an_interrupted_list_counts_nothing_after_clear():
         assert budget.counted()
     await informer.clear()
     assert not budget.counted()
+
+
+async def test_informers_of_one_resource_share_a_budget_and_forget_only_own_objects(server: ScriptedServer):
+    """Such as those of the pods of two virtual nodes."""
+    budget: NamespaceBudget[BudgetKey] = NamespaceBudget(15_000)
+    first, second = (
+        BoundedInformer(server, resources.PODS, budget=budget, name=name)  # type: ignore[arg-type]
+        for name in ("pods-vn1", "pods-vn2")
+    )
+    server.lists = [([large("a")], "1")]
+    async with working(first.run()):
+        await first.wait_synced(5)
+        server.lists = [([large("b")], "1")]
+        async with working(second.run()):
+            await second.wait_synced(5)
+            assert budget.stubs("ns") == 1
+            assert {key[1] for key in budget.counted()} == {"ns/a", "ns/b"}
