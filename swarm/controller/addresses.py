@@ -1,4 +1,4 @@
-"""Decides which pod IPs the controller connects to. Whoever writes the status of a pod chooses its IP."""
+"""Decides which pod IPs the controller connects to. The writer of a pod status chooses its IP."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ _BASELINE: Mapping[str, Any] = {
         *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
         *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
     ],
-    # Not in the standards. `kubectl debug` adds it with its profile `general`, and whoever may add a debug container
+    # Not in the standards. `kubectl debug` adds it with its profile `general`, and a user who may add a debug container
     # controls the processes of the pod anyway.
     "debug_capabilities": ["SYS_PTRACE"],
     "seccomp_profiles": [UNDEFINED, "RuntimeDefault", "Localhost"],

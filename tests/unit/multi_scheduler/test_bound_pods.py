@@ -106,7 +106,7 @@ _LARGE = "x" * 100_000
 
 
 def _large(phase: str) -> Any:
-    """Return a bound pod with large fields that nobody reads, or that only matter to itself."""
+    """Return a bound pod with large fields that no decision reads, or that only matter to itself."""
     metadata = {
         "name": "p", "namespace": "shop", "uid": "u", "resourceVersion": "1", "labels": {"app": _LARGE},
         "annotations": {"x": _LARGE, names.ANNOTATION_DIVISION: "a=1"}, "finalizers": ["x/y"],

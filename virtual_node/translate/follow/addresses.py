@@ -87,7 +87,7 @@ class Recorder:
     """Writes and reads the record on the copy of one upper object in one lower cluster."""
 
     key: bytes
-    """Key of the hash, which nobody in the lower cluster can read."""
+    """Key of the hash, which users and programs of the lower cluster cannot read."""
     cluster: str
     """Name of the lower cluster."""
     uid: str

@@ -13,7 +13,7 @@ _LARGE = "x" * 100_000
 
 
 def _pod(**metadata: Any) -> Any:
-    """Return a pod with large fields that nobody reads."""
+    """Return a pod with large fields that no decision reads."""
     whole = {
         "name": "p", "namespace": "shop", "uid": "u", "resourceVersion": "1", "labels": {"app": "a"},
         "annotations": {"x": _LARGE, names.ANNOTATION_UNSCHEDULABLE_NODES: "{}"},
