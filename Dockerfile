@@ -15,6 +15,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY hack/__init__.py hack/__init__.py
 COPY hack/image hack/image
+COPY clusterset clusterset
 COPY controller_runtime controller_runtime
 COPY virtual_node virtual_node
 COPY webhook webhook

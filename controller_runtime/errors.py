@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller_runtime.api.decoding import decode
+from controller_runtime.apimachinery.decoding import decode
 
 _Error = TypeVar("_Error", bound=BaseException)
 

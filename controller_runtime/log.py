@@ -26,7 +26,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from controller_runtime import redaction
-from controller_runtime.api import readable
+from controller_runtime.apimachinery import readable
 from controller_runtime.errors import ConfigError
 
 TRACE = 5

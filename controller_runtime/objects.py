@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from controller_runtime.api.decoding import decode, decoder
+from controller_runtime.apimachinery.decoding import decode, decoder
 
 _NOTHING = msgspec.Raw()
 _OBJECT_BYTES, _ENTRY_BYTES = 800, 140

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controller_runtime.api import matching
+from controller_runtime.apimachinery import matching
 from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection.flags import add_election_flags, lease_times
 from controller_runtime.process.argparser import Parser

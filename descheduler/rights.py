@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.api.moving import node_avoidance
+from clusterset.model.moving import node_avoidance
 from controller_runtime.rights import READ, VIRTUAL_NODE, Right, in_own_namespace, leader_election
 from descheduler.flags import PROGRAM
 from descheduler.memory import store

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.groups import group_of, is_group_key
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.groups import group_of, is_group_key
-from controller_runtime.api.translation_budget import json_size
+from controller_runtime.apimachinery.translation_budget import json_size
 from controller_runtime.cache import namespace_budget
 from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
 from controller_runtime.cache.informer import Informer

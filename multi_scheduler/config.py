@@ -9,20 +9,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from controller_runtime.api import autoscaling as growth
-from controller_runtime.api import matching
-from controller_runtime.api.autoscaling import Autoscaling
-from controller_runtime.api.decoding import convert, decode_yaml
-from controller_runtime.api.namespace_map import NamespaceConfig
-from controller_runtime.api.overrides import validation as overrides_validation
-from controller_runtime.api.overrides.config import Override
-from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS
-from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
-from controller_runtime.api.policy import validation as policy_validation
-from controller_runtime.api.policy.config import Policy
+from clusterset.inventory import settings
+from clusterset.inventory.settings import ClusterProfiles
+from clusterset.model import autoscaling as growth
+from clusterset.model.autoscaling import Autoscaling
+from clusterset.model.namespace_map import NamespaceConfig
+from clusterset.model.overrides import validation as overrides_validation
+from clusterset.model.overrides.config import Override
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
+from clusterset.model.pod.resource_claims import ResourceClaimsConfig
+from clusterset.model.policy import validation as policy_validation
+from clusterset.model.policy.config import Policy
+from controller_runtime.apimachinery import matching
+from controller_runtime.apimachinery.decoding import convert, decode_yaml
 from controller_runtime.errors import ConfigError
-from controller_runtime.inventory import settings
-from controller_runtime.inventory.settings import ClusterProfiles
 from controller_runtime.process.flags import read_text
 from multi_scheduler.usage import config as usage_config
 from multi_scheduler.usage.config import UsageConfig

@@ -12,9 +12,9 @@ from typing import Any
 
 from prometheus_client import Gauge
 
+from clusterset.model import names
 from controller_runtime import log, resources
-from controller_runtime.api import names
-from controller_runtime.api.readable import some
+from controller_runtime.apimachinery.readable import some
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object
 
 _ASSUMED_SECONDS = 60.0

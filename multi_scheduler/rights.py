@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.inventory import settings as inventory
+from clusterset.inventory import settings as inventory
 from controller_runtime.rights import (
     EXTENDER_LEASE,
     EXTENDER_SECRET,

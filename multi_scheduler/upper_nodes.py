@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object

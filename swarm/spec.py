@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from controller_runtime.api import matching
+from controller_runtime.apimachinery import matching
 from controller_runtime.resources import SWARMS
 from swarm import slots
 from swarm.assignment.model import Job

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from controller_runtime.api.timestamps import micro_time
+from controller_runtime.apimachinery.timestamps import micro_time
 from hack.sandbox import Cluster
 from hack.sandbox.components.metrics_server import register_metrics_api
 from tests.serving import served

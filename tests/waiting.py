@@ -17,8 +17,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.resources import Resource
 from hack.sandbox import Cluster, SandboxError
 from tests.workloads import manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 
 
 def manifest(kind: str, name: str, *, api: str = "v1", **fields: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller_runtime.api.readable import guess
+from controller_runtime.apimachinery.readable import guess
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import terminal, version
 from controller_runtime.process.argparser import Parser, complain

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from controller_runtime.api import quantity, timestamps
+from controller_runtime.apimachinery import quantity, timestamps
 from virtual_node.health.faults import SWARMS, Health, Verdict
 from virtual_node.health.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from clusterset.model.names import LABEL_HOSTNAME
 from controller_runtime import resources
-from controller_runtime.api.names import LABEL_HOSTNAME
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object

@@ -6,12 +6,12 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from controller_runtime.api.decoding import convert
+from clusterset.inventory import inventory
+from clusterset.inventory.inventory import Inventory
+from clusterset.inventory.settings import ClusterProfiles
+from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
-from controller_runtime.inventory import inventory
-from controller_runtime.inventory.inventory import Inventory
-from controller_runtime.inventory.settings import ClusterProfiles
 from controller_runtime.process import lifecycle
 from virtual_node.cluster.lower_cluster import COMPONENT
 from virtual_node.config.types import Config, LowerClusterConfig

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api.decoding import Json, decode, decoder
+from controller_runtime.apimachinery.decoding import Json, decode, decoder
 
 _VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 _NULL = msgspec.Raw(b"null")

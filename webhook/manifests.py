@@ -12,7 +12,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 
 NAME = "virtual-node-webhook"
 MUTATE_PATH = "/mutate"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.api.moving.node_avoidance import CONFIG_MAP
+from clusterset.model.moving.node_avoidance import CONFIG_MAP
 from controller_runtime.rights import (
     READ,
     WEBHOOK_CONFIGURATION,

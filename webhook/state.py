@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.moving import movable, node_avoidance
+from clusterset.model.pod.conditions import claim_names, is_true
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.moving import movable, node_avoidance
-from controller_runtime.api.pod.conditions import claim_names, is_true
 from controller_runtime.cache.informer import Informer, unsynced
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object

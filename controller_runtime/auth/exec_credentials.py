@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api.decoding import decoder
+from controller_runtime.apimachinery.decoding import decoder
 from controller_runtime.auth.credentials import Credentials, bearer, token_problem
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.pem import KeyPair

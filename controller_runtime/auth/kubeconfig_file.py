@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller_runtime.api.decoding import decode_yaml
+from controller_runtime.apimachinery.decoding import decode_yaml
 from controller_runtime.errors import ConfigError
 
 

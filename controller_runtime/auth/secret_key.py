@@ -1,4 +1,4 @@
-"""A random key in a Secret of our own namespace, for keyed hashes (``controller_runtime.api.keyed_hash``)."""
+"""A random key in a Secret of our own namespace, for keyed hashes (``controller_runtime.apimachinery.keyed_hash``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import binascii
 import secrets
 
 from controller_runtime import resources
-from controller_runtime.api.keyed_hash import KEY_BYTES
+from controller_runtime.apimachinery.keyed_hash import KEY_BYTES
 from controller_runtime.errors import AlreadyExists, ConfigError, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.resources import ObjectClient
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from controller_runtime.api.decoding import decode, decoder
+from controller_runtime.apimachinery.decoding import decode, decoder
 from controller_runtime.errors import error_from_status
 from controller_runtime.objects import Fields, Object, WatchEvent, assemble
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack
 import msgspec
 
 from controller_runtime import consistency
-from controller_runtime.api.decoding import NestedTooDeeplyError, decoder
+from controller_runtime.apimachinery.decoding import NestedTooDeeplyError, decoder
 from controller_runtime.client.transport import Params, RequestOptions, Transport
 from controller_runtime.errors import ConnectionFailed, NotFound, Unavailable
 from controller_runtime.resources import Resource

@@ -13,7 +13,7 @@ import aiohttp
 from yarl import URL
 
 from controller_runtime import errors
-from controller_runtime.api.translation_budget import LARGEST_BODY
+from controller_runtime.apimachinery.translation_budget import LARGEST_BODY
 from controller_runtime.auth import impersonation
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.proxies import without_password

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api.timestamps import rfc3339
+from controller_runtime.apimachinery.timestamps import rfc3339
 from controller_runtime.events.recent import Recent
 from controller_runtime.events.spam_filter import SpamFilter
 from controller_runtime.objects import Object

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from controller_runtime import resources
-from controller_runtime.api.timestamps import micro_time
+from controller_runtime.apimachinery.timestamps import micro_time
 
 
 class Term(NamedTuple):

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from controller_runtime.api.readable import guess
+from controller_runtime.apimachinery.readable import guess
 from controller_runtime.process import terminal
 
 USAGE_ERROR = 2

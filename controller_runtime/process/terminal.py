@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from controller_runtime.api import readable
+from controller_runtime.apimachinery import readable
 
 
 def line(text: str, *, is_remark: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller_runtime.api.readable import guess
+from controller_runtime.apimachinery.readable import guess
 from controller_runtime.errors import ConfigError
 
 

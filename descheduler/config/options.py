@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.leaderelection.flags import ControllerOptions
 from descheduler.config.policy import StrategyConfig
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller_runtime.api import decoding
-from controller_runtime.api.decoding import decode_yaml
-from controller_runtime.api.readable import guess
+from controller_runtime.apimachinery import decoding
+from controller_runtime.apimachinery.decoding import decode_yaml
+from controller_runtime.apimachinery.readable import guess
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import read_text
 from descheduler.config import fields

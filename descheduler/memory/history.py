@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import timestamps
-from controller_runtime.api.decoding import decode
+from controller_runtime.apimachinery import timestamps
+from controller_runtime.apimachinery.decoding import decode
 from descheduler.config.options import Limits
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from clusterset.model.moving import node_avoidance
 from controller_runtime import log, resources
-from controller_runtime.api.moving import node_avoidance
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound

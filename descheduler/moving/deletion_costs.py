@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from clusterset.model import names
 from controller_runtime import log, resources
-from controller_runtime.api import names
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object

@@ -9,9 +9,10 @@ from typing import Any
 
 from prometheus_client import Counter
 
+from clusterset.model import names
+from clusterset.model.moving.drain import How
 from controller_runtime import log, resources
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving.drain import How
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.events.recorder import EventRecorder

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from controller_runtime.api import timestamps
-from controller_runtime.api.moving import drain, movable
-from controller_runtime.api.moving.drain import How
+from clusterset.model.moving import drain, movable
+from clusterset.model.moving.drain import How
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from descheduler.moving import owners

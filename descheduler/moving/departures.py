@@ -16,9 +16,9 @@ from typing import Any
 
 from prometheus_client import Gauge
 
+from clusterset.model.moving import drain
 from controller_runtime import log, resources
-from controller_runtime.api import timestamps
-from controller_runtime.api.moving import drain
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.events.recorder import EventRecorder

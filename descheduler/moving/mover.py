@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.model.moving import movable, node_avoidance
+from clusterset.model.moving.drain import How
 from controller_runtime import resources
-from controller_runtime.api.moving import movable, node_avoidance
-from controller_runtime.api.moving.drain import How
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests

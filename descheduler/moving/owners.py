@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clusterset.model.moving import drain
 from controller_runtime import resources
-from controller_runtime.api import matching
-from controller_runtime.api.moving import drain
+from controller_runtime.apimachinery import matching
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from descheduler.view.departure import Departure, Owner

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic
 
+from clusterset.model import names
 from controller_runtime import log, resources
-from controller_runtime.api import names
 from controller_runtime.auth.secret_key import SecretKey
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from controller_runtime.api.pod.conditions import is_finished
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime.objects import Object
 from controller_runtime.util.yielding import Slicer
 from descheduler.view import pods, room

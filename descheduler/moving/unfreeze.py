@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from datetime import datetime
 
-from controller_runtime.api.moving import node_avoidance
+from clusterset.model.moving import node_avoidance
 from controller_runtime.errors import Conflict, NotFound, TooManyRequests
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff

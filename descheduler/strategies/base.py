@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from controller_runtime import log
-from controller_runtime.api import matching
+from controller_runtime.apimachinery import matching
 from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff

@@ -1,6 +1,6 @@
 """Moves all pods off virtual nodes whose annotation ``virtual-node.io/drain`` requests it. Event-driven.
 
-The request and its status are in ``controller_runtime/api/moving/drain.py``. A drain moves pods only off a cordoned node. If a replacement is
+The request and its status are in ``clusterset/model/moving/drain.py``. A drain moves pods only off a cordoned node. If a replacement is
 not Ready in time, all pods of its owner stay. The drain stops when this happens in several namespaces, so that one tenant cannot
 stop it. A changed request starts the drain again.
 """
@@ -15,11 +15,12 @@ from typing import ClassVar
 
 import msgspec
 
+from clusterset.model import names
+from clusterset.model.moving import drain, movable, node_avoidance
+from clusterset.model.moving.drain import PodState, Request
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving import drain, movable, node_avoidance
-from controller_runtime.api.moving.drain import PodState, Request
-from controller_runtime.api.pod.conditions import is_finished
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result

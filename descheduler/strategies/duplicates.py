@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import msgspec
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object
 from descheduler.moving.request import Move
 from descheduler.strategies.base import Params, PeriodicStrategy

@@ -12,7 +12,8 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from controller_runtime.api import names, timestamps
+from clusterset.model import names
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
 from descheduler.moving.request import Move
 from descheduler.strategies.base import Params, PeriodicStrategy, Positive

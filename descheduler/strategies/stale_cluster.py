@@ -16,10 +16,10 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from clusterset.model.moving.silence import NO_READY_NODES
+from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime import resources
-from controller_runtime.api import timestamps
-from controller_runtime.api.moving.silence import NO_READY_NODES
-from controller_runtime.api.pod.conditions import condition, is_true
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
 from controller_runtime.objects import Object

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from clusterset.model.moving import movable
 from controller_runtime import resources
-from controller_runtime.api.moving import movable
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.objects import Object

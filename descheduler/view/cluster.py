@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from controller_runtime.api import matching, names, timestamps
-from controller_runtime.api.autoscaling import MARGIN_SECONDS
-from controller_runtime.api.moving import movable, node_avoidance
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model import names
+from clusterset.model.autoscaling import MARGIN_SECONDS
+from clusterset.model.moving import movable, node_avoidance
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import matching, timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from descheduler.config.options import DEFAULT_NODE_SELECTOR

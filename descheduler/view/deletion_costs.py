@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from controller_runtime.api import division, names
+from clusterset.model import division, names
 from controller_runtime.objects import Object
 from descheduler.view import pods
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving import drain, movable
-from controller_runtime.api.pod.conditions import condition, is_finished, is_true
+from clusterset.model import names
+from clusterset.model.moving import drain, movable
+from clusterset.model.pod.conditions import condition, is_finished, is_true
+from controller_runtime.apimachinery import timestamps
 from descheduler.view.record import Stored
 
 

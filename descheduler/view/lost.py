@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from controller_runtime.api import timestamps
-from controller_runtime.api.moving import silence as silences
-from controller_runtime.api.moving.silence import Silence
-from controller_runtime.api.pod.conditions import condition, is_true
+from clusterset.model.moving import silence as silences
+from clusterset.model.moving.silence import Silence
+from clusterset.model.pod.conditions import condition, is_true
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
 from descheduler.view.cluster import tainted_since
 from descheduler.view.heartbeat import Heartbeats

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving import movable, node_avoidance
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import is_finished, is_true
+from clusterset.model import names
+from clusterset.model.moving import movable, node_avoidance
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.conditions import is_finished, is_true
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache import namespace_budget
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import Object

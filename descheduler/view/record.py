@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeVar
 
-from controller_runtime.api import names
-from controller_runtime.api.keyed_hash import is_authentic, keyed_hash
+from clusterset.model import names
+from controller_runtime.apimachinery.keyed_hash import is_authentic, keyed_hash
 from controller_runtime.objects import Object
 
 KEY_OBJECT = "virtual-node-descheduler-key"

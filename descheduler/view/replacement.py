@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import label_keys, names, timestamps
-from controller_runtime.api.decoding import decode
-from controller_runtime.api.moving import node_avoidance
+from clusterset.model import label_keys, names
+from clusterset.model.moving import node_avoidance
+from controller_runtime.apimachinery import timestamps
+from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.objects import Object
 
 _METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences", "finalizers")

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from controller_runtime.api import quantity, timestamps
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import condition
-from controller_runtime.api.readable import some
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import quantity, timestamps
+from controller_runtime.apimachinery.readable import some
 from controller_runtime.objects import Object
 from descheduler.view import pods
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.moving import silence as silences
+from clusterset.model.moving.silence import Silence
 from controller_runtime import resources
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving import silence as silences
-from controller_runtime.api.moving.silence import Silence
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 

@@ -10,8 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
 from descheduler.view import pods
 

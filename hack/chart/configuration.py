@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api.autoscaling import TAINT_EFFECTS
-from controller_runtime.api.matching import LABEL_OPERATORS, LabelSelector
-from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS
-from controller_runtime.inventory.providers import Provider
+from clusterset.inventory.providers import Provider
+from clusterset.model.autoscaling import TAINT_EFFECTS
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
+from controller_runtime.apimachinery.matching import LABEL_OPERATORS, LabelSelector
 from multi_scheduler.agents.by_node import NodeSettings
 from multi_scheduler.agents.congestion import CongestionSettings
 from multi_scheduler.agents.cost import CostSettings

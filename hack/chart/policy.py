@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api.matching import LabelSelector
+from controller_runtime.apimachinery.matching import LabelSelector
 from descheduler.config import policy
 from descheduler.strategies import registry
 from hack.chart.configuration import Schema, reference

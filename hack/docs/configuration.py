@@ -10,10 +10,10 @@ import msgspec
 
 import multi_scheduler.config
 import virtual_node.config.types
-from controller_runtime.api.overrides.config import ContainerPatch, EnvSource, Override, Toleration
-from controller_runtime.api.policy.config import Policy, Rules
-from controller_runtime.api.policy.presets import DEFAULT_PRESET, PRESETS
-from controller_runtime.api.policy.rules import field_of
+from clusterset.model.overrides.config import ContainerPatch, EnvSource, Override, Toleration
+from clusterset.model.policy.config import Policy, Rules
+from clusterset.model.policy.presets import DEFAULT_PRESET, PRESETS
+from clusterset.model.policy.rules import field_of
 from controller_runtime.util.docstrings import attribute_docstrings
 from hack.docs import markdown
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from virtual_node.health.inspections import Inspection, InspectionRun, RecordedFinding
 
 

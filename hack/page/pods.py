@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller_runtime.api import names, timestamps
+from clusterset.model import names
+from controller_runtime.apimachinery import timestamps
 
 Body = dict[str, Any]
 _WORKLOADS = (

@@ -14,11 +14,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.moving import silence
+from clusterset.model.moving.silence import Silence
+from clusterset.model.namespace_map import NamespaceMap
 from controller_runtime import resources
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving import silence
-from controller_runtime.api.moving.silence import Silence
-from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.tls.key_pairs import self_signed

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
 
 DIRECTORY = Path("hack/placement/data")

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from controller_runtime.api.pod import pod_resources
+from clusterset.model.pod import pod_resources
 from multi_scheduler.agent import Agent, AgentContext, S, VirtualNode
 from multi_scheduler.formulas.numbers import NEUTRAL
 from multi_scheduler.view import LowerNode

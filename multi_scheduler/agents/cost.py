@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from clusterset.model import names
 from controller_runtime import log
-from controller_runtime.api import matching, names
-from controller_runtime.api.decoding import convert, decode_yaml
+from controller_runtime.apimachinery import matching
+from controller_runtime.apimachinery.decoding import convert, decode_yaml
 from controller_runtime.errors import ConfigError
 from controller_runtime.util.file_changes import FileChanges
 from multi_scheduler.agent import AgentContext, VirtualNode

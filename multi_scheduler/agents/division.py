@@ -1,6 +1,6 @@
 """The division agent: divides the pods of a controller over lower clusters by weight, free room or price.
 
-Annotations of the pod declare the division (``controller_runtime/api/division.py``). The agent passes only one of the
+Annotations of the pod declare the division (``clusterset/model/division.py``). The agent passes only one of the
 clusters that earlier agents passed: the one that is most behind its share. A score could not do this, because the
 scheduler adds its own scores and chooses clusters before the bindings of earlier pods are known.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import division, names
-from controller_runtime.api.division import Division
-from controller_runtime.api.pod.groups import group_of
+from clusterset.model import division, names
+from clusterset.model.division import Division
+from clusterset.model.pod.groups import group_of
 from controller_runtime.errors import ConfigError
 from controller_runtime.events.recorder import EventType
 from multi_scheduler.agent import NOTHING, AgentContext, Rejections, VirtualNode

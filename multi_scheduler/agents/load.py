@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from controller_runtime.api import quantity
+from controller_runtime.apimachinery import quantity
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
 from multi_scheduler.formulas import load

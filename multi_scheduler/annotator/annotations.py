@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controller_runtime.api import names
+from clusterset.model import names
 from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, number
 from multi_scheduler.usage.store import Usage
 

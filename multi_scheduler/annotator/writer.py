@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 
 from prometheus_client import Counter
 
+from clusterset.model import names
 from controller_runtime import log, resources
-from controller_runtime.api import names, timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, NotFound, is_retryable
 from multi_scheduler import malformed

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api.decoding import decode, decoder
+from controller_runtime.apimachinery.decoding import decode, decoder
 
 MAX_SCORE = 10
 _LONGEST_REASON = 1024

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
 from multi_scheduler.fit.accounting import Accounting

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller_runtime.api import cluster_selector, names
-from controller_runtime.api.pod.affinity_terms import UpperNamespaces
-from controller_runtime.api.pod.conditions import claim_names
+from clusterset.model import cluster_selector, names
+from clusterset.model.pod.affinity_terms import UpperNamespaces
+from clusterset.model.pod.conditions import claim_names
 from multi_scheduler import malformed
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig

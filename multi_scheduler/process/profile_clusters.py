@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
+from clusterset.inventory import inventory
+from clusterset.inventory.inventory import Inventory
 from controller_runtime import log
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from controller_runtime.inventory import inventory
-from controller_runtime.inventory.inventory import Inventory
 from multi_scheduler.config import Config, profile_cluster
 from multi_scheduler.process.options import ProcessOptions
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import quantity
+from controller_runtime.apimachinery import quantity
 from multi_scheduler.formulas import congestion, pigeon, safe
 from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, number
 

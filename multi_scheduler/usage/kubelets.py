@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from controller_runtime.api import timestamps
-from controller_runtime.api.decoding import decoder
+from controller_runtime.apimachinery import timestamps
+from controller_runtime.apimachinery.decoding import decoder
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, Unauthorized, Unavailable
 from multi_scheduler.formulas.pressure import Pressure, Stall

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 
-from controller_runtime.api import quantity, timestamps
+from controller_runtime.apimachinery import quantity, timestamps
 from controller_runtime.client.client import Client
 from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.store import Sample

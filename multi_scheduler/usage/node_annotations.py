@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller_runtime.api import names, timestamps
+from clusterset.model import names
+from controller_runtime.apimachinery import timestamps
 from multi_scheduler.usage.store import LARGEST
 from multi_scheduler.usage.window import Measured
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.cache.informer import Informer
 from swarm.flags import Network
 from swarm.slots import Pod

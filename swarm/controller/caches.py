@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget, stub

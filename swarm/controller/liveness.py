@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find

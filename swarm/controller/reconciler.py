@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime.api import timestamps
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.client.reads import find_object

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime import resources
-from controller_runtime.api import matching
-from controller_runtime.api.pod.conditions import condition, is_finished, is_true
-from controller_runtime.api.translation_budget import json_size
+from controller_runtime.apimachinery import matching
+from controller_runtime.apimachinery.translation_budget import json_size
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import stub
 from controller_runtime.objects import Object

@@ -6,8 +6,8 @@ import asyncio
 import itertools
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from tests.benchmarks.load import PodWatch, make_namespace, pod
 

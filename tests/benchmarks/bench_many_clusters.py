@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any
 
+from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.client.client import Client
 from tests.benchmarks.load import PodWatch, make_namespace, pod
 from tests.benchmarks.stage import entry, progress, stage, start_nodes, until

@@ -28,8 +28,8 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.client.client import Client
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports

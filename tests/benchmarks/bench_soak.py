@@ -21,8 +21,8 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object

@@ -15,8 +15,8 @@ import sys
 import time
 from typing import Any
 
+from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.resources import SWARMS

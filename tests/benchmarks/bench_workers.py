@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from clusterset.model.names import LABEL_LOWER_CLUSTER
 from controller_runtime import log, resources
-from controller_runtime.api.names import LABEL_LOWER_CLUSTER
 from controller_runtime.client.client import Client
 from controller_runtime.leaderelection import record
 from hack.sandbox import Sandbox

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 import msgspec
 from aiohttp import web
 
-from controller_runtime.api import names
-from controller_runtime.api.timestamps import rfc3339
+from clusterset.model import names
+from controller_runtime.apimachinery.timestamps import rfc3339
 from controller_runtime.process import version
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.benchmarks.canned_pods import CLUSTER_ID, NAMESPACE, templates

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import readable
+from controller_runtime.apimachinery import readable
 from hack.plots.lines import Axis, LineChart, Point
 from tests.benchmarks.records import Record
 

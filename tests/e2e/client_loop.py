@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller_runtime.api.pod.conditions import is_true
+from clusterset.model.pod.conditions import is_true
 from hack.sandbox import Cluster
 from tests.e2e.conftest import becomes, create, eventually, get, pod, ready
 from tests.workloads import deployment, service

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 
 from .conftest import pod
 

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.client.client import Client
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm

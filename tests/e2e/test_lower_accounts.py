@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 import structlog
 
+from clusterset.model.token_life import TokenLife, token_life
 from controller_runtime import resources
-from controller_runtime.api.token_life import TokenLife, token_life
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, Forbidden

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller_runtime.api import names
+from clusterset.model import names
 from hack.sandbox import Cluster, Sandbox, SandboxError
 from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, pod, ready
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.fuzz.mutation import LONGEST, hostile
 from tests.fuzz.target import Target, check
 
-_OURS = ["controller_runtime", "virtual_node", "webhook", "descheduler", "multi_scheduler"]
+_OURS = ["controller_runtime", "clusterset", "virtual_node", "webhook", "descheduler", "multi_scheduler"]
 
 
 def main() -> int:

@@ -10,7 +10,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime.api import decoding, names
+from clusterset.model import names
+from controller_runtime.apimachinery import decoding
 from controller_runtime.objects import decode_object, from_dict
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.feeds.cluster_feed import shrink_node, shrink_pod, shrink_volume

@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 
 import msgspec
 
-from controller_runtime.api import decoding
+from controller_runtime.apimachinery import decoding
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ApiError
 from multi_scheduler.agent import AgentContext, VirtualNode

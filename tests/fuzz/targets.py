@@ -12,9 +12,10 @@ from unittest import mock
 
 from multidict import MultiDict
 
+from clusterset.model import cluster_selector
+from clusterset.model.moving import node_avoidance
 from controller_runtime import errors
-from controller_runtime.api import cluster_selector, decoding, matching, quantity, timestamps
-from controller_runtime.api.moving import node_avoidance
+from controller_runtime.apimachinery import decoding, matching, quantity, timestamps
 from controller_runtime.auth import exec_credentials, kubeconfig
 from controller_runtime.auth.exec_credentials import Plugin
 from controller_runtime.client import decoding as wire

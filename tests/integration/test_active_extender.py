@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.api import wait_healthy
 from hack.sandbox.cluster import LOOPBACK

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from clusterset.model.pod import pod_resources
 from controller_runtime import resources
-from controller_runtime.api.pod import pod_resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden, Invalid

@@ -13,12 +13,12 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from clusterset.inventory.inventory import REASON
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
-from controller_runtime.inventory.inventory import REASON
 from hack.sandbox import Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.command import Completed, command

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
-from controller_runtime.api.decoding import convert
-from controller_runtime.api.overrides.applying import OverrideSet, applied
-from controller_runtime.api.overrides.config import Override
+from clusterset.model import names
+from clusterset.model.overrides.applying import OverrideSet, applied
+from clusterset.model.overrides.config import Override
+from controller_runtime.apimachinery.decoding import convert
 from hack.sandbox import Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler

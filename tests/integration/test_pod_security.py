@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from clusterset.model.policy.config import Policy, PresetName
+from clusterset.model.policy.decision import violations
+from clusterset.model.policy.rules import PolicySet
 from controller_runtime import resources
-from controller_runtime.api.policy.config import Policy, PresetName
-from controller_runtime.api.policy.decision import violations
-from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import ApiError

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 import pytest_asyncio
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from hack.sandbox import Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.resources import Resource
 from hack.sandbox import Cluster, Sandbox, SandboxError
 from hack.sandbox.cluster import LOOPBACK

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller_runtime.api.moving import node_avoidance
+from clusterset.model.moving import node_avoidance
 from controller_runtime.tls.reloader import expiry, make_ca, sign
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model.pod.conditions import condition
 from controller_runtime.tls.key_pairs import PrivateKey, alternative_name
 
 SIGNER = "kubernetes.io/kubelet-serving"

@@ -13,7 +13,7 @@ from typing import Any
 
 from cryptography import x509
 
-from controller_runtime.api.token_life import claims_of, token_life
+from clusterset.model.token_life import claims_of, token_life
 from controller_runtime.auth import kubeconfig_file
 from controller_runtime.auth.connection import ConnectionConfig
 from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, Expiry

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller_runtime.api.pod.eligibility import PV_CONTROLLERS
+from clusterset.model.pod.eligibility import PV_CONTROLLERS
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.dependencies.allocations import Allocations

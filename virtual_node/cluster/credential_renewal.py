@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from clusterset.model.token_life import TokenLife, token_life
 from controller_runtime import resources
-from controller_runtime.api.token_life import TokenLife, token_life
 from controller_runtime.auth.credentials import token_problem
 from controller_runtime.errors import ApiError, ConfigError, NotFound, Unauthorized
 from virtual_node import metrics

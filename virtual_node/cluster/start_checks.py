@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from clusterset.inventory import providers
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
-from controller_runtime.inventory import providers
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader
 from virtual_node.cluster.credential_renewal import kube_system

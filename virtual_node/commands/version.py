@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.process import terminal, version
 from controller_runtime.process.argparser import Parser
 from virtual_node.commands.common import output

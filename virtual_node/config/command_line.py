@@ -12,10 +12,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller_runtime.api import names
-from controller_runtime.api.autoscaling import TAINT_EFFECTS, Taint
-from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS
-from controller_runtime.api.policy.config import Policy
+from clusterset.model import names
+from clusterset.model.autoscaling import TAINT_EFFECTS, Taint
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
+from clusterset.model.policy.config import Policy
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import LogOptions, comma_list, take_klog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controller_runtime.api.decoding import convert, decode_yaml
+from controller_runtime.apimachinery.decoding import convert, decode_yaml
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import read_text
 from virtual_node.config.types import Config

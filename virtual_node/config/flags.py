@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from controller_runtime.api.policy.presets import DEFAULT_PRESET, PRESETS
+from clusterset.model.policy.presets import DEFAULT_PRESET, PRESETS
 from controller_runtime.process.flags import add_boolean, add_flag, add_log_flags, duration
 from virtual_node.config import setting
 from virtual_node.config.kubelet_types import KubeletConfig

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import msgspec
 
-from controller_runtime.api import namespace_map
+from clusterset.model import namespace_map
 from virtual_node.config.argument_types import LABEL
 from virtual_node.config.types import LowerClusterConfig, NamespaceConfig
 

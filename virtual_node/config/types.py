@@ -12,13 +12,13 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from controller_runtime.api import namespace_map
-from controller_runtime.api.autoscaling import Autoscaling, Taint
-from controller_runtime.api.overrides.config import Override
-from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS
-from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
-from controller_runtime.api.policy.config import Policy
-from controller_runtime.inventory.settings import ClusterProfiles
+from clusterset.inventory.settings import ClusterProfiles
+from clusterset.model import namespace_map
+from clusterset.model.autoscaling import Autoscaling, Taint
+from clusterset.model.overrides.config import Override
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
+from clusterset.model.pod.resource_claims import ResourceClaimsConfig
+from clusterset.model.policy.config import Policy
 from controller_runtime.process.flags import address, duration
 from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.config.setting import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api.decoding import decode_yaml
+from controller_runtime.apimachinery.decoding import decode_yaml
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import read_text
 from virtual_node.config.file import placed

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from controller_runtime.api import autoscaling, matching, quantity
-from controller_runtime.api.autoscaling import TAINT_EFFECTS
-from controller_runtime.api.decoding import convert
-from controller_runtime.api.overrides import validation as overrides_validation
-from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS, SERVICE_CONTROLLERS
-from controller_runtime.api.policy import validation as policy_validation
+from clusterset.inventory import settings
+from clusterset.model import autoscaling
+from clusterset.model.autoscaling import TAINT_EFFECTS
+from clusterset.model.overrides import validation as overrides_validation
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS, SERVICE_CONTROLLERS
+from clusterset.model.policy import validation as policy_validation
+from controller_runtime.apimachinery import matching, quantity
+from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.auth.proxies import split_url
 from controller_runtime.errors import ConfigError
-from controller_runtime.inventory import settings
 from controller_runtime.leaderelection.elector import JITTER
 from controller_runtime.process.listening import parse_address
 from virtual_node.config import namespace_validation, types

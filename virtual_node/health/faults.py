@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api.moving.silence import Silence
+from clusterset.model.moving.silence import Silence
 
 _SHOWN = 3
 

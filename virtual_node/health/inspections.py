@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from controller_runtime.api.decoding import decoder
+from controller_runtime.apimachinery.decoding import decoder
 
 KEY = "history.json"
 """Key of the history in a ConfigMap's data."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving.silence import NO_READY_NODES, Silence, of_node
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model import names
+from clusterset.model.moving.silence import NO_READY_NODES, Silence, of_node
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import timestamps
 from virtual_node.config import program
 from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Fault, Kind

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controller_runtime.api import matching, names
+from clusterset.model import names
+from controller_runtime.apimachinery import matching
 
 Json = Mapping[str, Any]
 LIFECYCLE = "node.kubernetes.io/"

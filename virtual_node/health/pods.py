@@ -6,8 +6,9 @@ import re
 from collections.abc import Collection
 from datetime import UTC, datetime
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.pod.conditions import condition, is_finished
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition, is_finished
+from controller_runtime.apimachinery import timestamps
 from virtual_node.health.facts import PodSign
 from virtual_node.health.faults import Kind
 from virtual_node.health.objects import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from controller_runtime.api import timestamps
-from controller_runtime.api.pod.conditions import condition, is_true
+from clusterset.model.pod.conditions import condition, is_true
+from controller_runtime.apimachinery import timestamps
 from virtual_node.health.objects import Json, ended, is_deleting, last_seen, one_line, statuses, waiting
 from virtual_node.translate.printers.pods import status_word
 

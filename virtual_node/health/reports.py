@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.health.objects import Json, one_line
 
 _KINDS = ("rejected", "failed", "expiring")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import timestamps
-from controller_runtime.api.pod.conditions import condition, is_true
+from clusterset.model.pod.conditions import condition, is_true
+from controller_runtime.apimachinery import timestamps
 from virtual_node.health.faults import Fault, Kind
 from virtual_node.health.objects import Json, key, one_line
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from clusterset.inventory import settings as inventory
 from controller_runtime import rights
-from controller_runtime.inventory import settings as inventory
 from controller_runtime.resources import SWARMS
 from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right
 from virtual_node.config.types import SHARDED, Config

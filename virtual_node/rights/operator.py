@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from clusterset.model.moving import node_avoidance
 from controller_runtime import rights
-from controller_runtime.api.moving import node_avoidance
 from controller_runtime.resources import SWARMS
 from controller_runtime.rights import OWN_NAMESPACE, READ, VIRTUAL_NODE, WEBHOOK_SECRET, Right
 from virtual_node.translate.storage.pv import DRIVER

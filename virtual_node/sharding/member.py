@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object
 from virtual_node.config.types import LeaderElectionConfig
 

@@ -28,8 +28,8 @@ from typing import Any
 import structlog
 from prometheus_client import Gauge
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find

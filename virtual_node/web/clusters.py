@@ -9,8 +9,8 @@ from typing import Any
 
 import prometheus_client
 
-from controller_runtime.api import quantity, timestamps
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import quantity, timestamps
 from virtual_node.certificates.expiry import Expiry
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.certificates import certificate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConfigError
 from virtual_node.certificates.expiries import of_kubeconfig
 from virtual_node.certificates.expiry import LEGACY_TOKEN, Expiry, ExpiryLimits, limits_of

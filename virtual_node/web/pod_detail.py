@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.overrides.changes import recorded_changes
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model import names
+from clusterset.model.overrides.changes import recorded_changes
+from clusterset.model.pod.conditions import condition
 
 _CONTAINERS = (("initContainers", "init"), ("containers", ""), ("ephemeralContainers", "debug"))
 """Lists of containers, and the kind that the page shows."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import structlog
 
+from clusterset.model.moving import movable
 from controller_runtime import resources
-from controller_runtime.api.moving import movable
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object

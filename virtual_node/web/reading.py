@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api.moving import movable
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import is_finished
+from clusterset.model.moving import movable
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime.objects import Object
 from controller_runtime.util.yielding import Slicer
 from virtual_node.cluster.lower_cluster import LowerCluster

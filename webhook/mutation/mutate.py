@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import cluster_selector, names
-from controller_runtime.api.moving import node_avoidance
-from controller_runtime.api.pod import resource_claims
+from clusterset.model import cluster_selector, names
+from clusterset.model.moving import node_avoidance
+from clusterset.model.pod import resource_claims
 from webhook.mutation import selectors, validation
 from webhook.mutation.validation import RefusedError
 

@@ -8,7 +8,7 @@ Required node affinity is an OR of terms, each an AND of expressions. A term has
 If all terms have the same K, "K in the upper cluster, OR of all M in the lower cluster" is equivalent. If they
 differ, as in "(clusterID=A and gpu) or zone=z", no such split exists. Then the staying parts are also stored in the
 member ``upperNodeSelectorTerms`` beside the moved terms, and the virtual node drops the terms whose K does not match
-it (``controller_runtime.api.cluster_selector.resolve``).
+it (``clusterset.model.cluster_selector.resolve``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller_runtime.api import names
+from clusterset.model import names
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.policy.scheduling import SYSTEM_CLASSES
+from clusterset.model import names
+from clusterset.model.policy.scheduling import SYSTEM_CLASSES
 from webhook.mutation import validation
 
 _IF_ALLOWED = "refused unless the policy of the lower cluster allows it"

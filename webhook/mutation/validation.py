@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sized
 from itertools import islice
 from typing import Any
 
-from controller_runtime.api import cluster_selector, names
-from controller_runtime.api.decoding import decode
+from clusterset.model import cluster_selector, names
+from controller_runtime.apimachinery.decoding import decode
 from webhook.mutation import selectors
 from webhook.mutation.selectors import PREFERRED, REQUIRED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object
 
 _LONGEST = 253

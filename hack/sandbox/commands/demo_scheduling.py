@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model.pod.conditions import condition
 from hack.sandbox.builds.programs import Progress
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.components.scheduling import start_descheduler, start_multi_scheduler, start_webhook

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from controller_runtime.api.pod.conditions import is_true
+from clusterset.model.pod.conditions import is_true
 from hack.sandbox.builds.images import architecture
 from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model.pod.conditions import condition
 from controller_runtime.tls.key_pairs import sign
 from controller_runtime.tls.pem import KeyPair
 from hack.sandbox.builds import images

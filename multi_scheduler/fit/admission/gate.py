@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import names, namespace_map
-from controller_runtime.api.namespace_map import NamespaceMap
-from controller_runtime.api.overrides.applying import CompiledOverride, OverrideSet, applied
-from controller_runtime.api.pod.affinity_terms import Reach, UpperNamespaces
-from controller_runtime.api.pod.eligibility import Eligibility
-from controller_runtime.api.pod.groups import group_of
-from controller_runtime.api.pod.lower_spec import lower_spec, preferred_node
-from controller_runtime.api.policy.rules import Effective, PolicySet
-from controller_runtime.api.translation_budget import TooLargeError
+from clusterset.model import names, namespace_map
+from clusterset.model.namespace_map import NamespaceMap
+from clusterset.model.overrides.applying import CompiledOverride, OverrideSet, applied
+from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
+from clusterset.model.pod.eligibility import Eligibility
+from clusterset.model.pod.groups import group_of
+from clusterset.model.pod.lower_spec import lower_spec, preferred_node
+from clusterset.model.policy.rules import Effective, PolicySet
+from controller_runtime.apimachinery.translation_budget import TooLargeError
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.fit.admission.limit_ranges import LimitRange

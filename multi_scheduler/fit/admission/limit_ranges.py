@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import quantity
-from controller_runtime.api.pod import pod_resources
+from clusterset.model.pod import pod_resources
+from controller_runtime.apimachinery import quantity
 from multi_scheduler.fit.cluster.limits import amounts
 
 _KINDS = ("containers", "initContainers")

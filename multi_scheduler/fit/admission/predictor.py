@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.resources import LIMIT_RANGES, NAMESPACES, PRIORITY_CLASSES, RESOURCE_QUOTAS
 from multi_scheduler.fit.admission import limit_ranges, quotas
 from multi_scheduler.fit.admission.limit_ranges import LimitRange

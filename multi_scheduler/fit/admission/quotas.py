@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import matching, names, quantity
-from controller_runtime.api.pod import pod_resources
+from clusterset.model import names
+from clusterset.model.pod import pod_resources
+from controller_runtime.apimachinery import matching, quantity
 from multi_scheduler.fit.admission.limit_ranges import containers
 from multi_scheduler.fit.cluster.limits import amount
 

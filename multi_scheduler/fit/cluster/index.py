@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api.names import LABEL_HOSTNAME
+from clusterset.model.names import LABEL_HOSTNAME
 from multi_scheduler.fit.cluster import limits, topology
 from multi_scheduler.fit.cluster.node_filter import Node, NodeFilter, read_node
 from multi_scheduler.fit.cluster.pod_info import Placed

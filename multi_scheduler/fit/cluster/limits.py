@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import names, quantity
+from clusterset.model import names
+from controller_runtime.apimachinery import quantity
 
 MOST_TERMS = 10
 """Number of pod affinity terms or spread constraints of a kind that are evaluated, because each is compared with every pod

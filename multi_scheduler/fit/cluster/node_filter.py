@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import matching
+from controller_runtime.apimachinery import matching
 from multi_scheduler.fit.cluster import limits
 from multi_scheduler.fit.cluster.pod_requirements import node_terms
 

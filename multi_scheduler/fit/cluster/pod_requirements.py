@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import cluster_selector, names
-from controller_runtime.api.overrides.applying import CompiledOverride, applied
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.policy.rules import Effective
-from controller_runtime.api.policy.scheduling import keep_off_control_plane
+from clusterset.model import cluster_selector, names
+from clusterset.model.overrides.applying import CompiledOverride, applied
+from clusterset.model.pod import pod_resources
+from clusterset.model.policy.rules import Effective
+from clusterset.model.policy.scheduling import keep_off_control_plane
 from multi_scheduler.fit.cluster import limits, pod_terms
 from multi_scheduler.fit.cluster.pod_terms import Spread, Term
 

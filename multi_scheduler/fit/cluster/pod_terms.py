@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import matching, names
+from clusterset.model import names
+from controller_runtime.apimachinery import matching
 from multi_scheduler.fit.cluster import limits
 
 NamespaceLabels = Mapping[str, Mapping[str, str]]
@@ -160,7 +161,7 @@ def _of_revision(constraint: Mapping[str, Any], labels: Mapping[str, str]) -> Ma
 def _of_any_cluster(selector: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Return a labelSelector for the lower pods of all upper clusters, because the identity of this one is unknown.
 
-    Terms of lower pods select only the pods of their upper cluster (``controller_runtime.api.pod.affinity_terms``).
+    Terms of lower pods select only the pods of their upper cluster (``clusterset.model.pod.affinity_terms``).
     """
     expressions = (selector or {}).get("matchExpressions") or ()
     if selector is None or not any(one.get("key") == names.LABEL_UPPER_CLUSTER for one in expressions):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api import quantity
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import quantity
 
 _KINDS = (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses"))
 

@@ -1,7 +1,7 @@
 """Host ports, topology spread, pod affinity and anti-affinity in one lower cluster, by kube-scheduler's rules. No IO.
 
 Source: kube-scheduler's plug-ins PodTopologySpread and InterPodAffinity. Of the pod's own terms and constraints, the lower
-pod has only those with topology key ``kubernetes.io/hostname`` (``controller_runtime.api.pod.lower_spec``). Anti-affinity
+pod has only those with topology key ``kubernetes.io/hostname`` (``clusterset.model.pod.lower_spec``). Anti-affinity
 of existing lower pods may have any key. A domain is the value of the key's label, which need not be a node's name.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from controller_runtime.api.names import LABEL_HOSTNAME
+from clusterset.model.names import LABEL_HOSTNAME
 from multi_scheduler.fit.cluster.node_filter import Node, NodeFilter
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import Demand, Port

@@ -10,8 +10,8 @@ import asyncio
 
 from prometheus_client import Gauge
 
+from clusterset.model import names
 from controller_runtime import log, resources
-from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError

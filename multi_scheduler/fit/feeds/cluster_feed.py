@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.conditions import condition, is_finished
 from controller_runtime import log, resources
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import condition, is_finished
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, CacheFull, ConfigError, Forbidden, Unauthorized

@@ -5,8 +5,8 @@ Without the right to read namespaces, terms that name or select namespaces are n
 
 from __future__ import annotations
 
+from clusterset.model.pod.affinity_terms import UpperNamespaces
 from controller_runtime import log, resources
-from controller_runtime.api.pod.affinity_terms import UpperNamespaces
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError

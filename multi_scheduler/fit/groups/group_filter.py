@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import Gauge, Histogram
 
-from controller_runtime.api.pod.groups import Group, group_of
+from clusterset.model.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
 from multi_scheduler.agent import NOTHING, Rejections, VirtualNode
 from multi_scheduler.fit.cluster.scoring import Prediction

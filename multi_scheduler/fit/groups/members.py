@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller_runtime.api.pod.groups import Group, group_of
+from clusterset.model.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from multi_scheduler.agent import VirtualNode

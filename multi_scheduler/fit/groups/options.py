@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller_runtime.api import cluster_selector, names
-from controller_runtime.api.pod.groups import MOST_MEMBERS, Group
+from clusterset.model import cluster_selector, names
+from clusterset.model.pod.groups import MOST_MEMBERS, Group
 from controller_runtime.objects import Object
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.bounded import BoundedInformer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.groups import MOST_MEMBERS
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.groups import MOST_MEMBERS
 from controller_runtime.util.time_budget import TimeBudget
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex

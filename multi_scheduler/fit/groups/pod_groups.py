@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from clusterset.model.pod.groups import MOST_MEMBERS, Group
 from controller_runtime import resources
-from controller_runtime.api.pod.groups import MOST_MEMBERS, Group
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError

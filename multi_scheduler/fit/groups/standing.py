@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from controller_runtime.api.pod.groups import Group
+from clusterset.model.pod.groups import Group
 from controller_runtime.objects import Object
 
 DERIVED_PATIENCE = 60.0

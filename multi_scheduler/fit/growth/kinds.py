@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import autoscaling as settings
-from controller_runtime.api import names
-from controller_runtime.api.autoscaling import Autoscaling, Shape
+from clusterset.model import autoscaling as settings
+from clusterset.model import names
+from clusterset.model.autoscaling import Autoscaling, Shape
 from multi_scheduler.fit.cluster.node_filter import Node
 
 BACKOFF = (300.0, 600.0, 1200.0, 1800.0)

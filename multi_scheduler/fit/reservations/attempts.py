@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterset.model.pod.conditions import condition
 from controller_runtime import log, resources
-from controller_runtime.api.pod.conditions import condition
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object, from_dict

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import condition
 from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
-from controller_runtime.api import quantity
-from controller_runtime.api.pod.conditions import is_true
+from controller_runtime.apimachinery import quantity
 from controller_runtime.client.client import Client
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.benchmarks.exact.bursts import Player

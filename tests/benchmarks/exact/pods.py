@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.workloads import manifest
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.benchmarks.exact.bursts import Outcome, Player
 from tests.benchmarks.exact.ground import set_nodes

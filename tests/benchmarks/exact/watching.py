@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition, is_finished
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import condition, is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object

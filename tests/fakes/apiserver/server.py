@@ -13,7 +13,7 @@ from typing import Any
 
 import jsonpatch
 
-from controller_runtime.api.strategic_merge import merged
+from controller_runtime.apimachinery.strategic_merge import merged
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import (
     AlreadyExists,

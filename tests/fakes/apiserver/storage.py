@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime import resources
-from controller_runtime.api.strategic_merge import merged
+from controller_runtime.apimachinery.strategic_merge import merged
 from controller_runtime.errors import Expired, NotFound
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from controller_runtime.resources import Resource

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.helm import RELEASE
 from hack.sandbox.components.scheduling import start_webhook, stop_webhook

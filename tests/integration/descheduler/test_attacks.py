@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from controller_runtime.api import names
+from clusterset.model import names
 from hack.sandbox import Cluster, Sandbox
 from tests.integration.descheduler.setup import (
     LARGE,

@@ -9,7 +9,7 @@ import random
 import re
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from hack.sandbox import Cluster, Sandbox
 from tests.integration.descheduler.setup import (
     LARGE,

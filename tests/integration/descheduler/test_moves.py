@@ -7,7 +7,7 @@ import json
 
 import aiohttp
 
-from controller_runtime.api import names
+from clusterset.model import names
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports
 from tests.integration.descheduler.setup import (

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from controller_runtime import resources
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, NotFound

@@ -27,8 +27,8 @@ import virtual_node.rights.daemon
 import virtual_node.rights.follow
 import webhook.flags
 import webhook.rights
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.rights import (
     EXTENDER_LEASE,
     EXTENDER_SECRET,

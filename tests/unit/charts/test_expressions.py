@@ -21,7 +21,15 @@ ALERTS: list[dict[str, Any]] = yaml.load(
 )["groups"][0]["rules"]
 METRICS = DOCS.read_text("utf-8").split("## Alerts worth having")[1].split("\n## ")[0]
 ROOT = DOCS.parents[1]
-PACKAGES = ("controller_runtime", "descheduler", "multi_scheduler", "swarm", "virtual_node", "webhook")
+PACKAGES = (
+    "controller_runtime",
+    "clusterset",
+    "descheduler",
+    "multi_scheduler",
+    "swarm",
+    "virtual_node",
+    "webhook",
+)
 DASHBOARD = json.loads(dashboard.FILE.read_text("utf-8"))
 TARGETS = [
     pytest.param(target["expr"], target["legendFormat"], id=f"{panel['title']} {target['refId']}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object, from_dict
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

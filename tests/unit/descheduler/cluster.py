@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import TooManyRequests
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server

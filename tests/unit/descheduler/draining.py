@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.moving import drain
+from clusterset.model import names
+from clusterset.model.moving import drain
 from descheduler.config.options import EvictionOptions
 from descheduler.strategies.base import Params
 from descheduler.strategies.drain import Drain

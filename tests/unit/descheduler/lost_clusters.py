@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving import silence
-from controller_runtime.api.moving.silence import Silence
+from clusterset.model import names
+from clusterset.model.moving import silence
+from clusterset.model.moving.silence import Silence
+from controller_runtime.apimachinery import timestamps
 from descheduler.config.options import EvictionOptions
 from descheduler.strategies.stale_cluster import StaleCluster, StaleClusterParams
 from tests.unit.descheduler.bodies import node, now, pod

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from tests.fakes.apiserver.storage import Commit
 from tests.unit.descheduler.bodies import now, pod
 from tests.unit.descheduler.cluster import Cluster

@@ -11,7 +11,15 @@ import pytest
 from hack.docs import flags
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("controller_runtime", "virtual_node", "webhook", "descheduler", "multi_scheduler", "swarm")
+PACKAGES = (
+    "controller_runtime",
+    "clusterset",
+    "virtual_node",
+    "webhook",
+    "descheduler",
+    "multi_scheduler",
+    "swarm",
+)
 PAGES = [
     "security.md",
     "troubleshooting.md",

@@ -9,7 +9,7 @@ import pytest
 
 import multi_scheduler.config
 import virtual_node.config.types
-from controller_runtime.api import names
+from clusterset.model import names
 from hack.docs import configuration, flags, reference, rights
 from hack.docs.markdown import COMMAND
 from virtual_node.translate.pods import downward_api

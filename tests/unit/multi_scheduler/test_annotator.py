@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import VirtualNode

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
-from controller_runtime.api.pod import pod_resources
+from clusterset.model import names
+from clusterset.model.pod import pod_resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from controller_runtime.api import names
+from clusterset.inventory.settings import ClusterProfiles
+from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
-from controller_runtime.inventory.settings import ClusterProfiles
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import Agent
 from multi_scheduler.config import Config, NodeConfig, SchedulerClusterConfig, parse

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from controller_runtime.api.matching import compile_selector
-from controller_runtime.api.translation_budget import TranslationBudget
+from controller_runtime.apimachinery.matching import compile_selector
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.scaling.measure import Kind, Stage
 from virtual_node.translate.follow import gateways, ingresses, network_policies
 from virtual_node.translate.follow.copies import copy_of, copy_patch

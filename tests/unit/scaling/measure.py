@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api.translation_budget import TooLargeError, TranslationBudget, json_size
+from controller_runtime.apimachinery.translation_budget import TooLargeError, TranslationBudget, json_size
 
 Stage = Callable[[TranslationBudget], Any]
 SCALES = (1, 2, 4)

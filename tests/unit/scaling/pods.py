@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import names
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.overrides.config import Override
-from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS, Eligibility
-from controller_runtime.api.policy.config import Policy
-from controller_runtime.api.policy.rules import PolicySet
-from controller_runtime.api.policy.scheduling import keep_off_control_plane
-from controller_runtime.api.translation_budget import TranslationBudget
+from clusterset.model import names
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.overrides.config import Override
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS, Eligibility
+from clusterset.model.policy.config import Policy
+from clusterset.model.policy.rules import PolicySet
+from clusterset.model.policy.scheduling import keep_off_control_plane
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.scaling.measure import Kind, Stage
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controller_runtime.api.translation_budget import TranslationBudget
-from controller_runtime.inventory.profiles import select
-from controller_runtime.inventory.providers import ExecConfig, Provider
-from controller_runtime.inventory.settings import ClusterProfiles
+from clusterset.inventory.profiles import select
+from clusterset.inventory.providers import ExecConfig, Provider
+from clusterset.inventory.settings import ClusterProfiles
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import from_dict
 from tests.unit.scaling.measure import Kind, Stage
 

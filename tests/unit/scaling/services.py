@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controller_runtime.api.translation_budget import TranslationBudget
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.scaling.measure import Kind, Stage
 from virtual_node.translate.services import endpoints, services
 

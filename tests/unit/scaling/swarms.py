@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api.translation_budget import TranslationBudget
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from swarm import job_lists, planning, share, slots, spec, status
 from swarm.assignment.strategies import CONTIGUOUS, STICKY
 from swarm.handover.ledger import Acknowledgement, Ledger

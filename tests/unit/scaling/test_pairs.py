@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.translation_budget import TranslationBudget
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.scaling.followed import FOLLOWED
 from tests.unit.scaling.measure import Kind, assert_linear
 from tests.unit.scaling.pods import PODS

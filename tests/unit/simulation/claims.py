@@ -5,7 +5,7 @@ Every class binds when its first consumer is scheduled (WaitForFirstConsumer).
 
 from __future__ import annotations
 
-from controller_runtime.api.pod.conditions import claim_names
+from clusterset.model.pod.conditions import claim_names
 from tests.fakes.apiserver.rules import PROTECTED
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body

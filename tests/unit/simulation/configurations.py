@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from controller_runtime.api.pod.eligibility import SERVICE_CONTROLLERS
+from clusterset.model.pod.eligibility import SERVICE_CONTROLLERS
 from virtual_node.config.types import API_VERSION, KIND
 
 Document = dict[str, Any]

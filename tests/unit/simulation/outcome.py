@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.fakes.apiserver.rules import FINISHED
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.fakes.apiserver.rules import FINISHED
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body

@@ -12,7 +12,7 @@ import functools
 import random
 import sys
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.fakes.apiserver.server import Server
 from tests.unit.simulation.network import Weather
 from tests.unit.simulation.script import PAUSE, SINGLE, Outcome, compared, perform

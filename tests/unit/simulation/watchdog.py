@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.fakes.apiserver.rules import FINISHED
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body, Commit

@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 
-from controller_runtime.api.pod.eligibility import SERVICE_CONTROLLERS
+from clusterset.model.pod.eligibility import SERVICE_CONTROLLERS
 from controller_runtime.errors import ApiError
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Commit

@@ -9,7 +9,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.unit.webhook.pods import (
     NOT_READY,
     PROVIDER,

@@ -8,7 +8,8 @@ import jsonpatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import cluster_selector, matching
+from clusterset.model import cluster_selector
+from controller_runtime.apimachinery import matching
 from tests.unit.webhook.pods import NOT_READY, PROVIDER, VIRTUAL, requiring, web_pod
 from webhook.mutation import mutate
 from webhook.mutation.mutate import Surroundings

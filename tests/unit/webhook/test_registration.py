@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from controller_runtime.api.names import ANNOTATION_WANTS_CA as WANTS_CA
+from clusterset.model.names import ANNOTATION_WANTS_CA as WANTS_CA
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound

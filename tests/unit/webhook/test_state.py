@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.moving import node_avoidance
+from clusterset.model.moving import node_avoidance
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.objects import from_dict

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 
+from clusterset.model import names
+from clusterset.model.moving import movable
+from clusterset.model.namespace_map import NamespaceConfig, NamespaceMap
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.moving import movable
-from controller_runtime.api.namespace_map import NamespaceConfig, NamespaceMap
-from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object

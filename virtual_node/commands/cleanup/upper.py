@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Unpack
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names, readable
+from controller_runtime.apimachinery import readable
 from controller_runtime.client.client import Client
 from controller_runtime.client.list_pages import ListOptions
 from controller_runtime.client.reads import find

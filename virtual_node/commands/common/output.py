@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import yaml
 
-from controller_runtime.api.readable import one_line
+from controller_runtime.apimachinery.readable import one_line
 from controller_runtime.process import terminal
 from controller_runtime.process.flags import add_switch
 

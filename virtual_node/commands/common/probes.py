@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime import resources
-from controller_runtime.api.decoding import decoder
+from controller_runtime.apimachinery.decoding import decoder
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from virtual_node.health.objects import Json, ended, statuses

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, Unpack
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.readable import guess
+from controller_runtime.apimachinery.readable import guess
 from controller_runtime.client.client import Client
 from controller_runtime.client.list_pages import ListOptions
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound

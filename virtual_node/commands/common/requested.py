@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controller_runtime.api import quantity
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import is_finished
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.conditions import is_finished
+from controller_runtime.apimachinery import quantity
 
 
 def requested(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:

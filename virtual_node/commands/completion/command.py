@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from controller_runtime.api import readable
+from controller_runtime.apimachinery import readable
 from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from virtual_node.commands.completion import engine, names, scripts

@@ -11,8 +11,8 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime import log
-from controller_runtime.api.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.process.flags import boolean
 
 ParserOf = Callable[[str], argparse.ArgumentParser | None]

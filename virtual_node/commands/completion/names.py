@@ -14,9 +14,9 @@ import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.decoding import decode
+from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.auth import kubeconfig, kubeconfig_file
 from controller_runtime.client.client import Client
 from controller_runtime.client.list_pages import METADATA_ONLY

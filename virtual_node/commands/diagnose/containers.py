@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api.pod.conditions import condition, is_true
-from controller_runtime.api.readable import count
+from clusterset.model.pod.conditions import condition, is_true
+from controller_runtime.apimachinery.readable import count
 from virtual_node.commands.diagnose import advice, codes
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule

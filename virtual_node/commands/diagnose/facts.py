@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from virtual_node.commands.diagnose.codes import Code
 
 FINE = 9

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.readable import count, some
+from controller_runtime.apimachinery.readable import count, some
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.commands.common import probes
 from virtual_node.commands.common.probes import Probe

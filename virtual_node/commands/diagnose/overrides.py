@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api.overrides.changes import recorded_changes
-from controller_runtime.api.policy.findings import containers
+from clusterset.model.overrides.changes import recorded_changes
+from clusterset.model.policy.findings import containers
 from virtual_node.commands.diagnose.facts import PodFacts
 
 

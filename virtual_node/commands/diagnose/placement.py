@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from controller_runtime.api import cluster_selector, names
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model import cluster_selector, names
+from clusterset.model.pod.conditions import condition
 from virtual_node.commands.diagnose import advice, codes, unplaced
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule

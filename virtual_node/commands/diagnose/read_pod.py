@@ -6,8 +6,9 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names, timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConfigError
 from virtual_node.commands.common import connect
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import timestamps
-from controller_runtime.api.pod.conditions import condition, is_finished, is_true
+from clusterset.model.pod.conditions import condition, is_finished, is_true
+from controller_runtime.apimachinery import timestamps
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import condition, is_true
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition, is_true
 from virtual_node.commands.diagnose import advice, codes
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts

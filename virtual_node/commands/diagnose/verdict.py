@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from controller_runtime.api import timestamps
-from controller_runtime.api.pod.conditions import condition, is_true
+from clusterset.model.pod.conditions import condition, is_true
+from controller_runtime.apimachinery import timestamps
 from virtual_node.commands.diagnose import containers, placement, termination
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding, PodFacts, Rule

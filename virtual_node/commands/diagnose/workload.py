@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import condition, is_true
-from controller_runtime.api.readable import count, some
+from controller_runtime.apimachinery.readable import count, some
 from controller_runtime.resources import Resource
 from virtual_node.commands.common.permissions import refusal
 from virtual_node.commands.common.reader import Reader

@@ -10,8 +10,8 @@ from datetime import datetime
 
 from cryptography import x509
 
-from controller_runtime.api import names
-from controller_runtime.api.readable import count, some
+from clusterset.model import names
+from controller_runtime.apimachinery.readable import count, some
 from virtual_node.commands.doctor.facts import LABEL_NAME, PROBE_SELECTOR, WEBHOOK_NAME, DoctorFacts, waiting
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.health.connections import Failure, failure

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import is_true
+from clusterset.model import names
+from clusterset.model.pod.conditions import is_true
 from virtual_node.commands.common.connection_errors import Trouble
 from virtual_node.commands.common.probes import Probe
 from virtual_node.health.objects import Json, is_deleting, is_virtual

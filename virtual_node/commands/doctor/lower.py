@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller_runtime.api.pod.conditions import is_true
-from controller_runtime.api.readable import count
+from clusterset.model.pod.conditions import is_true
+from controller_runtime.apimachinery.readable import count
 from virtual_node.commands.doctor.facts import DoctorFacts
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.config import program

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from controller_runtime.api import names
-from controller_runtime.api.readable import count, some
+from clusterset.model import names
+from controller_runtime.apimachinery.readable import count, some
 from virtual_node.commands.common.probes import PROXY_REFUSES, Probe
 from virtual_node.commands.doctor.facts import DoctorFacts, ready_nodes, virtual_nodes, waiting
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped

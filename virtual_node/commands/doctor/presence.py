@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from controller_runtime.api.pod.conditions import condition
-from controller_runtime.api.readable import count, some
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery.readable import count, some
 from virtual_node.commands.doctor.facts import (
     INSTALLED_AS,
     LABEL_NAME,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.resources import Resource

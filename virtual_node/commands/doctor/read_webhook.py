@@ -9,8 +9,8 @@ from typing import Any
 
 import aiohttp
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from virtual_node.commands.common.probes import Probe

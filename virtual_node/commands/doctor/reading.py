@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource

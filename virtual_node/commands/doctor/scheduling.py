@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from controller_runtime.api import readable, timestamps
-from controller_runtime.api.pod.conditions import condition
-from controller_runtime.api.readable import count, some
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import readable, timestamps
+from controller_runtime.apimachinery.readable import count, some
 from virtual_node.commands.common.requested import allocatable, fits, requested
 from virtual_node.commands.doctor.facts import (
     DESCHEDULER_LEASE,

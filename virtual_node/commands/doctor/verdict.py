@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.commands.doctor.facts import DoctorFacts, virtual_nodes, waiting
 from virtual_node.commands.doctor.links import Outcome, broken
 from virtual_node.health import pods

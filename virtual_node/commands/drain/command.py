@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from clusterset.model import names
+from clusterset.model.moving import drain
+from clusterset.model.moving.drain import Request, Status
 from controller_runtime import resources
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving import drain
-from controller_runtime.api.moving.drain import Request, Status
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.readable import guess
+from controller_runtime.apimachinery.readable import guess
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clusterset.model.moving import drain, movable
+from clusterset.model.moving.drain import How
+from clusterset.model.pod.conditions import is_finished, is_true
 from controller_runtime import resources
-from controller_runtime.api import matching
-from controller_runtime.api.moving import drain, movable
-from controller_runtime.api.moving.drain import How
-from controller_runtime.api.pod.conditions import is_finished, is_true
+from controller_runtime.apimachinery import matching
 from controller_runtime.objects import Object
 from virtual_node.commands.common import output
 from virtual_node.commands.common.reader import VIRTUAL_NODES, Reader

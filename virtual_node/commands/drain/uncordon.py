@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.process.argparser import Parser
 from virtual_node.commands.common import connect
 from virtual_node.commands.drain import nodes

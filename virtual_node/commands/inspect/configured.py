@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from controller_runtime.api import names
-from controller_runtime.api.namespace_map import NamespaceMap
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.policy.rules import PolicySet
+from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceMap
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.policy.rules import PolicySet
 from virtual_node.commands.inspect.facts import ClusterFacts, VirtualNode
 from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.translate.base.options import PodOptions

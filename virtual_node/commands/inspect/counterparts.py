@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from virtual_node.commands.inspect.facts import ClusterFacts
 from virtual_node.commands.inspect.listing import all_of, lease_into, list_into

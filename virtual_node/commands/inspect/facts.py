@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.autoscaling import Autoscaling
-from controller_runtime.api.namespace_map import NamespaceMap
+from clusterset.model import names
+from clusterset.model.autoscaling import Autoscaling
+from clusterset.model.namespace_map import NamespaceMap
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import from_dict
 from virtual_node.certificates.expiry import Expiry, ExpiryLimits
 from virtual_node.commands.inspect.packed import PackedObjects

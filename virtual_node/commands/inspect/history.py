@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from controller_runtime import resources
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import ApiError, ConfigError, NotFound
 from virtual_node.commands.inspect.facts import ERROR, INFO, OPTIONAL, InspectFacts, InspectFinding, Subject

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, overload
 
 import msgspec
 
-from controller_runtime.api.decoding import decode, decoder
+from controller_runtime.apimachinery.decoding import decode, decoder
 from controller_runtime.client.object_verbs import encode
 from controller_runtime.objects import Object
 

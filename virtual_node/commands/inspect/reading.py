@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+from clusterset.model import names
+from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from controller_runtime.auth.weaknesses import weaknesses
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound

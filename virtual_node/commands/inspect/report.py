@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from virtual_node.certificates.expiry import span
 from virtual_node.commands.common import output
 from virtual_node.commands.inspect.facts import ERROR, INFO, WARNING, InspectFacts, InspectFinding, Subject

@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import condition
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError

@@ -10,8 +10,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names, readable
+from controller_runtime.apimachinery import readable
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import terminal

@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError, NotFound

@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import is_finished
-from controller_runtime.api.readable import some
+from controller_runtime.apimachinery.readable import some
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError, NotFound

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError

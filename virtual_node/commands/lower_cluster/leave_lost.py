@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized

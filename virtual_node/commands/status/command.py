@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.readable import count, guess
+from controller_runtime.apimachinery.readable import count, guess
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from controller_runtime.process import terminal

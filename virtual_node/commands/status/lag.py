@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.objects import Object

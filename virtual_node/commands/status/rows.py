@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import names, quantity, readable, timestamps
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import quantity, readable, timestamps
 from virtual_node.commands.common import output
 from virtual_node.commands.common.requested import requested
 from virtual_node.commands.status import lag

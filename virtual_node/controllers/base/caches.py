@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import structlog
 
-from controller_runtime.api import names
-from controller_runtime.api.namespace_map import NamespaceMap
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.pod.affinity_terms import Reach, UpperNamespaces
-from controller_runtime.api.pod.conditions import claim_names
-from controller_runtime.api.policy.rules import PolicySet
+from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceMap
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
+from clusterset.model.pod.conditions import claim_names
+from clusterset.model.policy.rules import PolicySet
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client

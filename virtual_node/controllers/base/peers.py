@@ -8,8 +8,8 @@ reads the upper object live before it writes the copy.
 
 from __future__ import annotations
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find_listed, find_object
 from controller_runtime.objects import Object

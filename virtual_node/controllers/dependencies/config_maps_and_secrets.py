@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.overrides.applying import applied
-from controller_runtime.api.pod.resource_claims import as_admitted
-from controller_runtime.api.translation_budget import TooLargeError
+from clusterset.model import names
+from clusterset.model.overrides.applying import applied
+from clusterset.model.pod.resource_claims import as_admitted
+from controller_runtime.apimachinery.translation_budget import TooLargeError
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden, NotFound, ResponseTooLarge

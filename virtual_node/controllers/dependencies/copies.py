@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.pod.conditions import is_finished
+from clusterset.model import names
+from clusterset.model.pod.conditions import is_finished
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ApiError, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Controller, Result

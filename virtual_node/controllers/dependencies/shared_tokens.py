@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api.token_life import bound_to
+from clusterset.model.token_life import bound_to
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.translate.pods.token_secrets import TokenSecret, account_of

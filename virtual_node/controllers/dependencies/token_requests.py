@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from virtual_node.translate.pods import token_secrets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import INDEX_LOWER_KEY, ClusterContext, PodCaches

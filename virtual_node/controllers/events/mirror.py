@@ -18,8 +18,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.events import spam_filter

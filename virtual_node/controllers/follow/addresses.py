@@ -11,8 +11,8 @@ import asyncio
 import secrets
 from dataclasses import dataclass, field
 
-from controller_runtime.api import names
-from controller_runtime.api.keyed_hash import KEY_BYTES
+from clusterset.model import names
+from controller_runtime.apimachinery.keyed_hash import KEY_BYTES
 from controller_runtime.auth.secret_key import SecretKey
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object

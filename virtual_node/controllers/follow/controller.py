@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from controller_runtime.api import readable
-from controller_runtime.api.namespace_map import NEVER_MIRRORED
-from controller_runtime.api.policy.copied_keys import refused
+from clusterset.model.namespace_map import NEVER_MIRRORED
+from clusterset.model.policy.copied_keys import refused
+from controller_runtime.apimachinery import readable
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.reads import find_listed
 from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import Conflict
 from controller_runtime.objects import Object
 from virtual_node.controllers.base import peers

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from controller_runtime.api.matching import Matcher, compile_selector
+from controller_runtime.apimachinery.matching import Matcher, compile_selector
 from controller_runtime.util.yielding import Slicer
 from virtual_node.translate.follow.view import MOST_SELECTORS_OF_NAMESPACE, Labels, Selector, selector_code
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from controller_runtime.api.pod.conditions import is_finished
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterset.model import namespace_map
+from clusterset.model.namespace_map import NEVER_MIRRORED, NamespaceMap
 from controller_runtime import resources
-from controller_runtime.api import namespace_map
-from controller_runtime.api.namespace_map import NEVER_MIRRORED, NamespaceMap
 from controller_runtime.client.reads import find_object
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict

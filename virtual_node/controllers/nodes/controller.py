@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.model.moving.silence import NO_READY_NODES
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
-from controller_runtime.api.moving.silence import NO_READY_NODES
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound

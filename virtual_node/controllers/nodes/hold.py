@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.leaderelection import record

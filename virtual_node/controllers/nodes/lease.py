@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from controller_runtime.leaderelection import record
 from virtual_node.controllers.base.context import ClusterContext

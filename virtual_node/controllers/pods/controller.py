@@ -28,10 +28,11 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from clusterset.model import names
+from clusterset.model.autoscaling import MARGIN_SECONDS
+from clusterset.model.pod.conditions import condition, is_finished
 from controller_runtime import resources
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.autoscaling import MARGIN_SECONDS
-from controller_runtime.api.pod.conditions import condition, is_finished
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.model.pod.eligibility import Eligibility
+from clusterset.model.policy.rules import Effective
+from clusterset.model.policy.scheduling import keep_off_control_plane
 from controller_runtime import resources
-from controller_runtime.api.pod.eligibility import Eligibility
-from controller_runtime.api.policy.rules import Effective
-from controller_runtime.api.policy.scheduling import keep_off_control_plane
-from controller_runtime.api.translation_budget import TooLargeError, TranslationBudget
+from controller_runtime.apimachinery.translation_budget import TooLargeError, TranslationBudget
 from controller_runtime.errors import (
     AlreadyExists,
     ApiError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object
 from virtual_node.controllers.pods.status_rate import PodTurn
 from virtual_node.translate.pods import status_fields

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
+from clusterset.model import names
+from clusterset.model.pod.conditions import claim_names, is_finished
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import claim_names, is_finished
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from clusterset.model import names
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import Invalid, NotFound
 from controller_runtime.objects import Object

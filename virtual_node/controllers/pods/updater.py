@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.policy.decision import Violation, summary
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.policy.decision import Violation, summary
-from controller_runtime.api.translation_budget import TooLargeError, TranslationBudget
+from controller_runtime.apimachinery.translation_budget import TooLargeError, TranslationBudget
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import ApiError, Conflict, Invalid, NotFound, RequestTooLarge, is_retryable
 from controller_runtime.objects import Object, from_dict

@@ -16,8 +16,8 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 
+from clusterset.model.pod.eligibility import SERVICE_CONTROLLERS
 from controller_runtime import resources
-from controller_runtime.api.pod.eligibility import SERVICE_CONTROLLERS
 from controller_runtime.errors import ApiError, ConfigError, Unavailable, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from controller_runtime.api import names
-from controller_runtime.api.translation_budget import TranslationBudget
+from clusterset.model import names
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import Object
 from controller_runtime.util.large_objects import run_apart
 from virtual_node.config.types import KUBERNETES_SERVICE_UPPER

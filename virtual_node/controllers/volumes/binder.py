@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.pod.conditions import claim_names
+from clusterset.model.policy.decision import summary, violations
+from clusterset.model.policy.scheduling import keep_off_control_plane
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import claim_names
-from controller_runtime.api.policy.decision import summary, violations
-from controller_runtime.api.policy.scheduling import keep_off_control_plane
-from controller_runtime.api.translation_budget import TooLargeError, TranslationBudget, json_size
+from controller_runtime.apimachinery.translation_budget import TooLargeError, TranslationBudget, json_size
 from controller_runtime.errors import AlreadyExists
 from controller_runtime.objects import Object
 from controller_runtime.util.large_objects import run_apart

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api.pod.conditions import claim_names
+from clusterset.model.pod.conditions import claim_names
 from controller_runtime.errors import Unavailable
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import ClusterCaches

@@ -7,8 +7,8 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find_object
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Forbidden, NotFound

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem, claim_problem

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import claim_names
+from clusterset.model import names
+from clusterset.model.pod.conditions import claim_names
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from clusterset.model import names
+from clusterset.model.moving import movable
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.moving import movable
-from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find, find_object
 from controller_runtime.objects import Object, from_dict

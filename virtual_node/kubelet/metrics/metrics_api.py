@@ -11,8 +11,9 @@ import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from controller_runtime.api import names, quantity, timestamps
-from controller_runtime.api.decoding import decode
+from clusterset.model import names
+from controller_runtime.apimachinery import quantity, timestamps
+from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.log import get_logger

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from controller_runtime.api.decoding import decoder
+from controller_runtime.apimachinery.decoding import decoder
 from controller_runtime.client.client import Client
 from controller_runtime.serving.metrics_page import MetricsPage
 from virtual_node.kubelet.base.single_flight import SharedAnswers

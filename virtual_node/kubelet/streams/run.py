@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from controller_runtime.api.decoding import decode
+from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.errors import ApiError, ConfigError, Unauthorized, error_from_response
 from controller_runtime.resources import PODS
 from virtual_node.kubelet.base.backend import PodTarget

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controller_runtime.api import quantity, timestamps
+from controller_runtime.apimachinery import quantity, timestamps
 
 Reader = Callable[[Any], Any]
 """Returns the accepted value of a field; None: there is none."""

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.decoding import decode
-from controller_runtime.api.policy.config import MetadataRules
-from controller_runtime.api.policy.copied_keys import allowed_metadata
+from clusterset.model import names
+from clusterset.model.policy.config import MetadataRules
+from clusterset.model.policy.copied_keys import allowed_metadata
+from controller_runtime.apimachinery.decoding import decode
 
 DEFAULT_RULES = MetadataRules()
 """``policy.metadata`` if it is not set."""

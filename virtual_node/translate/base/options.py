@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.pod.affinity_terms import Reach
-from controller_runtime.api.policy.rules import PolicySet
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.pod.affinity_terms import Reach
+from clusterset.model.policy.rules import PolicySet
 from virtual_node.translate.base.ownership import Owner
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object
 
 

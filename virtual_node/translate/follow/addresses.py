@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import names
-from controller_runtime.api.decoding import decoder
-from controller_runtime.api.keyed_hash import is_authentic, keyed_hash
+from clusterset.model import names
+from controller_runtime.apimachinery.decoding import decoder
+from controller_runtime.apimachinery.keyed_hash import is_authentic, keyed_hash
 
 KEY_OBJECT = "virtual-node-key"
 """Name of the Secret with the key of the hashes, in virtual-node's own namespace of the upper cluster."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.policy.config import MetadataRules
+from clusterset.model import names
+from clusterset.model.policy.config import MetadataRules
 from virtual_node.translate.base.metadata import DEFAULT_RULES, object_patch
 from virtual_node.translate.services.services import mirror_labels, mirrored_metadata
 

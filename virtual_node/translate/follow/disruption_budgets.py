@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model.pod.conditions import condition
 from virtual_node.translate.follow.view import Translation, UntranslatableError, View, matcher
 
 NONE_ALLOWED = 2**31 - 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.translate.base.fields import is_address, is_dns_name
 from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.follow.network_policies import lower_namespaces, named

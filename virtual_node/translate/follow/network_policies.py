@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from controller_runtime.api import names, namespace_map
-from controller_runtime.api.matching import compile_selector
-from controller_runtime.api.namespace_map import NEVER_MIRRORED
+from clusterset.model import names, namespace_map
+from clusterset.model.namespace_map import NEVER_MIRRORED
+from controller_runtime.apimachinery.matching import compile_selector
 from virtual_node.translate.follow.view import (
     TOO_MANY_SELECTORS,
     Selector,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from controller_runtime.api import names
-from controller_runtime.api.matching import Matcher, compile_selector
+from clusterset.model import names
+from controller_runtime.apimachinery.matching import Matcher, compile_selector
 
 Labels = Mapping[str, str]
 Selector = Mapping[str, Any]

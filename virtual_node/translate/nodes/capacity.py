@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import autoscaling as growth
-from controller_runtime.api import names, quantity
-from controller_runtime.api.autoscaling import Autoscaling
-from controller_runtime.api.pod.conditions import is_true
+from clusterset.model import autoscaling as growth
+from clusterset.model import names
+from clusterset.model.autoscaling import Autoscaling
+from clusterset.model.pod.conditions import is_true
+from controller_runtime.apimachinery import quantity
 from virtual_node.translate.base import fields
 from virtual_node.translate.nodes.node import is_real
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import names, quantity, timestamps
+from clusterset.model import names
+from controller_runtime.apimachinery import quantity, timestamps
 from virtual_node.translate.base.fields import cut, is_label_value
 from virtual_node.translate.base.metadata import map_patch, record_labels, recorded_labels
 

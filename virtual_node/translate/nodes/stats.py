@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from virtual_node.translate.nodes import prometheus_text
 from virtual_node.translate.nodes.prometheus_text import Pods
 from virtual_node.translate.nodes.summary_fields import SUMMED

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object
 from virtual_node.translate.base.metadata import copied, map_patch
 from virtual_node.translate.base.options import PodOptions

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.translate.base import fields
 
 _MESSAGE = 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.metadata import record_labels, recorded_labels
 

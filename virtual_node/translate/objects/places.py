@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from controller_runtime.api import namespace_map
-from controller_runtime.api.namespace_map import NamespaceMap
+from clusterset.model import namespace_map
+from clusterset.model.namespace_map import NamespaceMap
 from controller_runtime.objects import Object
 from virtual_node.translate.base import ownership
 from virtual_node.translate.objects import namespaces

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import names
-from controller_runtime.api.policy.config import MetadataRules
+from clusterset.model import names
+from clusterset.model.policy.config import MetadataRules
 from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.base.metadata import DEFAULT_RULES, copied
 

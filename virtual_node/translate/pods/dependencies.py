@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller_runtime.api.pod import resource_claims
+from clusterset.model.pod import resource_claims
 from virtual_node.translate.pods import service_account
 
 _CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")

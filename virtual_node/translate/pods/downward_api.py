@@ -20,8 +20,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.translation_budget import TranslationBudget, json_size
+from clusterset.model import names
+from controller_runtime.apimachinery.translation_budget import TranslationBudget, json_size
 
 ANNOTATION_UID = f"{names.DOMAIN}/downward-uid"
 ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"

@@ -11,11 +11,11 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.overrides import applying
-from controller_runtime.api.overrides.changes import changed_fields
-from controller_runtime.api.pod.lower_spec import lower_spec, required_node
-from controller_runtime.api.translation_budget import TranslationBudget
+from clusterset.model import names
+from clusterset.model.overrides import applying
+from clusterset.model.overrides.changes import changed_fields
+from clusterset.model.pod.lower_spec import lower_spec, required_node
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from virtual_node.translate.base.metadata import carried, render_tripped, trip
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
@@ -32,7 +32,7 @@ def lower_pod(
 ) -> dict[str, Any]:
     """Return the lower pod that an upper pod requests, without overrides. The policy is applied to this pod.
 
-    ``controller_runtime.api.pod.lower_spec`` documents the scheduling fields. ``overridden`` returns the pod to create.
+    ``clusterset.model.pod.lower_spec`` documents the scheduling fields. ``overridden`` returns the pod to create.
 
     Args:
         upper: the upper pod.

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from controller_runtime.api.policy import pod_annotations
-from controller_runtime.api.policy.decision import Violation, violations
-from controller_runtime.api.policy.findings import DEBUG_CONTAINERS
-from controller_runtime.api.policy.rules import Effective, field_of
-from controller_runtime.api.policy.scheduling import keep_off_control_plane
+from clusterset.model.policy import pod_annotations
+from clusterset.model.policy.decision import Violation, violations
+from clusterset.model.policy.findings import DEBUG_CONTAINERS
+from clusterset.model.policy.rules import Effective, field_of
+from clusterset.model.policy.scheduling import keep_off_control_plane
 from virtual_node.translate.pods.update import PodChanges, without_annotations, without_note
 
 

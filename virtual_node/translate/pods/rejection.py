@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model.pod.conditions import condition
 
 OTHER = "UnexpectedAdmissionError"
 """The kubelet's reason for all other failures."""

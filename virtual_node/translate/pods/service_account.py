@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from controller_runtime.api.pod import access_volume
+from clusterset.model.pod import access_volume
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods.downward_api import with_sources
 from virtual_node.translate.pods.token_secrets import places_of, requests_token

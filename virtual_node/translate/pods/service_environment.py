@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from controller_runtime.api.translation_budget import TranslationBudget
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 
 MASTER = ("default", "kubernetes")
 CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.translate.pods import status_fields
 
 _UPPER_OWN = (

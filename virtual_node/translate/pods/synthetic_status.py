@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import names, timestamps
+from clusterset.model import names
+from controller_runtime.apimachinery import timestamps
 from virtual_node.translate.base.fields import cut
 
 _CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")

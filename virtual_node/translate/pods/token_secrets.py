@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.pod import access_volume
+from clusterset.model import names
+from clusterset.model.pod import access_volume
 from virtual_node.translate.base.options import PodOptions
 
 _DEFAULT_EXPIRATION = 3600

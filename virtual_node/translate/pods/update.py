@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import names, quantity
-from controller_runtime.api.translation_budget import TranslationBudget
+from clusterset.model import names
+from controller_runtime.apimachinery import quantity
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import Object, texts_memory
 from virtual_node.translate.base.metadata import applied, metadata_patch
 from virtual_node.translate.base.options import PodOptions

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import condition, is_finished, is_true
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition, is_finished, is_true
 
 _NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 _INITIALIZING = re.compile(r"Init:\d+/\d+")

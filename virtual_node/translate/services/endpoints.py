@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from controller_runtime.api.policy.config import MetadataRules
+from clusterset.model.policy.config import MetadataRules
 from virtual_node.translate.base.metadata import DEFAULT_RULES, object_patch
 from virtual_node.translate.services.services import mirror_labels, mirrored_metadata
 

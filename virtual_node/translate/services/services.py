@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.policy.config import MetadataRules
+from clusterset.model import names
+from clusterset.model.policy.config import MetadataRules
 from virtual_node.translate.base.metadata import DEFAULT_RULES, copied, object_patch
 
 _KEPT = (

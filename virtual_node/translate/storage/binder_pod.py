@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.pod.conditions import condition
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import timestamps
 
 LABEL_BINDER_OF = f"{names.DOMAIN}/binder-of"
 ANNOTATION_CLAIMS = f"{names.DOMAIN}/binder-claims"

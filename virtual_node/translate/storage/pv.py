@@ -12,7 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import matching, names
+from clusterset.model import names
+from controller_runtime.apimachinery import matching
 from virtual_node.translate.base import fields
 from virtual_node.translate.base.metadata import map_patch
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from controller_runtime.api import names, quantity
-from controller_runtime.api.policy.config import MetadataRules
+from clusterset.model import names
+from clusterset.model.policy.config import MetadataRules
+from controller_runtime.apimachinery import quantity
 from virtual_node.translate.base import fields
 from virtual_node.translate.base.metadata import DEFAULT_RULES, copied
 from virtual_node.translate.base.ownership import Owner, ownership_labels

@@ -15,9 +15,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.moving import movable
-from controller_runtime.api.policy.config import MetadataRules
+from clusterset.model import names
+from clusterset.model.moving import movable
+from clusterset.model.policy.config import MetadataRules
 from controller_runtime.objects import Object
 from virtual_node.config.volumes import SharedStorage
 from virtual_node.translate.base.metadata import DEFAULT_RULES

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from controller_runtime import resources
-from controller_runtime.api.translation_budget import LARGEST_BODY
+from controller_runtime.apimachinery.translation_budget import LARGEST_BODY
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import (
     AlreadyExists,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api.moving import node_avoidance
+from clusterset.model.moving import node_avoidance
 from controller_runtime.errors import Unavailable
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from tests.unit.descheduler.bodies import pod

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving import movable
+from clusterset.model import names
+from clusterset.model.moving import movable
+from controller_runtime.apimachinery import timestamps
 from descheduler.config.options import EvictionOptions, Limits
 from descheduler.memory import history
 from descheduler.memory.history import History, Verdict

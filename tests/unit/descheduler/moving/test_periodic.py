@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConfigError
 from descheduler.strategies import duplicates
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import BadRequest
 from tests.unit.descheduler.bodies import pod
 from tests.unit.descheduler.draining import (

@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from controller_runtime.api import names
-from controller_runtime.api.moving import drain
+from clusterset.model import names
+from clusterset.model.moving import drain
 from controller_runtime.errors import BadRequest
 from descheduler.strategies.base import Params
 from descheduler.strategies.drain import Drain

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import ConnectionFailed, Forbidden, ServerTimeout
 from tests.unit.descheduler.bodies import node, pod
 from tests.unit.descheduler.draining import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.moving.drain import How
+from clusterset.model.moving.drain import How
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.draining import drain_process, drain_status, draining_cluster, places
 from tests.unit.descheduler.process import Process

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from controller_runtime.api import names, timestamps
+from clusterset.model import names
+from controller_runtime.apimachinery import timestamps
 from descheduler.strategies.pressure import Pressure, PressureParams, load_of
 from tests.unit.descheduler.bodies import START, cached, node
 from tests.unit.descheduler.cluster import Cluster

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from descheduler.config.options import EvictionOptions
 from descheduler.strategies.base import Params
 from descheduler.strategies.drain import Drain

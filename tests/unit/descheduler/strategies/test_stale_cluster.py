@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.unit.descheduler.bodies import pod
 from tests.unit.descheduler.lost_clusters import AT_ONCE, is_moved, running, setting, since, taints
 

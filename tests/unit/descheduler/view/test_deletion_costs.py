@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import division, names
+from clusterset.model import division, names
 from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from descheduler.moving.deletion_costs import DeletionCosts

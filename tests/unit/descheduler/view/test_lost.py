@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving import silence as silences
-from controller_runtime.api.moving.silence import Silence
+from clusterset.model import names
+from clusterset.model.moving import silence as silences
+from clusterset.model.moving.silence import Silence
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import from_dict
 from descheduler.view.lost import LostNodes, continued
 from tests.unit.descheduler.bodies import START, node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import from_dict
 from descheduler.view import pods, room

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import matching, names
+from clusterset.model import names
+from controller_runtime.apimachinery import matching
 from descheduler.view import replacement
-from tests.unit.controller_runtime.api.affinity import excluded
+from tests.unit.clusterset.model.affinity import excluded
 from tests.unit.descheduler.bodies import START, node, pod
 
 LATER = START + timedelta(seconds=100)

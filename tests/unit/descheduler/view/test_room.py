@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from descheduler.view import room
 from descheduler.view.room import Usage
 from tests.unit.descheduler.bodies import START, cached, pod

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agent import VirtualNode
@@ -17,7 +17,7 @@ from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.config import Config, SchedulerClusterConfig
 from multi_scheduler.divided_pods import DividedPods
 from multi_scheduler.shared import Shared
-from tests.unit.controller_runtime.api.test_division import HOSTILE
+from tests.unit.clusterset.model.test_division import HOSTILE
 from tests.unit.multi_scheduler.agents.test_scoring_agents import agent
 from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
 

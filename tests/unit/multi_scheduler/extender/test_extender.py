@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller_runtime.api.policy.config import Policy
+from clusterset.model.policy.config import Policy
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict

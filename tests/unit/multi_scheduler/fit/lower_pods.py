@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import Feed

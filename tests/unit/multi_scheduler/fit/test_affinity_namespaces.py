@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import structlog
 
-from controller_runtime.api import names
-from controller_runtime.api.namespace_map import NamespaceConfig, NamespaceMap
-from controller_runtime.api.pod.affinity_terms import Reach, UpperNamespaces
+from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceConfig, NamespaceMap
+from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import from_dict

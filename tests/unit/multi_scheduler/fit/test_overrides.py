@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.decoding import convert
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.overrides.config import Override
-from controller_runtime.api.policy.config import ImageRules, Policy
-from controller_runtime.api.policy.rules import PolicySet
-from controller_runtime.api.policy.scheduling import keep_off_control_plane
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.overrides.config import Override
+from clusterset.model.policy.config import ImageRules, Policy
+from clusterset.model.policy.rules import PolicySet
+from clusterset.model.policy.scheduling import keep_off_control_plane
+from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig, parse

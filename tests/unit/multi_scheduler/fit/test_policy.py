@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller_runtime.api import names
-from controller_runtime.api.policy.config import AnnotationRules, Policy, Rules
-from controller_runtime.api.policy.decision import summary, violations
-from controller_runtime.api.policy.rules import PolicySet
-from controller_runtime.api.policy.scheduling import keep_off_control_plane
+from clusterset.model import names
+from clusterset.model.policy.config import AnnotationRules, Policy, Rules
+from clusterset.model.policy.decision import summary, violations
+from clusterset.model.policy.rules import PolicySet
+from clusterset.model.policy.scheduling import keep_off_control_plane
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import AgentContext, VirtualNode
@@ -27,7 +27,7 @@ from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_requirements import demand
 from tests.generated_pods import generate
-from tests.unit.controller_runtime.api.policy.pods import INJECTED
+from tests.unit.clusterset.model.policy.pods import INJECTED
 from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner

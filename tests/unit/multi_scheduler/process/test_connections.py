@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from clusterset.inventory.settings import ClusterProfiles
 from controller_runtime.client.client import Client
-from controller_runtime.inventory.settings import ClusterProfiles
 from multi_scheduler.config import Config, SchedulerClusterConfig
 from multi_scheduler.process import connections
 from multi_scheduler.process.profile_clusters import ProfileClusters

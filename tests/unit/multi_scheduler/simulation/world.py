@@ -14,7 +14,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler import config

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden, Unavailable
 from multi_scheduler import config

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import from_dict
 from swarm.controller.addresses import WorkerAddresses, is_pod_address
 from swarm.slots import Pod

@@ -87,6 +87,7 @@ def test_library_imports_only_aiohttp():
     ).stdout.split()
     unwanted = {
         "kubernetes_asyncio",
+        "clusterset",
         "controller_runtime",
         "msgspec",
         "structlog",

@@ -13,7 +13,7 @@ import structlog
 from prometheus_client import REGISTRY
 
 from controller_runtime.errors import ConfigError, Forbidden, NotFound, Unauthorized
-from tests.unit.controller_runtime.api.test_token_life import HOUR, START, token
+from tests.unit.clusterset.model.test_token_life import HOUR, START, token
 from virtual_node.cluster.credential_renewal import CredentialRenewal, kube_system
 from virtual_node.config.types import LowerClusterConfig, TokenSecret
 from virtual_node.controllers.base.context import ClusterContext

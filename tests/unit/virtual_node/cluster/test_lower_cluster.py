@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from controller_runtime.api.pod import pod_resources
+from clusterset.model.pod import pod_resources
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.cluster.lower_cluster import LowerCluster

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from virtual_node.commands.inspect.facts import FOREIGN_POD, ClusterFacts, InspectFacts, VirtualNode
 from virtual_node.commands.inspect.rules import registry
 from virtual_node.translate.base.options import PodOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from controller_runtime.api import names
-from controller_runtime.api.matching import parse_selector
+from clusterset.model import names
+from controller_runtime.apimachinery.matching import parse_selector
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import from_dict
 

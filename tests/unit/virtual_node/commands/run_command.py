@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.api import matching
+from controller_runtime.apimachinery import matching
 from tests.kubeconfigs import whole, write
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
 from virtual_node import cli

@@ -17,7 +17,15 @@ from virtual_node.commands.common import output
 from virtual_node.commands.lower_cluster.join_parts import say
 
 _ROOT = Path(virtual_node.__file__).parent.parent
-_PROGRAMS = ("virtual_node", "controller_runtime", "swarm", "descheduler", "multi_scheduler", "webhook")
+_PROGRAMS = (
+    "virtual_node",
+    "controller_runtime",
+    "clusterset",
+    "swarm",
+    "descheduler",
+    "multi_scheduler",
+    "webhook",
+)
 _PRINTING = {
     "controller_runtime/process/terminal.py",
     "virtual_node/commands/common/output.py",

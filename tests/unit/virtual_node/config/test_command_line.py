@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_runtime.api.autoscaling import Taint
+from clusterset.model.autoscaling import Taint
 from controller_runtime.errors import ConfigError
 from virtual_node.config import command_line
 

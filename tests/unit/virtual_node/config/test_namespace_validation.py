@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import namespace_map
-from controller_runtime.api.namespace_map import NamespaceMap
+from clusterset.model import namespace_map
+from clusterset.model.namespace_map import NamespaceMap
 from virtual_node.config import namespace_validation
 from virtual_node.config.types import LowerClusterConfig, NamespaceConfig
 

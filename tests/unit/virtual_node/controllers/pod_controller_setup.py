@@ -11,11 +11,11 @@ from unittest.mock import AsyncMock
 
 import structlog
 
-from controller_runtime.api import names
-from controller_runtime.api.autoscaling import Autoscaling
-from controller_runtime.api.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
-from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
-from controller_runtime.api.policy.config import Policy
+from clusterset.model import names
+from clusterset.model.autoscaling import Autoscaling
+from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
+from clusterset.model.pod.resource_claims import ResourceClaimsConfig
+from clusterset.model.policy.config import Policy
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration

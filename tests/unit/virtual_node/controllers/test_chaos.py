@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import ConnectionFailed, Expired, TooManyRequests, Unavailable
 from tests.thorough import seeds
 from tests.unit.virtual_node.controllers.cluster import Cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from virtual_node.health.facts import HealthFacts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,8 +17,8 @@ import prometheus_client
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.store import Store
 from tests.thorough import IS_THOROUGH

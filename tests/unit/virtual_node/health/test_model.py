@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
-from controller_runtime.api.moving import silence as silences
-from controller_runtime.api.moving.silence import Silence
+from clusterset.model import names
+from clusterset.model.moving import silence as silences
+from clusterset.model.moving.silence import Silence
 from tests.unit.virtual_node.health.health_objects import (
     NOW,
     condition,

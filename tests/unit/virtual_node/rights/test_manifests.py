@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
-from controller_runtime.inventory.settings import ClusterProfiles
+from clusterset.inventory.settings import ClusterProfiles
+from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.rights import daemon, follow, manifests

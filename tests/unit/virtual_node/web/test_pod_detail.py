@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.web.pod_detail import lower_side, placement, pod_side
 
 _SECRET = "hunter2"

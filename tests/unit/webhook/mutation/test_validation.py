@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from controller_runtime.api import cluster_selector
+from clusterset.model import cluster_selector
 from webhook import admission
 from webhook.mutation import mutate
 from webhook.mutation.mutate import Surroundings

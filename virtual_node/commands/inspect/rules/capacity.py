@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from controller_runtime.api import quantity, readable
-from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import condition, is_finished, is_true
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.conditions import condition, is_finished, is_true
+from controller_runtime.apimachinery import quantity, readable
 from virtual_node.certificates.expiry import span
 from virtual_node.commands.common.requested import allocatable, fits, requested
 from virtual_node.commands.inspect.facts import (

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from controller_runtime.api import matching
-from controller_runtime.api.pod.conditions import is_finished
+from clusterset.model.pod.conditions import is_finished
+from controller_runtime.apimachinery import matching
 from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.inspect.facts import Findings, InspectFacts, Subject
 from virtual_node.health.objects import is_deleting, key, labels_of

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from controller_runtime.api import names, readable
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.policy.decision import Violation, summary
+from clusterset.model import names
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.policy.decision import Violation, summary
+from controller_runtime.apimachinery import readable
 from virtual_node.commands.inspect.facts import ERROR, WARNING, ClusterFacts, Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.health.objects import annotations_of, is_deleting, key, labels_of

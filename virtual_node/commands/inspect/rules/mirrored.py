@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from controller_runtime.api import names
-from controller_runtime.api.translation_budget import TooLargeError
+from clusterset.model import names
+from controller_runtime.apimachinery.translation_budget import TooLargeError
 from virtual_node.commands.inspect.facts import ClusterFacts, Findings, InspectFacts, InspectFinding
 from virtual_node.health.objects import labels_of
 from virtual_node.translate.base.options import PodOptions

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api.pod.conditions import is_finished
+from clusterset.model.pod.conditions import is_finished
 from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.inspect.facts import (
     DNS_SERVICE,

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from controller_runtime.api import names, namespace_map, readable
+from clusterset.model import names, namespace_map
+from controller_runtime.apimachinery import readable
 from virtual_node.certificates.expiry import span
 from virtual_node.commands.inspect.facts import (
     ERROR,

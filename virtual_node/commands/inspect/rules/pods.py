@@ -7,8 +7,9 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.pod.conditions import condition, is_finished, is_true
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition, is_finished, is_true
+from controller_runtime.apimachinery import timestamps
 from virtual_node.certificates.expiry import UPPER, span
 from virtual_node.commands.inspect.facts import ERROR, WARNING, Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule

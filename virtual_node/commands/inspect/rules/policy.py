@@ -6,8 +6,8 @@ that before an upgrade, or before the policy becomes stricter.
 
 from __future__ import annotations
 
-from controller_runtime.api.policy.decision import violations
-from controller_runtime.api.readable import some
+from clusterset.model.policy.decision import violations
+from controller_runtime.apimachinery.readable import some
 from virtual_node.commands.inspect.facts import Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.health.objects import is_deleting, key

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import cast
 
-from controller_runtime.api.readable import count
+from controller_runtime.apimachinery.readable import count
 from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.inspect.facts import (
     ERROR,

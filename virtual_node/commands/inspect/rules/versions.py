@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.inspect.facts import COMPONENT_POD, Findings, InspectFacts, Subject
 from virtual_node.health.objects import is_deleting, is_virtual, labels_of

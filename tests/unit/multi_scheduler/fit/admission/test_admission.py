@@ -10,8 +10,8 @@ import pytest
 
 import multi_scheduler.rights
 import virtual_node.rights.daemon
-from controller_runtime.api import names
-from controller_runtime.api.namespace_map import NamespaceConfig
+from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext, VirtualNode

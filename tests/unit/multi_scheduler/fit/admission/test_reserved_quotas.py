@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.policy.config import Policy
+from clusterset.model.policy.config import Policy
 from controller_runtime.objects import from_dict
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.fit.reservations.reservations import ATTEMPT_SECONDS

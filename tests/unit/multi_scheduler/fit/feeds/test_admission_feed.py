@@ -11,8 +11,8 @@ import pytest
 import structlog
 from prometheus_client import REGISTRY
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
 from multi_scheduler.fit.admission.predictor import Admission

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.pod.groups import Group
+from clusterset.model.pod.groups import Group
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.fit.groups.pod_groups import PodGroups

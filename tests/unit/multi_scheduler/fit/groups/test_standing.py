@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api.pod.groups import Group
+from clusterset.model.pod.groups import Group
 from multi_scheduler.fit.groups.held import HELD_SECONDS, HeldGroups
 from multi_scheduler.fit.groups.standing import DERIVED_PATIENCE, Member, standing
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.autoscaling import Autoscaling, Shape
-from controller_runtime.api.autoscaling import Taint as ShapeTaint
+from clusterset.model.autoscaling import Autoscaling, Shape
+from clusterset.model.autoscaling import Taint as ShapeTaint
 from tests.thorough import IS_THOROUGH
 from tests.unit.multi_scheduler.fit.groups.world import World, pod
 

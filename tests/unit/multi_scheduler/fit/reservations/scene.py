@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
-from controller_runtime.api.namespace_map import NamespaceConfig
+from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler import config

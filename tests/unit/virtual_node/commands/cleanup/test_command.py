@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.auth import kubeconfig
 from controller_runtime.errors import ConfigError, Forbidden
 from tests.unit.virtual_node.commands.installations import CLUSTER, Api, thing, virtual

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, thing
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.config.types import NamespaceConfig

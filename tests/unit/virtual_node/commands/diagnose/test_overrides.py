@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.commands.diagnose.facts import PodFacts
 from virtual_node.commands.diagnose.overrides import changes
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from virtual_node.commands.common.output import age
 from virtual_node.commands.diagnose.facts import PodFacts
 from virtual_node.commands.diagnose.verdict import diagnose

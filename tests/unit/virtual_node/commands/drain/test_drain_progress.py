@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller_runtime.api import names
-from controller_runtime.api.moving import drain
-from controller_runtime.api.moving.drain import PodState, Status
+from clusterset.model import names
+from clusterset.model.moving import drain
+from clusterset.model.moving.drain import PodState, Status
 from virtual_node.commands.drain import command
 
 pytestmark = pytest.mark.looptime

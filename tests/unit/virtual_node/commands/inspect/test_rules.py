@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.decoding import convert
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.overrides.config import Override
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.overrides.config import Override
+from controller_runtime.apimachinery.decoding import convert
 from tests.unit.virtual_node.commands.healthy_clusters import (
     NOW,
     OWNER,

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.moving.silence import Silence, render
+from clusterset.model import names
+from clusterset.model.moving.silence import Silence, render
+from controller_runtime.apimachinery import timestamps
 from tests.unit.virtual_node.commands.doctor_facts import conditions, container, node, pod
 from tests.unit.virtual_node.commands.run_command import EVENTS, LEASES, NODES, PODS, SHOP, Person
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import structlog
 
+from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceMap
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.overrides.config import Override
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.decoding import convert
-from controller_runtime.api.namespace_map import NamespaceMap
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.overrides.config import Override
+from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import Invalid

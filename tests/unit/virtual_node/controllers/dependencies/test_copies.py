@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Forbidden
 from tests.unit.virtual_node.controllers.pod_controller_setup import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import NotFound
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     CLUSTER,

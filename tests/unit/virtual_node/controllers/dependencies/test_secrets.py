@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import Conflict, ConnectionFailed
 from tests.unit.virtual_node.controllers.dependencies.token_controller_setup import (
     CLUSTER,

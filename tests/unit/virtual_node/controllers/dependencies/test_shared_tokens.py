@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names, timestamps
+from clusterset.model import names
+from controller_runtime.apimachinery import timestamps
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, mirroring

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller_runtime.api import names, timestamps
+from clusterset.model import names
+from controller_runtime.apimachinery import timestamps
 from tests.background import working
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers import pod_controller_setup

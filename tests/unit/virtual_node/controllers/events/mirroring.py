@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from prometheus_client import REGISTRY
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Batch, ObjectList
 from controller_runtime.client.reconnect_queue import Outage

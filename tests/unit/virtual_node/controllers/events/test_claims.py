@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.objects import Object, from_dict
 from tests.unit.virtual_node.controllers.events.mirroring import Feed, Mirroring, event
 from virtual_node.controllers.base.context import ClusterContext

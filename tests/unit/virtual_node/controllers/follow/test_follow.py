@@ -9,8 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.overrides.config import MetadataPatch, Override, PodPatch
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.overrides.config import MetadataPatch, Override, PodPatch
 from controller_runtime.cache.namespace_budget import stub
 from controller_runtime.errors import Expired, Forbidden, NotFound, Unavailable
 from tests.fakes.apiserver.client import refusing

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import Forbidden
 from tests.unit.virtual_node.controllers.follow.follow_setup import Scene
 from virtual_node.controllers.base.pace import BURST

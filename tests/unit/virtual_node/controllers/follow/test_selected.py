@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.matching import compile_selector
+from controller_runtime.apimachinery.matching import compile_selector
 from tests.unit.virtual_node.controllers.follow.follow_setup import Scene
 from virtual_node.controllers.follow import selected
 from virtual_node.controllers.follow.selected import SelectedNamespaces

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, NotFound, ResponseTooLarge
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError

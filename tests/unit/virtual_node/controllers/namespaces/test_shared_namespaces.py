@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, mirroring
 from virtual_node.config.types import NamespaceConfig
 

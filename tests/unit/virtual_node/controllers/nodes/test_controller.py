@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.autoscaling import Autoscaling, Shape
-from controller_runtime.api.pod.conditions import is_true
+from clusterset.model.autoscaling import Autoscaling, Shape
+from clusterset.model.pod.conditions import is_true
 from tests.background import working
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
 from virtual_node.controllers.nodes.controller import NodeController

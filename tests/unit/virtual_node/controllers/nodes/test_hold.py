@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from controller_runtime.api import timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from tests.background import working
 from virtual_node.controllers.nodes import hold as node_hold

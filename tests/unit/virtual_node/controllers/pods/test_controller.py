@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from clusterset.model.namespace_map import NamespaceMap
 from controller_runtime import resources
-from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import Forbidden

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, pod, running

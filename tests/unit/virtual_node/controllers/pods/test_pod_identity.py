@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import Unavailable
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     KEY,

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller_runtime.api import timestamps
-from controller_runtime.api.autoscaling import Autoscaling, Shape
+from clusterset.model.autoscaling import Autoscaling, Shape
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConnectionFailed, NotConnected
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, lower_pod, running

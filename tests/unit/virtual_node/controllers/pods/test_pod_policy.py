@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
-from controller_runtime.api.policy.config import AnnotationRules, ImageRules, Policy, Rules
+from clusterset.model import names
+from clusterset.model.policy.config import AnnotationRules, ImageRules, Policy, Rules
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     KEY,
     Scene,

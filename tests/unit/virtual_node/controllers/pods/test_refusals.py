@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, lower_pod, running
 from virtual_node.controllers.pods.quota_gate import FIRST, LONGEST, QuotaGate

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.policy.config import Policy
+from clusterset.model import names
+from clusterset.model.policy.config import Policy
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.pod_controller_setup import (

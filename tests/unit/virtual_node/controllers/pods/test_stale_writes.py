@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, running
 
 pytestmark = pytest.mark.looptime

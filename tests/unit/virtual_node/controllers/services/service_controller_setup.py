@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, Literal
 from unittest.mock import Mock
 
-from controller_runtime.api import names
-from controller_runtime.api.namespace_map import NamespaceMap
+from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceMap
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.cluster import Cluster

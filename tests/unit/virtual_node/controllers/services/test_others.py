@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller_runtime.api import names
-from controller_runtime.api.namespace_map import NamespaceMap
+from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceMap
 from controller_runtime.errors import Conflict
 from tests.unit.virtual_node.controllers.services.service_controller_setup import BOTH, Scene, mirrored
 from virtual_node.controllers.base.problems import namespace_not_adopted

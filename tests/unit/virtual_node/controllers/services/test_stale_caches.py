@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.unit.virtual_node.controllers.services.service_controller_setup import mirrored
 
 pytestmark = pytest.mark.looptime

@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store

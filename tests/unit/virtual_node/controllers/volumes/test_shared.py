@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.errors import NotFound
 from tests.background import working
 from tests.fakes.apiserver.storage import Body

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.api import names
 from tests.unit.virtual_node.controllers.volumes import test_shared
 from tests.unit.virtual_node.controllers.volumes.test_shared import MIRROR, VOLUMES, Pair
 from virtual_node.config.volumes import VolumeConfig

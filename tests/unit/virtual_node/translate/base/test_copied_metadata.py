@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.policy.config import MetadataRules, Policy
-from controller_runtime.api.policy.rules import PolicySet
+from clusterset.model.policy.config import MetadataRules, Policy
+from clusterset.model.policy.rules import PolicySet
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.follow import copies as followed

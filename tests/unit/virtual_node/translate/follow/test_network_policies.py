@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from controller_runtime.api.matching import compile_selector
+from controller_runtime.apimachinery.matching import compile_selector
 from virtual_node.translate.follow.network_policies import (
     LABEL_NAMESPACE,
     lower_policy,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import quantity
-from controller_runtime.api.autoscaling import Autoscaling, Shape
-from controller_runtime.api.pod import pod_resources
+from clusterset.model.autoscaling import Autoscaling, Shape
+from clusterset.model.pod import pod_resources
+from controller_runtime.apimachinery import quantity
 from virtual_node.translate.nodes import capacity as capacity_module
 from virtual_node.translate.nodes import node as translate
 from virtual_node.translate.nodes.capacity import Capacity

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import names, namespace_map
-from controller_runtime.api.namespace_map import NamespaceMap
+from clusterset.model import names, namespace_map
+from clusterset.model.namespace_map import NamespaceMap
 from virtual_node.translate.objects import namespaces
 
 OURS = {names.LABEL_UPPER_CLUSTER: "c"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
-from controller_runtime.api.namespace_map import NamespaceMap
+from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceMap
 from controller_runtime.objects import Object, from_dict
 from virtual_node.translate.objects import namespaces
 from virtual_node.translate.objects.places import Places

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS
 from virtual_node.translate.objects import copies, resource_claims
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tests.unit.controller_runtime.api.policy.pods import INJECTED
+from tests.unit.clusterset.model.policy.pods import INJECTED
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import service_account

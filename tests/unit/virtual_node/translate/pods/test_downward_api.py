@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import downward_api, lower_pod

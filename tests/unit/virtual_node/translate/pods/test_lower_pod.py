@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import names
-from controller_runtime.api.pod import access_volume
-from controller_runtime.api.policy.config import Policy
-from controller_runtime.api.policy.rules import PolicySet
+from clusterset.model import names
+from clusterset.model.pod import access_volume
+from clusterset.model.policy.config import Policy
+from clusterset.model.policy.rules import PolicySet
 from tests.unit.virtual_node.translate.pods.pods import CLUSTER, OPTIONS, upper_pod
 from virtual_node.translate.base import metadata
 from virtual_node.translate.base.options import PodOptions

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names
-from controller_runtime.api.decoding import convert
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.overrides.config import Override
-from controller_runtime.api.policy.config import AnnotationRules, ImageRules, Policy
-from controller_runtime.api.policy.rules import PolicySet
+from clusterset.model import names
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.overrides.config import Override
+from clusterset.model.policy.config import AnnotationRules, ImageRules, Policy
+from clusterset.model.policy.rules import PolicySet
+from controller_runtime.apimachinery.decoding import convert
 from tests.generated_pods import generate
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.base.options import PodOptions

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller_runtime.api import names
-from controller_runtime.api.overrides.applying import OverrideSet
-from controller_runtime.api.overrides.config import Override
-from controller_runtime.api.translation_budget import LARGEST_BODY, TooLargeError, json_size
+from clusterset.model import names
+from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.overrides.config import Override
+from controller_runtime.apimachinery.translation_budget import LARGEST_BODY, TooLargeError, json_size
 from controller_runtime.objects import from_dict
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.pod import eligibility
-from controller_runtime.api.pod.conditions import claim_names
+from clusterset.model.pod import eligibility
+from clusterset.model.pod.conditions import claim_names
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.pods import dependencies, lower_pod, service_account
 

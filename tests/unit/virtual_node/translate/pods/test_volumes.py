@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names, timestamps
-from controller_runtime.api.pod import access_volume
-from controller_runtime.api.pod.conditions import claim_names
+from clusterset.model import names
+from clusterset.model.pod import access_volume
+from clusterset.model.pod.conditions import claim_names
+from controller_runtime.apimachinery import timestamps
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.pods import lower_pod

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import names
+from clusterset.model import names
 from virtual_node.translate.services import services
 
 CLUSTER = "upper-1"

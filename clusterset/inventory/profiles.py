@@ -1,0 +1,167 @@
+"""Decides which ClusterProfiles become lower clusters, and with which kubeconfigs. No IO.
+
+Source: cluster-inventory-api v1alpha1 ``ClusterProfileStatus``; KEP-5339.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from clusterset.inventory.providers import Provider
+from clusterset.inventory.settings import LABEL, ClusterProfiles
+from controller_runtime.auth.connection import split_server
+from controller_runtime.errors import ConfigError
+from controller_runtime.objects import Object
+
+_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+_LABEL = re.compile(LABEL)
+_LONGEST_NAME = 52
+"""Maximum characters of a cluster's name: RFC 5280 limits the common name ``system:node:NAME`` to 64."""
+_LARGEST = 64 * 1024
+"""Maximum bytes of an access provider's ``cluster`` as JSON. The plugin gets it in one environment variable, which Linux limits to 128 KiB."""
+_TEXTS = ("server", "certificate-authority-data", "tls-server-name", "proxy-url")
+"""Fields of a ClusterProfile's ``cluster`` that are used, all texts."""
+_REFUSED = ("insecure-skip-tls-verify", "certificate-authority")
+"""Fields that a ClusterProfile must not set: the first sends credentials to a server that is not verified, the second reads a
+file of this process."""
+_CLUSTERS = 500
+"""Maximum number of clusters per process, as for the configuration file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The result of ``select``.
+
+    Attributes:
+        kubeconfigs: name of the lower cluster → kubeconfig as JSON.
+        refused: key of the ClusterProfile → why it is not used.
+    """
+
+    kubeconfigs: Mapping[str, bytes]
+    refused: Mapping[str, str]
+
+
+def select(
+    profiles: Iterable[Object],
+    providers: Sequence[Provider],
+    settings: ClusterProfiles,
+    *,
+    taken: Collection[str] = (),
+) -> Selection:
+    """Return the lower clusters of the ClusterProfiles that can be used, and why the others are refused.
+
+    Nothing in a ClusterProfile raises an error: a ClusterProfile that cannot be used is refused, and the others are used.
+
+    Providers are in order of preference. ``taken`` has the names of clusters and virtual nodes in the configuration file.
+    """
+    kubeconfigs: dict[str, bytes] = {}
+    refused: dict[str, str] = {}
+    for profile in sorted(profiles, key=lambda one: one.key):
+        name = settings.name_prefix + profile.name
+        try:
+            _check_name(profile.name, name, settings, taken)
+            if len(kubeconfigs) + len(taken) >= _CLUSTERS:
+                raise ConfigError(f"one process has at most {_CLUSTERS} lower clusters")
+            kubeconfigs[name] = _kubeconfig(profile, name, providers)
+        except ConfigError as error:
+            refused[profile.key] = str(error)
+    return Selection(kubeconfigs, refused)
+
+
+def _check_name(own: str, name: str, settings: ClusterProfiles, taken: Collection[str]) -> None:
+    if settings.names and own not in settings.names:
+        raise ConfigError("clusterProfiles.names does not contain its name")
+    if not _LABEL.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise ConfigError(
+            f"the name {name!r} of its lower cluster is not a DNS label of at most {_LONGEST_NAME} characters"
+        )
+    if name in taken:
+        raise ConfigError(
+            f"the configuration file already has a lower cluster or virtual node with the name {name}"
+        )
+
+
+def _kubeconfig(profile: Object, name: str, providers: Sequence[Provider]) -> bytes:
+    try:
+        status = profile.status
+        provider, cluster = _accessor(status if isinstance(status, dict) else {}, providers)
+        if len(msgspec.json.encode(cluster)) > _LARGEST:
+            raise ConfigError(f"{_at(provider)}: has more than {_LARGEST:,} bytes")
+        return msgspec.json.encode(_document(name, provider, _checked(_at(provider), cluster)))
+    except (
+        ValueError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+    ) as error:  # a number or text that is no valid JSON
+        raise ConfigError(f"status: cannot be read: {' '.join(str(error).split())[:200]}") from None
+
+
+def _at(provider: Provider) -> str:
+    return f"status.accessProviders[name={provider.name}].cluster"
+
+
+def _accessor(status: Mapping[str, Any], providers: Sequence[Provider]) -> tuple[Provider, dict[str, Any]]:
+    """Return the first configured provider that a ClusterProfile names, and the ``cluster`` of its entry."""
+    offered: dict[str, Any] = {}
+    for field in (
+        "credentialProviders",
+        "accessProviders",
+    ):  # the first is deprecated; the second overrides it
+        entries = status.get(field)
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+                offered[entry["name"]] = entry.get("cluster")
+    for provider in providers:
+        if provider.name in offered:
+            cluster = offered[provider.name]
+            if not isinstance(cluster, dict):
+                raise ConfigError(f"{_at(provider)}: must be a mapping")
+            return provider, cluster
+    known = ", ".join(provider.name for provider in providers) or "none"
+    raise ConfigError(f"status.accessProviders: names no provider of clusterProfiles (configured: {known})")
+
+
+def _checked(where: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a ClusterProfile's ``cluster`` that are used."""
+    for field in _REFUSED:
+        if cluster.get(field):
+            raise ConfigError(f"{where}.{field}: is not accepted from a ClusterProfile")
+    for field in _TEXTS:
+        if not isinstance(cluster.get(field) or "", str):
+            raise ConfigError(f"{where}.{field}: must be a string")
+    used: dict[str, Any] = {field: cluster[field] for field in _TEXTS if cluster.get(field)}
+    server = used.get("server", "")
+    if not server.lower().startswith("https://"):
+        raise ConfigError(f"{where}.server: {server[:200]!r} is not an https URL")
+    split_server(server, source=f"{where}.server")
+    try:
+        base64.b64decode("".join(used.get("certificate-authority-data", "").split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise ConfigError(f"{where}.certificate-authority-data: is not base64") from None
+    extensions = cluster.get("extensions")
+    for item in extensions if isinstance(extensions, list) else ():
+        if isinstance(item, dict) and item.get("name") == _EXEC_EXTENSION:
+            used["extensions"] = [{"name": _EXEC_EXTENSION, "extension": item.get("extension")}]
+            break
+    return used
+
+
+def _document(name: str, provider: Provider, cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a kubeconfig whose user is the provider's plugin."""
+    plugin = {**msgspec.to_builtins(provider.exec_config), "apiVersion": provider.exec_config.api_version}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": cluster}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": provider.name}}],
+        "users": [{"name": provider.name, "user": {"exec": plugin}}],
+    }

@@ -1,0 +1,101 @@
+"""The token volume that API servers add to pods (admission plug-in ServiceAccount), in both clusters. No IO.
+
+In a lower pod the virtual node has replaced the token by a Secret, and the CA by a copy of the upper
+cluster's CA.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from clusterset.model import names
+
+PREFIX = "kube-api-access-"
+ROOT_CA = "kube-root-ca.crt"
+_CERTIFICATES = re.compile(rf"{re.escape(ROOT_CA)}(-[0-9a-f]{{8}})?|openshift-service-ca\.crt")
+"""Names of ConfigMaps in the volume. ``openshift-service-ca.crt`` exists in OpenShift only."""
+_SHARED = re.compile(r"(?P<account>.+)-(?P<seconds>\d{1,10})-token-[0-9a-f]{8}")
+_CERTIFICATE_FILES = {"ca.crt", "service-ca.crt"}
+
+
+def token_secret_name(name: str, uid: str) -> str:
+    """Return the name of the lower Secret with the tokens of an upper pod. It is stable and has a valid length."""
+    return f"{name[:200].rstrip('.')}-token-{uid[:8]}"
+
+
+def shared_token(
+    node: str, cluster_id: str, namespace: str, account: str, *, audience: str, seconds: int
+) -> tuple[str, str]:
+    """Return the id and the lower Secret's name of a token that the pods of a virtual node share.
+
+    Args:
+        node: name of the virtual node, to which the token is bound.
+        cluster_id: identity of the upper cluster.
+        namespace: upper namespace of the account.
+        account: name of the ServiceAccount.
+        audience: audience of the token; empty: the upper API server.
+        seconds: requested lifetime.
+    """
+    parts = (cluster_id, node, namespace, account, audience, str(seconds))
+    digest = hashlib.sha256("/".join(parts).encode()).hexdigest()[:32]
+    return digest, f"{account[:200].rstrip('.')}-{seconds}-token-{digest[:8]}"
+
+
+def is_injected(volume: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    """Return whether a volume contains only what API servers add.
+
+    The volume's name proves nothing, because users can choose it.
+
+    Args:
+        volume: a volume of ``pod``.
+        pod: an upper pod, or a lower pod with its ownership labels.
+    """
+    sources = (volume.get("projected") or {}).get("sources") or ()
+    return (
+        volume["name"].startswith(PREFIX)
+        and any("serviceAccountToken" in source or "secret" in source for source in sources)
+        and all(_is_injected_source(source, pod["metadata"]) for source in sources)
+    )
+
+
+def _is_injected_source(source: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    kinds = {kind: value for kind, value in source.items() if value is not None}
+    if len(kinds) != 1:
+        return False
+    ((kind, value),) = kinds.items()
+    files = [item.get("path") for item in value.get("items") or ()]
+    match kind:
+        case "serviceAccountToken":
+            return value.get("path") == "token" and not value.get("audience")
+        case "secret":
+            return files == ["token"] and _is_token_secret(value.get("name") or "", metadata)
+        case "configMap":
+            return bool(_CERTIFICATES.fullmatch(value.get("name") or "")) and (
+                len(files) == 1 and files[0] in _CERTIFICATE_FILES
+            )
+        case "downwardAPI":
+            return files == ["namespace"]
+        case _:
+            return False
+
+
+def _is_token_secret(name: str, metadata: Mapping[str, Any]) -> bool:
+    """Report whether a lower pod with this metadata may get its token from a Secret of that name."""
+    labels = metadata.get("labels") or {}
+    if (uid := labels.get(names.LABEL_UPPER_UID)) and name == token_secret_name(metadata["name"], uid):
+        return True
+    found = _SHARED.fullmatch(name)
+    if found is None:
+        return False
+    _, expected = shared_token(
+        labels.get(names.LABEL_NODE, ""),
+        labels.get(names.LABEL_UPPER_CLUSTER, ""),
+        (metadata.get("annotations") or {}).get(names.ANNOTATION_UPPER_NAMESPACE, ""),
+        found["account"],
+        audience="",
+        seconds=int(found["seconds"]),
+    )
+    return name == expected

@@ -1,0 +1,192 @@
+"""Pod (anti-)affinity terms of a lower pod: they select only pods of the upper cluster, in namespaces made for it. No IO.
+
+The namespaces and the namespaceSelector of a term refer to the upper cluster. If they were copied, they would select
+pods of others in the lower cluster: a pod could find out where these pods run, and keep them off its nodes. So a term
+names the lower namespaces of the upper namespaces that it selects now, and its labelSelector requires the ownership
+label of lower pods. Upper namespaces that are created or labelled later are not added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterset.model import names, namespace_map
+from clusterset.model.namespace_map import NEVER_MIRRORED
+from controller_runtime.apimachinery import matching
+
+MOST_NAMES = 1000
+"""Number of lower namespaces that the terms of a pod may name in total, because they multiply: terms x namespaces."""
+MOST_REQUIREMENTS = 32
+"""Number of requirements in the different namespaceSelectors of a pod, because each is compared with all namespaces."""
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_MOST_SELECTIONS = 1000
+
+
+class UpperNamespaces:
+    """The upper namespaces with their labels. Selections are kept until a namespace changes."""
+
+    def __init__(self, is_known: Callable[[], bool] = lambda: True) -> None:
+        """Start without namespaces.
+
+        Args:
+            is_known: whether the namespaces have been read. Terms that need them are left out until then.
+        """
+        self.is_known = is_known
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._selections: dict[str, frozenset[str]] = {}
+        """By the text of a selector."""
+
+    def __contains__(self, name: str) -> bool:
+        """Report whether the namespace exists."""
+        return name in self._labels
+
+    def upsert(self, name: str, labels: Mapping[str, str]) -> None:
+        """Store a new or changed namespace."""
+        if self._labels.get(name) != labels:
+            self._labels[name] = labels
+            self._selections.clear()
+
+    def remove(self, name: str) -> None:
+        """Forget a deleted namespace."""
+        if self._labels.pop(name, None) is not None:
+            self._selections.clear()
+
+    def selected(self, selector: Mapping[str, Any]) -> frozenset[str]:
+        """Return the namespaces that a LabelSelector matches; none if it is invalid."""
+        key = repr(selector)
+        if key not in self._selections:
+            if len(self._selections) >= _MOST_SELECTIONS:
+                self._selections.clear()
+            self._selections[key] = self._matching(selector)
+        return self._selections[key]
+
+    def _matching(self, selector: Mapping[str, Any]) -> frozenset[str]:
+        try:
+            matches = matching.compile_selector(selector)
+        except ValueError:
+            return frozenset()
+        return frozenset(name for name, labels in self._labels.items() if matches(labels))
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The pods of a lower cluster that the terms of a pod may select."""
+
+    namespaces: UpperNamespaces = field(default_factory=UpperNamespaces)
+    lower_name: Callable[[str], str] = str
+    """Returns the lower name of an upper namespace."""
+    allowed: Sequence[str] = ()
+    """Shell patterns of the upper namespaces that may use the lower cluster; empty: all."""
+    cluster_id: str = ""
+    """Value of the ownership label of lower pods; empty: unknown, so terms select the pods of all upper clusters."""
+
+    def lower_affinity(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the pod affinity and anti-affinity of the lower pod, given the spec of the upper pod.
+
+        Only terms over ``kubernetes.io/hostname`` are kept, because other topology keys name upper topology. Terms
+        beyond the limits of ``refusal`` select nothing.
+        """
+        return self._lower(spec)[0]
+
+    def refusal(self, spec: Mapping[str, Any]) -> str:
+        """Return why an upper pod's terms are too many to be written to its lower pod; empty: they are not."""
+        return self._lower(spec)[1]
+
+    def _lower(self, spec: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        made: dict[str, Any] = {}
+        budget = _Budget()
+        for kind, group, position, entry in _entries(spec.get("affinity") or {}):
+            upper = entry if group == _REQUIRED else entry.get("podAffinityTerm") or {}
+            if upper.get("topologyKey") != names.LABEL_HOSTNAME:
+                continue
+            if _is_about_others(upper) and not self.namespaces.is_known():
+                continue
+            term = self._term(upper, budget, f"spec.affinity.{kind}.{group}[{position}]")
+            if term is None:
+                # No pod satisfies such a required affinity, and this must stay so. Elsewhere the term has no effect.
+                if (kind, group) != ("podAffinity", _REQUIRED):
+                    continue
+                term = {"topologyKey": names.LABEL_HOSTNAME}
+            lower = term if group == _REQUIRED else {**entry, "podAffinityTerm": term}
+            made.setdefault(kind, {}).setdefault(group, []).append(lower)
+        return made, budget.exceeded
+
+    def _term(self, upper: Mapping[str, Any], budget: _Budget, where: str) -> dict[str, Any] | None:
+        """Return the lower term of an upper term; None: it selects no pod."""
+        selector = upper.get("labelSelector")
+        if selector is None:
+            return None
+        term = {key: value for key, value in upper.items() if key != "namespaceSelector"}
+        term["labelSelector"] = {
+            **selector,
+            "matchExpressions": [*(selector.get("matchExpressions") or ()), self._is_ours()],
+        }
+        if _is_about_others(upper):
+            term["namespaces"] = self._lower_names(upper, budget, where)
+            if not term["namespaces"]:
+                return None
+        return term
+
+    def _is_ours(self) -> dict[str, Any]:
+        requirement: dict[str, Any] = {"key": names.LABEL_UPPER_CLUSTER, "operator": "Exists"}
+        return requirement | ({"operator": "In", "values": [self.cluster_id]} if self.cluster_id else {})
+
+    def _lower_names(self, term: Mapping[str, Any], budget: _Budget, where: str) -> list[str]:
+        """Return the lower names of the upper namespaces that a term selects."""
+        selected = {name for name in term.get("namespaces") or () if name in self.namespaces}
+        if (selector := term.get("namespaceSelector")) is not None and budget.may_compare(selector, where):
+            selected |= self.namespaces.selected(selector)
+        lower = {self.lower_name(name) for name in selected if self._serves(name)}
+        return sorted(lower) if budget.may_name(len(lower), where) else []
+
+    def _serves(self, namespace: str) -> bool:
+        return namespace != NEVER_MIRRORED and namespace_map.allowed(namespace, self.allowed)
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Counts what the terms of one pod need."""
+
+    exceeded: str = ""
+    """Which limit a field has exceeded, for users; empty: none."""
+    _named: int = 0
+    _requirements: dict[str, int] = field(default_factory=dict)
+    """By the text of a namespaceSelector, because equal ones are compared once."""
+
+    def may_compare(self, selector: Mapping[str, Any], where: str) -> bool:
+        """Count a namespaceSelector; report whether it may be compared with all namespaces."""
+        self._requirements[repr(selector)] = sum(len(part or ()) for part in selector.values())
+        if sum(self._requirements.values()) <= MOST_REQUIREMENTS:
+            return True
+        self.exceeded = self.exceeded or (
+            f"{where}: the namespaceSelectors of a pod may have {MOST_REQUIREMENTS} requirements in total. Use fewer "
+            "different namespaceSelectors"
+        )
+        return False
+
+    def may_name(self, count: int, where: str) -> bool:
+        """Count namespaces that a lower term names; report whether it may name them."""
+        self._named += count
+        if self._named <= MOST_NAMES:
+            return True
+        self.exceeded = self.exceeded or (
+            f"{where}: the terms of a pod may select {MOST_NAMES} namespaces in total. Use fewer terms, or select "
+            "fewer namespaces"
+        )
+        return False
+
+
+def _is_about_others(term: Mapping[str, Any]) -> bool:
+    """Report whether a term names or selects namespaces; otherwise it is about the pod's own namespace."""
+    return bool(term.get("namespaces")) or term.get("namespaceSelector") is not None
+
+
+def _entries(affinity: Mapping[str, Any]) -> Iterator[tuple[str, str, int, Mapping[str, Any]]]:
+    """Yield kind, group, position and entry of each (weighted) pod affinity term."""
+    for kind in ("podAffinity", "podAntiAffinity"):
+        for group in (_REQUIRED, _PREFERRED):
+            for position, entry in enumerate((affinity.get(kind) or {}).get(group) or ()):
+                yield kind, group, position, entry

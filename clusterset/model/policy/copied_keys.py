@@ -1,0 +1,224 @@
+"""The rule about labels and annotations of copies other than pods: programs in the lower cluster act on many keys.
+
+A tenant who writes such a key to an upper object would give orders to a program of the lower cluster, with the rights of
+this program: publish a DNS name, open a load balancer, replicate a Secret into another namespace, take over objects of
+a GitOps tool. So the keys of ``DENIED`` are left out, and an operator adds or removes keys with ``policy.metadata``. The
+list cannot be complete, because every lower cluster has other programs.
+
+Annotations of pods have a rule of their own (``pod_annotations``), which refuses the pod, because a pod without an
+annotation would run in another way than its user asked for. For the same reason, ``refused`` refuses routes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from clusterset.model import names
+from clusterset.model.policy.config import MetadataRules
+
+_LONGEST = 4096
+"""Maximum characters of a key that are compared. Valid keys are shorter."""
+
+DENIED: Mapping[str, tuple[str, ...]] = {
+    "DNS names": (
+        "external-dns.*",
+        "*.external-dns.*",
+        "dns.alpha.kubernetes.io/*",
+        "consul.hashicorp.com/*",
+    ),
+    "load balancers and other ways to publish Services": (
+        "service.beta.kubernetes.io/*",
+        "service.kubernetes.io/load-balancer-*",
+        "service.kubernetes.io/qcloud-*",
+        "service.kubernetes.io/tke-*",
+        "service.cilium.io/*",
+        "io.cilium/*",
+        "io.cilium.nodeipam/*",
+        "lbipam.cilium.io/*",
+        "metallb.io/*",
+        "metallb.universe.tf/*",
+        "kube-vip.io/*",
+        "purelb.io/*",
+        "loxilb.io/*",
+        "lb.kubesphere.io/*",
+        "load-balancer.hetzner.cloud/*",
+        "loadbalancer.openstack.org/*",
+        "kubernetes.digitalocean.com/*",
+        "networking.gke.io/*",
+        "cloud.google.com/*",
+        "kubernetes.io/elb.*",
+        "oci.oraclecloud.com/*",
+        "oci-network-load-balancer.oraclecloud.com/*",
+        "service.*.openshift.io/*",
+        "getambassador.io/*",
+        "tailscale.com/*",
+        "k8s.ngrok.com/*",
+        "ngrok.com/*",
+        "skupper.io/*",
+    ),
+    "cloud roles": (
+        "eks.amazonaws.com/*",
+        "iam.amazonaws.com/*",
+        "iam.gke.io/*",
+        "azure.workload.identity/*",
+        "aadpodidbinding",
+    ),
+    "certificates": ("cert-manager.io/*", "*.cert-manager.io/*", "kubernetes.io/tls-acme"),
+    "replication and generation of Secrets": (
+        "reflector.v1.k8s.emberstack.com/*",
+        "replicator.v1.mittwald.de/*",
+        "secret-generator.v1.mittwald.de/*",
+        "kubed.appscode.com/*",
+        "config-syncer.appscode.com/*",
+        "clustersecret.io/*",
+        "external-secrets.io/*",
+        "*.external-secrets.io/*",
+        "sealedsecrets.bitnami.com/*",
+        "secrets-store.csi.k8s.io/*",
+        "secrets-store.csi.x-k8s.io/*",
+        "secrets.hashicorp.com/*",
+        "vault.hashicorp.com/*",
+        "generate.kyverno.io/*",
+        "kubernetes.io/legacy-token-*",
+        "config.openshift.io/*",
+    ),
+    "ownership of GitOps and package tools": (
+        "argocd.argoproj.io/*",
+        "meta.helm.sh/*",
+        "*.fluxcd.io/*",
+        "config.k8s.io/*",
+        "configmanagement.gke.io/*",
+        "configsync.gke.io/*",
+        "applyset.kubernetes.io/*",
+        "addonmanager.kubernetes.io/*",
+        "kapp.k14s.io/*",
+        "fleet.cattle.io/*",
+        "objectset.rio.cattle.io/*",
+        "crossplane.io/*",
+        "operators.coreos.com/*",
+        "cluster.x-k8s.io/*",
+        "*.cluster.x-k8s.io/*",
+    ),
+    "sidecars that read all objects with a label": (
+        "grafana_alert*",
+        "grafana_dashboard*",
+        "grafana_datasource*",
+        "grafana_folder*",
+        "grafana_notifier*",
+        "grafana_plugin*",
+    ),
+    "backups": ("velero.io/*", "*.velero.io/*", "k8up.io/*", "k10.kasten.io/*"),
+    "networks": (
+        "k8s.v1.cni.cncf.io/*",
+        "v1.multus-cni.io/*",
+        "k8s.ovn.org/*",
+        "ovn.kubernetes.io/*",
+        "cni.projectcalico.org/*",
+        "projectcalico.org/*",
+    ),
+    "storage": ("cdi.kubevirt.io/*", "ebs.csi.aws.com/*", "nfs.io/*", "snapshot.storage.kubernetes.io/*"),
+}
+"""Shell patterns of keys that are left out unless ``policy.metadata.keep`` matches them, by what they order."""
+
+_PUBLISHING = "load balancers and other ways to publish Services"
+_ALSO_DENIED: Mapping[str, tuple[str, ...]] = {
+    # Names a Service of the namespace, which may be unmanaged.
+    "Ingress": ("nginx.ingress.kubernetes.io/default-backend",),
+}
+REFUSED: Mapping[str, tuple[str, ...]] = {
+    "Ingress": (
+        "*/*-snippet",
+        "haproxy-ingress.github.io/config-*",
+        "ingress.kubernetes.io/config-*",
+        "nginx.org/*-snippets",
+    ),
+}
+"""By kind: shell patterns of annotations that change the configuration of a shared proxy. A copy without them could
+publish what they protect, so there is none, unless ``policy.metadata`` matches them."""
+_NEVER: Mapping[str, tuple[str, ...]] = {
+    "": (names.ANNOTATION_LAST_APPLIED,),
+    "EndpointSlice": (
+        "endpoints.kubernetes.io/last-change-trigger-time",
+        "endpointslice.kubernetes.io/managed-by",
+    ),
+    "Ingress": ("kubernetes.io/ingress.class",),  # becomes ingressClassName
+    "PersistentVolumeClaim": ("pv.kubernetes.io/*", "volume.kubernetes.io/*", "volume.beta.kubernetes.io/*"),
+    "Secret": ("kubernetes.io/service-account.*",),
+}
+"""By kind: keys that belong to controllers of the upper cluster. No setting copies them. Empty: all kinds."""
+
+
+class Metadata(NamedTuple):
+    """Labels and annotations of a copy."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+
+
+def allowed_metadata(
+    kind: str,
+    labels: Mapping[str, str] | None,
+    annotations: Mapping[str, str] | None,
+    rules: MetadataRules,
+) -> Metadata:
+    """Return the labels and annotations of an upper object that its copy may have.
+
+    Keys in the domain of this project are not copied, either.
+
+    Args:
+        kind: kind of the object; not Pod.
+        labels: the upper object's labels.
+        annotations: the upper object's annotations.
+        rules: ``policy.metadata`` for the upper namespace.
+    """
+    is_copied = _matcher(kind, tuple(rules.keep), tuple(rules.leave_out))
+    return Metadata(
+        {key: value for key, value in (labels or {}).items() if is_copied(key)},
+        {key: value for key, value in (annotations or {}).items() if is_copied(key)},
+    )
+
+
+def refused(kind: str, annotations: Mapping[str, str] | None, rules: MetadataRules) -> list[str]:
+    """Return the annotations because of which an upper object has no copy; empty: it may have one."""
+    patterns = REFUSED.get(kind, ())
+    decided = (*rules.keep, *rules.leave_out)
+    return sorted(
+        key
+        for key in annotations or ()
+        if _matches(key, patterns) and not _matches(key, decided) and not names.is_reserved(key)
+    )
+
+
+class _Matcher:
+    """Decides by its key whether a label or annotation is copied."""
+
+    def __init__(self, kind: str, keep: tuple[str, ...], leave_out: tuple[str, ...]) -> None:
+        groups = (keys for group, keys in DENIED.items() if group != _PUBLISHING or kind != "Ingress")
+        denied = [pattern for keys in groups for pattern in keys]
+        self._never = _compiled((*_NEVER[""], *_NEVER.get(kind, ())))
+        self._keep = _compiled(keep)
+        self._denied = _compiled((*denied, *_ALSO_DENIED.get(kind, ()), *REFUSED.get(kind, ()), *leave_out))
+
+    def __call__(self, key: str) -> bool:
+        """Report whether a key is copied."""
+        key = key[:_LONGEST]
+        if names.is_reserved(key) or self._never.match(key):
+            return False
+        return self._keep.match(key) is not None or self._denied.match(key) is None
+
+
+_matcher = functools.lru_cache(maxsize=256)(_Matcher)
+"""A matcher is compiled once for each kind and rules, because every change of an object asks it."""
+
+
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Return one expression for shell patterns; without patterns, it matches nothing."""
+    return re.compile("|".join(map(fnmatch.translate, patterns)) or r"(?!)")
+
+
+def _matches(key: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(key[:_LONGEST], pattern) for pattern in patterns)

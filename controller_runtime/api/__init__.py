@@ -1,1 +1,0 @@
-"""Functions on Kubernetes objects that more than one component needs. No IO."""

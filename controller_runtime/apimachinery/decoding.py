@@ -1,0 +1,119 @@
+"""Decodes external JSON and YAML, with one exception type for all defects."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, get_args
+
+import msgspec
+import yaml
+
+from controller_runtime.apimachinery.readable import guess
+
+T = TypeVar("T")
+Json = bytes | str | msgspec.Raw
+
+_DEEPEST = 100
+_COMPLAINT = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`")
+_STEP = re.compile(r"\.(\w+)|\[")
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class NestedTooDeeplyError(msgspec.DecodeError):
+    """JSON that may be valid, but is nested deeper than this process can decode (about 1,000 levels)."""
+
+
+def decoder(kind: type[T]) -> Callable[[Json], T]:
+    """Return a function that decodes JSON texts to values of a type.
+
+    msgspec reports some defects with other errors than its own: too deep nesting as RecursionError, bytes
+    that are not UTF-8 as UnicodeDecodeError, text with lone surrogates as UnicodeEncodeError. The function
+    raises msgspec.DecodeError for all of them.
+    """
+    decode = msgspec.json.Decoder(kind).decode
+
+    @functools.wraps(decode)
+    def decode_safely(text: Json) -> T:
+        try:
+            return decode(text)
+        except RecursionError:
+            raise NestedTooDeeplyError("JSON is nested too deeply") from None
+        except UnicodeError as error:
+            raise msgspec.DecodeError(f"JSON is not UTF-8: {error}") from None
+
+    return decode_safely
+
+
+decode: Callable[[Json], Any] = decoder(Any)
+"""Return the value of a JSON text; raise msgspec.DecodeError if it is invalid. ``objects`` decodes every spec
+and status with it."""
+
+
+def convert(document: Any, kind: type[T], *, where: str = "") -> T:
+    """Return a decoded document as a value of a struct type; ``where`` is its location in the file, for errors.
+
+    Raises:
+        ValueError: names the first invalid field and its path; for an unknown field, suggests a known one.
+    """
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        complaint = _COMPLAINT.fullmatch(str(error))
+        text, path = (complaint[1], complaint[2] or "") if complaint else (str(error), "")
+        unknown = _UNKNOWN_FIELD.fullmatch(text)
+        if unknown:
+            fields = (field.encode_name for field in _fields_at(kind, path))
+            text = f"unknown field `{unknown[1]}`{guess(unknown[1], fields)}"
+        place = f"{where}{path}".removeprefix(".")
+        raise ValueError(f"{place}: {text}" if place else text) from None
+
+
+def _fields_at(kind: Any, path: str) -> Iterator[msgspec.structs.FieldInfo]:
+    """Yield the fields of the struct that a path of msgspec, such as ``.clusters[0]``, leads to."""
+    for step in _STEP.finditer(path):
+        if step[1]:
+            found = [field.type for field in _fields_at(kind, "") if field.encode_name == step[1]]
+        else:
+            # ``[`` leads to a list's items or a mapping's values: the last type argument of the list or
+            # mapping.
+            found = [get_args(one)[-1] for one in (kind, *get_args(kind)) if get_args(one)]
+        kind = found[0] if found else None
+    for one in (kind, *get_args(kind)):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            yield from msgspec.structs.fields(one)
+
+
+def decode_yaml(text: str) -> Any:
+    """Return the value of a YAML text.
+
+    Raises:
+        ValueError: not YAML, or nested too deeply; the message is one line with the position of the error.
+    """
+    try:
+        _check_depth(text)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - the safe loader, in C if available
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        context = f" ({error.context})" if error.context else ""
+        raise ValueError(f"{place}{error.problem}{context}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ValueError(f"line {line}: {error.reason}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _check_depth(text: str) -> None:
+    """Raise ValueError for nesting that would crash the loader, which recurses in C."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _DEEPEST:
+                raise ValueError(f"nested more than {_DEEPEST} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1

@@ -1,0 +1,54 @@
+"""Annotations that programs in the lower cluster obey need permission; ordinary ones do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterset.model import names
+from clusterset.model.policy.config import AnnotationRules
+from tests.unit.clusterset.model.policy.pods import broken, judge, pod
+
+ORDINARY = ("prometheus.io/scrape", "kubectl.kubernetes.io/restartedAt", "sidecar.istio.io/inject", "team")
+
+
+@pytest.mark.parametrize(
+    "key", ["iam.amazonaws.com/role", "k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network"]
+)
+def test_annotations_that_grant_identities_or_networks_are_refused_by_default(key):
+    """Also by the privileged preset, which is only about pod security."""
+    body = pod(annotations=dict.fromkeys((*ORDINARY, key), "x"))
+    assert broken(body, preset="privileged") == [("annotations", f"metadata.annotations[{key}]")]
+    assert judge(body, annotations=AnnotationRules(deny=[])) == []
+
+
+def test_a_violation_names_the_allowed_values_and_the_setting():
+    """As for all other rules."""
+    rules = AnnotationRules(allow=["a/*"], deny=["a/b"])
+    (found,) = judge(pod(annotations={"a/b": "", "a/c": "1"}), annotations=rules)
+    assert str(found) == (
+        "annotations: metadata.annotations[a/b] is empty, allowed: a/*; not a/b "
+        "(set by clusters[edge].policy.annotations)"
+    )
+
+
+def test_a_list_of_allowed_annotations_keeps_the_default_list_of_forbidden_ones():
+    """``allow`` alone must not grant a cloud role."""
+    body = pod(annotations={"iam.amazonaws.com/role": "admin", "team": "a"})
+    assert broken(body, annotations=AnnotationRules(allow=["*"])) == [
+        ("annotations", "metadata.annotations[iam.amazonaws.com/role]")
+    ]
+    assert len(broken(body, annotations=AnnotationRules(allow=["prometheus.io/*"]))) == 2
+
+
+def test_annotations_of_this_project_and_dropped_ones_are_not_checked():
+    """The virtual node adds some to every lower pod."""
+    none: dict[str, Any] = {"annotations": AnnotationRules(allow=[])}
+    keys = (
+        names.ANNOTATION_APPLIED,
+        names.ANNOTATION_CLUSTER_SELECTOR,
+        names.ANNOTATION_TRIPPED_LABELS,
+        names.ANNOTATION_LAST_APPLIED,
+    )
+    assert judge(pod(annotations=dict.fromkeys(keys, "x")), **none) == []

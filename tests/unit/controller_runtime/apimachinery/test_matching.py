@@ -1,0 +1,78 @@
+"""Selectors, affinity and taints: whether a node fits a pod."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller_runtime.apimachinery import matching
+from tests.unit.clusterset.model.affinity import FIELD, requiring
+
+LABELS = {"type": "virtual-kubelet", "zone": "z", "size": "7"}
+
+
+class TestMatching:
+    """Selectors, affinity and taints."""
+
+    @pytest.mark.parametrize(
+        ("text", "matches"),
+        [
+            ("", True),
+            ("type=virtual-kubelet", True),
+            ("type==virtual-kubelet,zone=z", True),
+            ("zone!=z", False),
+            ("absent!=x", True),
+            ("zone in (y, z),type", True),
+            ("zone notin (z)", False),
+            ("!absent", True),
+            ("absent", False),
+        ],
+    )
+    def test_parse_selector(self, text, matches):
+        """Kubectl's selectors."""
+        assert matching.parse_selector(text)(LABELS) is matches
+
+    @pytest.mark.parametrize("text", ["a b", "zone in z", "=x", "a=b=c"])
+    def test_bad_selector(self, text):
+        """An invalid selector is an error."""
+        with pytest.raises(ValueError, match="is not a label selector"):
+            matching.parse_selector(text)
+
+    @pytest.mark.parametrize(
+        ("operator", "values", "result"),
+        [
+            ("Gt", ["6"], True),
+            ("Gt", ["7"], False),
+            ("Lt", ["8"], True),
+            ("Lt", ["x"], False),
+            ("Odd", [], False),
+        ],
+    )
+    def test_numbers(self, operator, values, result):
+        """Gt and Lt compare whole numbers; an operator that does not exist matches nothing."""
+        assert matching.holds({"key": "size", "operator": operator, "values": values}, LABELS) is result
+
+    @pytest.mark.parametrize(
+        ("tolerations", "admitted"),
+        [
+            ([], False),
+            ([{"operator": "Exists"}], True),
+            ([{"key": "k", "operator": "Exists"}], True),
+            ([{"key": "k", "value": "v"}], True),
+            ([{"key": "k", "value": "other"}], False),
+            ([{"key": "k", "operator": "Exists", "effect": "NoExecute"}], False),
+        ],
+    )
+    def test_taints(self, tolerations, admitted):
+        """A taint is tolerated by key, value and effect."""
+        taints = [
+            {"key": "k", "value": "v", "effect": "NoSchedule"},
+            {"key": "p", "effect": "PreferNoSchedule"},
+        ]
+        spec = {"tolerations": tolerations}
+        assert matching.admits(spec, name="a", labels={}, taints=taints) is admitted
+
+    def test_terms_are_ored(self):
+        """One term that matches is enough; an empty one matches nothing."""
+        no = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["y"]}]}
+        assert matching.admits(requiring(no, {"matchFields": [FIELD]}), name="a", labels=LABELS, taints=[])
+        assert not matching.admits(requiring(no, {}), name="b", labels=LABELS, taints=[])
