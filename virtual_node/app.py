@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection
 
 import msgspec
 import structlog
@@ -15,7 +14,6 @@ from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
 from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.process import lifecycle, loop_stalls
-from controller_runtime.serving.health import Check
 from virtual_node import process_serving, upper_identity
 from virtual_node.cluster import start_checks
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
@@ -24,9 +22,9 @@ from virtual_node.config.command_line import Options
 from virtual_node.config.types import SHARDED, Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.nodes.hold import Identity
-from virtual_node.health.reports import Report
 from virtual_node.kubeconfig_status import KubeconfigStatus
 from virtual_node.process_health import ProcessHealth
+from virtual_node.process_state import ProcessState
 from virtual_node.profile_clusters import ProfileClusters
 from virtual_node.sharding.member import Member
 from virtual_node.sharding.shards import Shards
@@ -48,63 +46,25 @@ class App:
         """Create without any IO; ``worker`` is set in a process of ``--workers``."""
         self._options = options
         self._worker = worker
-        self._config = options.config
-        self._supervisor = Supervisor(
-            report=lambda: Report(self.rejected, self.failed, self.expiring), identity=self._identity()
-        )
-        self._file = ConfigStatus(options.config_file, unusable=lambda: self._supervisor.unusable)
+        self.state = ProcessState(options.config)
+        """What runs now; it stays the same object."""
+        self._supervisor = Supervisor(self.state, identity=self._identity())
+        self._file = ConfigStatus(options.config_file, unusable=lambda: self.state.unusable)
         self._kubeconfigs = KubeconfigStatus(options.config.clusters)
         self._profiles = ProfileClusters(options.config)
         self._log = structlog.get_logger(component=COMPONENT)
-        self._cluster_id = ""
-        self._standby = False
-        self._elector: LeaderElector | None = None
-        self._shards: Shards | None = None
         self._changing = asyncio.Lock()
         """Held while clusters stop and start, because the configuration and the shards may change at the same time."""
         self._health: ProcessHealth | None = None
-        self.clusters = self._supervisor.clusters
-        """The running lower clusters, by name."""
-        self.failures = self._supervisor.failures
-        """Why a lower cluster does not run and is restarted later, by name."""
-
-    @property
-    def rejected(self) -> Mapping[str, str]:
-        """Return why kubeconfigs are not applied, by lower cluster; the empty key is for the configuration file."""
-        return {**({"": self._file.rejected} if self._file.rejected else {}), **self._kubeconfigs.refused}
-
-    @property
-    def failed(self) -> Mapping[str, str]:
-        """Return why lower clusters do not work although their API servers may answer, by name."""
-        return self._supervisor.failed()
-
-    @property
-    def expiring(self) -> Mapping[str, str]:
-        """Return why the serving certificates of lower API servers need attention soon, by lower cluster."""
-        return self._supervisor.expiring(datetime.now(UTC))
-
-    @property
-    def configured(self) -> Sequence[str]:
-        """Return the names of the lower clusters in the applied configuration that this replica shall run."""
-        return [cluster.name for cluster in self._own.clusters]
-
-    @property
-    def _own(self) -> Config:
-        """Return the configuration with the lower clusters of this replica only."""
-        config = self._config
-        if self._shards is None:
-            return config
-        held = self._shards.held
-        return msgspec.structs.replace(config, clusters=[one for one in config.clusters if one.name in held])
 
     @property
     def grace(self) -> float:
         """Return the seconds that an orderly shutdown may take."""
-        return self._lame_duck + self._config.kubelet.drain_timeout + _CLEANING_UP
+        return self._lame_duck + self.state.config.kubelet.drain_timeout + _CLEANING_UP
 
     @property
     def _lame_duck(self) -> float:
-        return _LAME_DUCK if self._config.leader_election.enabled else 0.0
+        return _LAME_DUCK if self.state.config.leader_election.enabled else 0.0
 
     async def run(self) -> None:
         """Run until cancelled.
@@ -112,46 +72,47 @@ class App:
         Raises:
             ConfigError: an error at start that only the user can correct.
         """
-        election = self._config.leader_election
+        state, config = self.state, self.state.config
+        election = config.leader_election
         for warning in self._options.warnings:
             self._log.warning(warning)
         if not self._options.config_file:
             # Without a configuration file there is one lower cluster, so a bad kubeconfig ends the process.
-            start_checks.refuse_files(self._config.kubelet)
-            for cluster in self._config.clusters:
+            start_checks.refuse_files(config.kubelet)
+            for cluster in config.clusters:
                 await kubeconfig.load(cluster.kubeconfig, context=cluster.context, in_cluster=False)
         async with contextlib.AsyncExitStack() as stack:
-            upper_config = await kubeconfig.load(self._config.kubeconfig, server=self._config.server)
+            upper_config = await kubeconfig.load(config.kubeconfig, server=config.server)
             weaknesses.warn(upper_config, cluster="upper")
             upper = await stack.enter_async_context(
                 Client(upper_config, user_agent=COMPONENT, cluster="upper")
             )
-            limit = self._config.limits.cache_bytes_per_namespace
+            limit = config.limits.cache_bytes_per_namespace
             self._supervisor.shared = SharedInformers(upper, bytes_per_namespace=limit)
             # Served before other requests are sent, so that an occupied port is reported immediately, and probes show
             # why the process is not ready.
-            served = process_serving.serving(self, self._config, upper=upper, worker=self._worker)
+            served = process_serving.serving(state, config, upper=upper, worker=self._worker)
             self._health = await stack.enter_async_context(served)
-            self._cluster_id = self._config.cluster_id or await upper_identity.read(
+            state.cluster_id = config.cluster_id or await upper_identity.read(
                 upper, startup_timeout=self._options.startup_timeout
             )
             if not self._options.config_file:
-                for cluster in self._config.clusters:
+                for cluster in config.clusters:
                     await start_checks.refuse(cluster, upper=upper)
-            self._log.info("upper cluster", server=upper_config.server, cluster_id=self._cluster_id)
+            self._log.info("upper cluster", server=upper_config.server, cluster_id=state.cluster_id)
             await stack.enter_async_context(loop_stalls.measured())
             await stack.enter_async_context(lifecycle.beside(self._file.publish(upper)))
             await stack.enter_async_context(self._profiles.following(upper))
-            endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
+            endpoints = await stack.enter_async_context(KubeletEndpoints(config.kubelet, upper=upper))
             await stack.enter_async_context(lifecycle.collecting_garbage())
             if not election.enabled:
                 await self._work(endpoints)
                 return
-            self._standby = True
+            state.is_standby = True
             await stack.enter_async_context(lifecycle.beside(self._follow_config_standing_by(endpoints)))
             name = self._worker.member if self._worker else ""
             member = Member(election, name=name) if election.mode == SHARDED else None
-            self._elector = LeaderElector(
+            state.elector = LeaderElector(
                 upper,
                 namespace=election.namespace,
                 name=member.lease if member else election.name,
@@ -162,47 +123,47 @@ class App:
                 retry_period=election.retry_period,
                 on_started=lambda: self._lead(endpoints, upper, member),
             )
-            await self._elector.run()
+            await state.elector.run()
 
     async def _lead(self, endpoints: KubeletEndpoints, upper: Client, member: Member | None) -> None:
-        self._standby = False
+        self.state.is_standby = False
         if member is not None:
-            self._shards = Shards(
+            self.state.shards = Shards(
                 upper,
-                self._config.leader_election,
+                self.state.config.leader_election,
                 member=member,
-                clusters=lambda: [cluster.name for cluster in self._config.clusters],
+                clusters=lambda: [cluster.name for cluster in self.state.config.clusters],
                 start=lambda: self._apply(endpoints),
                 stop=lambda names: self._hand_over(names, endpoints),
             )
         try:
             await self._work(endpoints)
         finally:
-            self._standby, self._shards = True, None
+            self.state.is_standby, self.state.shards = True, None
 
     async def _work(self, endpoints: KubeletEndpoints) -> None:
         """Run the lower clusters until cancelled."""
         endpoints.begin_work()
         # Drop changes from the standby time: the clusters that start now read the new files.
-        self._kubeconfigs.skip(self._config.clusters)
+        self._kubeconfigs.skip(self.state.config.clusters)
         try:
             async with contextlib.AsyncExitStack() as stack:
                 if self._health is not None:
                     await stack.enter_async_context(lifecycle.beside(self._health.run()))
-                if self._shards is not None:
+                if self.state.shards is not None:
                     # In a task group, because a failure of this task must end the process. A failed health task must not.
                     group = await stack.enter_async_context(asyncio.TaskGroup())
-                    group.create_task(self._shards.run(), name="shards")
+                    group.create_task(self.state.shards.run(), name="shards")
                 self._apply(endpoints)
                 await self._follow_config(endpoints)
         finally:
             endpoints.begin_shutdown(lame_duck=self._lame_duck)
             await self._supervisor.stop(list(self._supervisor.configs))
-            if self._shards is not None:
-                await self._shards.release(list(self._shards.held))
+            if self.state.shards is not None:
+                await self.state.shards.release(list(self.state.shards.held))
 
     def _apply(self, endpoints: KubeletEndpoints) -> None:
-        self._supervisor.apply(self._own, cluster_id=self._cluster_id, endpoints=endpoints)
+        self._supervisor.apply(self.state.own, cluster_id=self.state.cluster_id, endpoints=endpoints)
 
     async def _hand_over(self, clusters: Collection[str], endpoints: KubeletEndpoints) -> None:
         """Stop clusters that another replica will run. Their kubelet APIs accept new streams for some seconds."""
@@ -215,30 +176,11 @@ class App:
 
     def _identity(self) -> Identity | None:
         """Return the identity under which all replicas hold the virtual nodes' Leases; None: one per process."""
-        election = self._config.leader_election
+        election = self.state.config.leader_election
         # Not the same for both modes, because during an upgrade replicas of both modes run.
         suffix = "/shards" if election.mode == SHARDED else ""
         name = f"{election.namespace}/{election.name}{suffix}"
         return Identity(name, is_exclusive=True) if election.enabled else None
-
-    def leader(self) -> str:
-        """Return the host name of the leader while this replica stands by, otherwise an empty string."""
-        return self._elector.leader.partition("_")[0] if self._standby and self._elector is not None else ""
-
-    def elsewhere(self) -> Mapping[str, str]:
-        """Return the host names of the other replicas that run lower clusters, by cluster."""
-        return self._shards.elsewhere() if self._shards else {}
-
-    def checks(self) -> Mapping[str, Check]:
-        """Return the checks of the readiness probe, by name."""
-
-        def clusters() -> str | None:
-            if not self._cluster_id:
-                return "the upper cluster has not answered yet"
-            # A replica that stands by is ready to take over.
-            return None if self._standby else self._supervisor.trouble(optional=self._profiles.names) or None
-
-        return {"ping": lambda: None, "clusters": clusters}
 
     async def _follow_config_standing_by(self, endpoints: KubeletEndpoints) -> None:
         """While standing by, report an unusable configuration file; store a usable one for when this replica leads.
@@ -248,10 +190,10 @@ class App:
         """
         while True:
             await asyncio.sleep(_CONFIG_POLL)
-            if self._standby and (fresh := self._fresh()) is not None:
-                self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
+            if self.state.is_standby and (fresh := self._fresh()) is not None:
+                self.state.config = msgspec.structs.replace(self.state.config, clusters=fresh.clusters)
             # Also while leading, because clusters that other replicas run have no task here.
-            endpoints.keep(self._config.clusters)
+            endpoints.keep(self.state.config.clusters)
 
     async def _follow_config(self, endpoints: KubeletEndpoints) -> None:
         """Apply every change of the configuration file and of kubeconfigs; report unusable files.
@@ -261,7 +203,9 @@ class App:
         while True:
             if (fresh := self._fresh()) is not None:
                 await self._reconfigure(fresh, endpoints)
-            if rotated := await self._kubeconfigs.reread(self._own.clusters):
+            rotated = await self._kubeconfigs.reread(self.state.own.clusters)
+            self._show_rejected()
+            if rotated:
                 self._log.info("kubeconfigs changed; restarting their clusters", clusters=rotated)
                 async with self._changing:
                     await self._supervisor.stop(rotated)
@@ -271,17 +215,24 @@ class App:
     def _fresh(self) -> Config | None:
         """Return the configuration if its file or the ClusterProfiles have changed, otherwise None; report an error."""
         fresh = self._file.reread()
+        self._show_rejected()
         clusters = self._profiles.merged(fresh.clusters if fresh is not None else None)
-        if fresh is None and clusters == self._config.clusters:
+        self.state.optional = self._profiles.names
+        if fresh is None and clusters == self.state.config.clusters:
             return None
-        return msgspec.structs.replace(self._config, clusters=clusters)
+        return msgspec.structs.replace(self.state.config, clusters=clusters)
+
+    def _show_rejected(self) -> None:
+        """Copy to the state which files are not applied."""
+        of_file = {"": self._file.rejected} if self._file.rejected else {}
+        self.state.rejected = {**of_file, **self._kubeconfigs.refused}
 
     async def _reconfigure(self, fresh: Config, endpoints: KubeletEndpoints) -> None:
         wanted = {cluster.name: cluster for cluster in fresh.clusters}
         # Set before anything stops, because a replica that loses its lease meanwhile does not read the
         # change again.
-        before = {cluster.name for cluster in self._config.clusters}
-        self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
+        before = {cluster.name for cluster in self.state.config.clusters}
+        self.state.config = msgspec.structs.replace(self.state.config, clusters=fresh.clusters)
         async with self._changing:
             going = [name for name, old in self._supervisor.configs.items() if wanted.get(name) != old]
             await self._supervisor.stop(going)

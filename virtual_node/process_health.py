@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -27,9 +26,7 @@ from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.objects import Json
 from virtual_node.health.pods import WAITING, is_for_virtual_nodes, sign, waiting_sign
 from virtual_node.health.replicas import COMPONENTS
-
-if TYPE_CHECKING:
-    from virtual_node.app import App
+from virtual_node.process_state import ProcessState
 
 Signs = dict[str, tuple[str, PodSign | None]]
 """Resource version and problem of each pod, by uid; None: no problem."""
@@ -43,7 +40,7 @@ class ProcessHealth:
     """Evaluates the health of all that this process runs. Changed pods are evaluated in the background, in slices.
 
     Args:
-        app: the running process.
+        state: of the process.
         upper: client of the upper cluster.
         replicas_in: namespace of the pods of our components; empty: this process is the only replica.
         history: ``namespace/name`` of the ConfigMap with the history of inspections; empty: none.
@@ -52,14 +49,14 @@ class ProcessHealth:
 
     def __init__(
         self,
-        app: App,
+        state: ProcessState,
         *,
         upper: Client,
         replicas_in: str,
         history: str = "",
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._app = app
+        self._state = state
         self._upper = upper
         self._history = history
         self.inspection: Inspection | None = None
@@ -134,19 +131,19 @@ class ProcessHealth:
         Args:
             swarms: given only for the web page; None: not read yet.
         """
-        if leader := self._app.leader():
+        if leader := self._state.leader():
             stands_by = {"installation": f"this replica stands by; {leader} works"}
-            return Health(tuple(rejected_faults(self._app.rejected)), stands_by)
+            return Health(tuple(rejected_faults(self._state.rejected)), stands_by)
         return examine(replace(self._facts(), swarms=swarms))
 
     async def _read_pods(self) -> None:
         """Evaluate the pods that have changed since the last pass."""
-        caches = [cluster.caches for cluster in self._app.clusters.values() if cluster.caches is not None]
+        caches = [cluster.caches for cluster in self._state.clusters.values() if cluster.caches is not None]
         informers = [informer for one in caches for informer in one.upper.values()]
         bound = (pod for informer in informers for pod in informer.store.list())
         self._signs = await _evaluated(bound, self._signs, sign)
         self._found = _found(self._signs)
-        names = frozenset(name for cluster in self._app.clusters.values() for name in cluster.nodes)
+        names = frozenset(name for cluster in self._state.clusters.values() for name in cluster.nodes)
         self._signs_of_waiting = await _evaluated(
             self._waiting.store.list(),
             self._signs_of_waiting if names == self._names else {},
@@ -156,7 +153,7 @@ class ProcessHealth:
         self._found_waiting = _found(self._signs_of_waiting)
 
     def _facts(self) -> HealthFacts:
-        running = dict(self._app.clusters)
+        running = dict(self._state.clusters)
         nodes = {
             name: node
             for cluster in running.values()
@@ -174,14 +171,14 @@ class ProcessHealth:
             signs=self._found,
             waiting=self._found_waiting,
             replicas=[] if self._replicas is None else [pod.to_dict() for pod in self._replicas.store.list()],
-            clusters=[self._cluster(name, running.get(name)) for name in self._app.configured],
-            rejected=dict(self._app.rejected),
-            expiring=dict(self._app.expiring),
+            clusters=[self._cluster(name, running.get(name)) for name in self._state.configured],
+            rejected=dict(self._state.rejected),
+            expiring=dict(self._state.expiring),
             unknown=dict(self._unknown(running)),
         )
 
     def _cluster(self, name: str, cluster: LowerCluster | None) -> ClusterState:
-        error = self._app.failed.get(name, "")
+        error = self._state.failed.get(name, "")
         if error:
             return ClusterState(name=name, error=error, failed=True)
         health = cluster.health if cluster is not None else None
@@ -193,9 +190,9 @@ class ProcessHealth:
         for informer in filter(None, (self._waiting, self._replicas)):
             if not informer.has_synced or informer.last_error is not None:
                 yield informer.name, f"upper cluster: {plain(str(informer.last_error or 'not read yet'))}"
-        for name in self._app.configured:
+        for name in self._state.configured:
             cluster = running.get(name)
-            if name not in self._app.failed and (
+            if name not in self._state.failed and (
                 cluster is None or cluster.pods is None or not cluster.nodes
             ):
                 yield f"cluster {name}", (cluster.waits_for if cluster is not None else "") or "it starts"

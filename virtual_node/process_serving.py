@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 from controller_runtime.client.client import Client
 from controller_runtime.serving.server import HealthServer
 from virtual_node.config.types import Config
 from virtual_node.process_health import ProcessHealth
+from virtual_node.process_state import ProcessState
 from virtual_node.workers import families
 from virtual_node.workers.worker import Worker
-
-if TYPE_CHECKING:
-    from virtual_node.app import App
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: App, config: Config, *, upper: Client, worker: Worker | None
+    state: ProcessState, config: Config, *, upper: Client, worker: Worker | None
 ) -> AsyncIterator[ProcessHealth | None]:
     """Serve until the context ends; yield the evaluator of health, or None if nothing is configured to serve.
 
     Args:
-        app: the process.
+        state: of the process.
         config: the configuration at start; the addresses do not change later.
         upper: client of the upper cluster.
         worker: this process as one of ``--workers``; None: it is the only process.
@@ -36,7 +33,7 @@ async def serving(
         if config.metrics_address:
             server = HealthServer(
                 config.metrics_address,
-                checks=app.checks(),
+                checks=state.checks(),
                 setting="--metrics-addr (metricsAddress)",
                 listener=worker.socket() if worker else None,
             )
@@ -48,7 +45,7 @@ async def serving(
             return
         election = config.leader_election
         health = ProcessHealth(
-            app,
+            state,
             upper=upper,
             replicas_in=election.namespace if election.enabled else "",
             history=config.inspection_history,
@@ -57,5 +54,5 @@ async def serving(
             from virtual_node.web.server import page  # noqa: PLC0415 - loaded only if the page is served
 
             number = worker.number if worker else 1
-            await stack.enter_async_context(page(app, config, upper=upper, health=health, worker=number))
+            await stack.enter_async_context(page(state, config, upper=upper, health=health, worker=number))
         yield health

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
-from datetime import datetime
+from collections.abc import Iterable
 
 import structlog
 
@@ -17,8 +16,7 @@ from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
 from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.controllers.nodes.hold import Identity
-from virtual_node.health.certificates import ending
-from virtual_node.health.reports import Report
+from virtual_node.process_state import ProcessState
 
 _TOO_LARGE_PAUSE = 300.0
 """Seconds until a lower cluster that exceeds its limit of memory is listed again."""
@@ -29,69 +27,22 @@ class Supervisor:
 
     Attributes:
         configs: configurations of the clusters that were started and not stopped, by name.
-        clusters: the running clusters, by name.
-        failures: why a cluster does not run and is restarted later, by name.
         shared: caches of the upper cluster for the clusters that start from now on; None: each has its own.
     """
 
-    def __init__(self, *, report: Callable[[], Report], identity: Identity | None) -> None:
+    def __init__(self, state: ProcessState, *, identity: Identity | None) -> None:
         """Begin without clusters.
 
         Args:
-            report: returns what the process reports on its virtual nodes' Leases.
-            identity: the holder of these Leases; None: the process itself.
+            state: of the process; the running clusters, and why others do not run, are kept in it.
+            identity: the holder of the virtual nodes' Leases; None: the process itself.
         """
         self.configs: dict[str, LowerClusterConfig] = {}
-        self.clusters: dict[str, LowerCluster] = {}
-        self.failures: dict[str, str] = {}
         self.shared: SharedInformers | None = None
-        self._unusable: dict[str, str] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._report = report
+        self._state = state
         self._identity = identity
         self._log = structlog.get_logger(component=COMPONENT)
-
-    @property
-    def unusable(self) -> dict[str, str]:
-        """Return why clusters cannot run until the user corrects names, kubeconfigs or files, by cluster."""
-        return {
-            name: why
-            for name, why in self._unusable.items()
-            if (running := self.clusters.get(name)) is None or running.pods is None
-        }
-
-    def trouble(self, *, optional: Collection[str] = ()) -> str:
-        """Return why clusters do not mirror; empty: all do.
-
-        Args:
-            optional: names of clusters to ignore, because not only the administrator can add them.
-        """
-        if unusable := {name: why for name, why in self.unusable.items() if name not in optional}:
-            return "; ".join(f"{name} cannot be used: {why}" for name, why in sorted(unusable.items()))
-        silent = [
-            f"{name} ({cluster.waits_for})" if cluster.waits_for else name
-            for name, cluster in sorted(self.clusters.items())
-            if cluster.pods is None and name not in optional
-        ]
-        return f"not mirroring yet: {', '.join(silent)}" if silent else ""
-
-    def failed(self) -> dict[str, str]:
-        """Return why clusters do not work although their API servers may answer, by cluster."""
-        unwritten = {
-            cluster: f"virtual node {name} cannot be registered or patched: {node.error}"
-            for cluster, running in self.clusters.items()
-            for name, node in running.nodes.items()
-            if node.error
-        }
-        return {**unwritten, **self.failures}
-
-    def expiring(self, now: datetime) -> dict[str, str]:
-        """Return why the serving certificates of lower API servers need attention soon, by cluster."""
-        return {
-            name: why
-            for name, cluster in self.clusters.items()
-            if cluster.health is not None and (why := ending(cluster.health.served_certificate, now))
-        }
 
     def apply(self, config: Config, *, cluster_id: str, endpoints: KubeletEndpoints) -> None:
         """Start the clusters of a configuration that do not run; the caller has stopped the removed ones."""
@@ -112,15 +63,15 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for name in names:
-            self.failures.pop(name, None)
-            self._unusable.pop(name, None)
+            self._state.failures.pop(name, None)
+            self._state.incorrect.pop(name, None)
             metrics.forget_cluster(name)
 
     async def _supervise(
         self, cluster: LowerClusterConfig, config: Config, cluster_id: str, endpoints: KubeletEndpoints
     ) -> None:
         """Run one lower cluster and restart it when it fails; a failure never affects another cluster."""
-        log = self._log.bind(cluster=cluster.name)
+        state, log = self._state, self._log.bind(cluster=cluster.name)
         loop = asyncio.get_running_loop()
         restarts = backoff.Restarts()
         while True:
@@ -130,33 +81,33 @@ class Supervisor:
                 settings=config,
                 cluster_id=cluster_id,
                 endpoints=endpoints,
-                report=self._report,
+                report=state.report,
                 identity=self._identity,
                 shared=self.shared,
             )
-            self.clusters[cluster.name] = lower
-            self.failures.pop(cluster.name, None)
+            state.clusters[cluster.name] = lower
+            state.failures.pop(cluster.name, None)
             unusable, is_too_large = "", False
             try:
                 await lower.run()
             except ConfigError as error:
-                unusable = self.failures[cluster.name] = str(error)
+                unusable = state.failures[cluster.name] = str(error)
                 log.error("lower cluster cannot be used", error=unusable)  # noqa: TRY400 - one clear line
             except Exception as error:
                 is_too_large = isinstance(error, CacheFull)
                 known = lifecycle.describe(error)
-                failure = self.failures[cluster.name] = known or repr(error)
+                failure = state.failures[cluster.name] = known or repr(error)
                 unusable = failure if _is_configuration(error) else ""
                 if known is None:
                     log.exception("lower cluster failed", error=str(error))
                 else:
                     log.error("lower cluster failed", error=known)  # noqa: TRY400 - one clear line
             finally:
-                self.clusters.pop(cluster.name, None)
+                state.clusters.pop(cluster.name, None)
                 del lower  # its caches must not stay in memory during the pause
-            self._unusable.pop(cluster.name, None)
+            state.incorrect.pop(cluster.name, None)
             if unusable:
-                self._unusable[cluster.name] = unusable
+                state.incorrect[cluster.name] = unusable
             delay = max(restarts.delay(loop.time() - started), _TOO_LARGE_PAUSE if is_too_large else 0.0)
             log.info("restarting lower cluster", retry_in=round(delay, 1))
             await asyncio.sleep(delay)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,14 +24,12 @@ from controller_runtime.serving.connections import ConnectionLimits
 from controller_runtime.serving.server import HttpsServer
 from virtual_node.config.types import Config
 from virtual_node.process_health import ProcessHealth
+from virtual_node.process_state import ProcessState
 from virtual_node.web.overview import Overview, Parts
 from virtual_node.web.pod_events import PodEvents, events_of
 from virtual_node.web.streams import Changes, pause
 from virtual_node.web.swarms import Swarms
 from virtual_node.web.view import View, of_query
-
-if TYPE_CHECKING:
-    from virtual_node.app import App
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -58,11 +55,13 @@ _KEEP_ALIVE = 20.0
 """Seconds without changes after which a stream sends a comment, so that proxies keep it open."""
 
 
-def page(app: App, config: Config, *, upper: Client, health: ProcessHealth, worker: int = 1) -> WebServer:
+def page(
+    state: ProcessState, config: Config, *, upper: Client, health: ProcessHealth, worker: int = 1
+) -> WebServer:
     """Return the page of a process, for ``async with``.
 
     Args:
-        app: the process.
+        state: of the process.
         config: the configuration at start, with ``webAddress``.
         upper: client of the upper cluster.
         health: evaluates the health of the process.
@@ -71,11 +70,11 @@ def page(app: App, config: Config, *, upper: Client, health: ProcessHealth, work
     """
     swarms = Swarms(upper)
     overview = Overview(
-        app.clusters,
-        leader=app.leader,
-        elsewhere=app.elsewhere,
+        state.clusters,
+        leader=state.leader,
+        elsewhere=state.elsewhere,
         health=lambda: health.health(swarms.known()),
-        failures=lambda: app.failures,
+        failures=lambda: state.failures,
         waiting=health.waiting,
         reach={
             "namespace": config.leader_election.namespace,

@@ -79,7 +79,7 @@ class _Walker:
         self._furnish()
         async with self._process(started) as app:
             for number in range(steps):
-                self._make_pod("walk", number, app._config)
+                self._make_pod("walk", number, app.state.config)
                 if self._chance.random() < 0.4:
                     await self._try_invalid(app, document)
                 else:
@@ -88,7 +88,7 @@ class _Walker:
                 for _ in range(self._chance.choice([0, 1, 8])):
                     self.world.work(1.0)
                     await asyncio.sleep(self._chance.choice([0.01, 0.5, 4.0]))
-            kept: Config = app._config
+            kept: Config = app.state.config
             is_to_restart = self._chance.random() < 0.5
             if not is_to_restart:
                 await self._end(kept)
@@ -120,19 +120,19 @@ class _Walker:
     async def _try_valid(self, app: Any, document: configurations.Document) -> None:
         await self._apply(json.dumps(document), refused=0)
         wanted = config_file.load(self._file)
-        if app._config.clusters != wanted.clusters:
+        if app.state.config.clusters != wanted.clusters:
             self.wrong.append(f"not applied: {document}")
-        running = {name: cluster.config for name, cluster in app.clusters.items()}
+        running = {name: cluster.config for name, cluster in app.state.clusters.items()}
         if running != {cluster.name: cluster for cluster in wanted.clusters}:
             self.wrong.append(f"runs otherwise: {document}")
 
     async def _try_invalid(self, app: Any, document: configurations.Document) -> None:
         """What runs goes on, whatever is in the file; it goes on, too, when the previous content is back."""
         text = configurations.invalid(self._chance, document)
-        tasks, config = dict(app._supervisor._tasks), app._config
+        tasks, config = dict(app._supervisor._tasks), app.state.config
         for content, refused in ((text, 1), (json.dumps(document), 0)):
             await self._apply(content, refused=refused)
-            if app._supervisor._tasks != tasks or app._config.clusters != config.clusters:
+            if app._supervisor._tasks != tasks or app.state.config.clusters != config.clusters:
                 self.wrong.append(f"changed by {content}")
 
     async def _apply(self, content: str, *, refused: int) -> None:
@@ -200,7 +200,7 @@ class _Walker:
         )
         with mock.patch.object(supervision, "LowerCluster", functools.partial(_Cluster, world=self.world)):
             app = App(options)
-            app._cluster_id = CLUSTER_ID
+            app.state.cluster_id = CLUSTER_ID
             async with working(app._work(endpoints())):
                 await asyncio.sleep(1)
                 yield app

@@ -105,17 +105,17 @@ async def test_an_error_that_only_the_user_can_correct_makes_the_replica_not_rea
     monkeypatch.setattr(supervision, "LowerCluster", _Owner)
     monkeypatch.setattr(_Cluster, "fails", True)
     app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]))
-    app._cluster_id = "u"
-    ready = app.checks()["clusters"]
+    app.state.cluster_id = "u"
+    ready = app.state.checks()["clusters"]
     with capture_logs():
         async with _working(app, _Endpoints()):
             await asyncio.sleep(300)
             assert ready() == "a cannot be used: node worker: a real Node"
             assert app._file._trouble() == "lower cluster a cannot be used: node worker: a real Node"
-            assert app.failed == {"a": "node worker: a real Node"}
+            assert app.state.failed == {"a": "node worker: a real Node"}
             monkeypatch.setattr(_Cluster, "fails", False)
             await asyncio.sleep(90)
-            assert (ready(), app._file._trouble(), app.failed) == (None, "", {})
+            assert (ready(), app._file._trouble(), app.state.failed) == (None, "", {})
 
 
 @pytest.mark.looptime
@@ -141,7 +141,7 @@ async def test_a_cluster_is_restarted_after_any_number_of_failures(monkeypatch: 
             assert len(_Cluster.started) > 1100
             monkeypatch.setattr(_Cluster, "fails", False)
             await asyncio.sleep(10)
-            assert "a" in app.clusters
+            assert "a" in app.state.clusters
 
 
 def _shown(metric: str, **labels: str) -> float | None:
@@ -188,7 +188,7 @@ async def test_a_bad_kubeconfig_stops_no_cluster(tmp_path: Path):
         write_token(files["a"], "second-one")
         await asyncio.sleep(10)
         assert [found.config.name for made in _Cluster.started[2:] if (found := made())] == ["a"]
-        assert sorted(app.clusters) == ["a", "b"]
+        assert sorted(app.state.clusters) == ["a", "b"]
 
 
 @pytest.mark.looptime
@@ -210,7 +210,7 @@ async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path:
             encoding="utf-8",
         )
         await asyncio.sleep(10)
-        assert "a" in app.clusters
+        assert "a" in app.state.clusters
         file.write_text(
             f"""
             apiVersion: virtual-node.io/v1alpha1
@@ -220,7 +220,7 @@ async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path:
             encoding="utf-8",
         )
         await asyncio.sleep(10)
-        assert sorted(app.clusters) == ["a", "c"]
+        assert sorted(app.state.clusters) == ["a", "c"]
 
 
 @pytest.mark.looptime
@@ -249,7 +249,7 @@ async def test_every_replica_reports_a_configuration_that_is_not_applied(tmp_pat
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="labels"), encoding="utf-8")
     app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
-    app._standby = is_standby
+    app.state.is_standby = is_standby
     endpoints: Any = _Endpoints()
     work = app._follow_config_standing_by(endpoints) if is_standby else app._work(endpoints)
     async with working(work):
@@ -271,7 +271,7 @@ async def test_a_standby_leads_with_the_last_valid_configuration(tmp_path: Path)
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="nodeSelector"), encoding="utf-8")
     app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
-    app._standby = True
+    app.state.is_standby = True
     endpoints: Any = _Endpoints()
     with capture_logs():
         async with working(app._follow_config_standing_by(endpoints)):

@@ -16,9 +16,11 @@ from controller_runtime.store import Store
 from tests.background import working
 from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, waits
 from virtual_node import process_health as module
+from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.health.faults import Kind, Verdict
 from virtual_node.health.pods import waiting_sign
 from virtual_node.process_health import ProcessHealth
+from virtual_node.process_state import ProcessState
 
 pytestmark = pytest.mark.looptime
 PULL = waits("ErrImagePull", "no such host")
@@ -56,27 +58,29 @@ class _Process:
     def __init__(self, *, replicas_in: str = "", leader: str = "") -> None:
         self.pods = Store({})
         self.cluster: Any = SimpleNamespace(
-            health=SimpleNamespace(reachable=True, error=""),
-            nodes={"vn-a": SimpleNamespace(node=node())},
+            health=SimpleNamespace(reachable=True, error="", served_certificate=None),
+            nodes={"vn-a": SimpleNamespace(node=node(), error="")},
             leases={"vn-a": SimpleNamespace(spec=lease()["spec"])},
             caches=SimpleNamespace(upper={"vn-a": SimpleNamespace(store=self.pods)}),
             pods=object(),
         )
-        self.app: Any = SimpleNamespace(
-            clusters={"a": self.cluster},
-            configured=["a"],
-            failed={},
-            rejected={},
-            expiring={},
-            leader=lambda: leader,
-        )
+        clusters: dict[str, Any] = {"a": self.cluster}
+        self.state = ProcessState(Config(), clusters=clusters)
+        self.configure("a")
+        if leader:
+            elector: Any = SimpleNamespace(leader=f"{leader}_1")
+            self.state.is_standby, self.state.elector = True, elector
         upper: Any = None
         self.health = ProcessHealth(
-            cast("Any", self.app),
+            self.state,
             upper=upper,
             replicas_in=replicas_in,
             clock=lambda: NOW,
         )
+
+    def configure(self, *clusters: str) -> None:
+        """Replace the configured lower clusters."""
+        self.state.config.clusters = [LowerClusterConfig(name=name, kubeconfig="/x") for name in clusters]
 
     async def verdict(self) -> tuple[Verdict, list[Kind]]:
         """Return verdict and kinds of faults, after one more pass over the pods."""
@@ -96,10 +100,12 @@ async def test_a_process_without_faults_is_healthy():
 async def test_reports_faults_of_controllers_and_caches():
     """A lost cluster, one that does not run, a rejected file, pods on the node and pods without one."""
     process = _Process()
-    process.cluster.health = SimpleNamespace(reachable=False, error="nothing listens there")
-    process.app.configured = ["a", "b"]
-    process.app.failed = {"b": "no such file: b.yaml"}
-    process.app.rejected = {"": "unknown field lables"}
+    process.cluster.health = SimpleNamespace(
+        reachable=False, error="nothing listens there", served_certificate=None
+    )
+    process.configure("a", "b")
+    process.state.failures = {"b": "no such file: b.yaml"}
+    process.state.rejected = {"": "unknown field lables"}
     _put(process.pods, pod(containers=[PULL], nodeName="vn-a"))
     _put(_Informer.made["waiting-pods"].store, pod("later", labels={"virtual-pod": "true"}))
     assert await process.verdict() == (
@@ -127,9 +133,9 @@ async def test_unread_caches_are_not_healthy():
     """Before the first pass, while a cluster starts, and while the upper cluster is unreachable."""
     process = _Process()
     assert process.health.health().verdict is Verdict.UNKNOWN
-    process.app.configured = ["a", "starting"]
+    process.configure("a", "starting")
     assert await process.verdict() == (Verdict.UNKNOWN, [])
-    process.app.configured = ["a"]
+    process.configure("a")
     _Informer.made["waiting-pods"].last_error = ConnectionError("refused")  # type: ignore[assignment]
     assert await process.verdict() == (Verdict.UNKNOWN, [])
 
@@ -223,7 +229,7 @@ async def test_publishes_the_last_inspection_as_metrics():
         return prometheus_client.REGISTRY.get_sample_value(f"virtual_node_inspection_{name}", labels)
 
     process = _Process()
-    health = ProcessHealth(process.app, upper=cast("Any", Upper()), replicas_in="", history="system/runs")
+    health = ProcessHealth(process.state, upper=cast("Any", Upper()), replicas_in="", history="system/runs")
     async with working(health.run()):
         await asyncio.sleep(1)
         assert metric("findings", severity="error", state="new") == 1

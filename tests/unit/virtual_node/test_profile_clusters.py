@@ -17,7 +17,6 @@ from virtual_node import profile_clusters
 from virtual_node.config import file as config_file
 from virtual_node.profile_clusters import ProfileClusters
 from virtual_node.rights import daemon
-from virtual_node.supervision import Supervisor
 
 _FILE = """
 apiVersion: virtual-node.io/v1alpha1
@@ -94,18 +93,6 @@ def test_rights_are_limited_to_names_if_these_are_known():
         assert all("profile-a" in one for one in patches) == limited
         (read,) = (one for one in rights if one.resource == "clusterprofiles")
         assert (read.namespace, read.verbs) == ("fleet", ("list", "watch"))
-
-
-def test_clusters_of_profiles_do_not_make_the_process_unready():
-    """Otherwise the author of a ClusterProfile could stop an upgrade of the virtual node."""
-    supervisor = Supervisor(report=lambda: None, identity=None)  # type: ignore[arg-type, return-value]
-    silent: Any = SimpleNamespace(pods=None, waits_for="")
-    supervisor.clusters |= {"listed": silent, "profile-a": silent}
-    supervisor._unusable["profile-b"] = "odd"
-    assert supervisor.trouble(optional={"profile-a", "profile-b"}) == "not mirroring yet: listed"
-    assert supervisor.trouble() == "profile-b cannot be used: odd"
-    del supervisor.clusters["listed"]
-    assert supervisor.trouble(optional={"profile-a", "profile-b"}) == ""
 
 
 async def test_a_command_reads_the_profiles_once_and_names_the_refused(tmp_path: Path):

@@ -30,10 +30,12 @@ from virtual_node.commands.doctor import chain
 from virtual_node.commands.doctor.facts import Installation
 from virtual_node.commands.inspect import facts as inspection_facts
 from virtual_node.commands.inspect.rules import registry
+from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.health.faults import SWARMS as FAULTS_OF_SWARMS
 from virtual_node.health.faults import Health, Verdict
 from virtual_node.health.reports import Report
 from virtual_node.process_health import ProcessHealth
+from virtual_node.process_state import ProcessState
 
 UNREACHABLE = condition("Ready", "False", "LowerClusterUnreachable", "nothing listens there")
 NODES: dict[str, dict[str, Any]] = {
@@ -167,26 +169,28 @@ WORLDS = st.builds(
 
 def by_process(world: World) -> tuple[Health, Health]:
     """Return the verdicts of the process that runs the virtual nodes: the page's headline, and the metrics'."""
-    running, leases = {}, world.leases()
+    running: dict[str, Any] = {}
+    leases = world.leases()
     for number, (state, found) in enumerate(zip(world.nodes, world.node_objects(), strict=True)):
         name, store = found["metadata"]["name"], Store({})
         for one in world.bound_pods():
             if one["spec"]["nodeName"] == name:
                 _put(store, one)
         running[f"c{number}"] = SimpleNamespace(
-            health=SimpleNamespace(reachable=state != "lost", error="nothing listens there"),
-            nodes={name: SimpleNamespace(node=found)},
+            health=SimpleNamespace(
+                reachable=state != "lost", error="nothing listens there", served_certificate=None
+            ),
+            nodes={name: SimpleNamespace(node=found, error="")},
             leases={name: SimpleNamespace(spec=(leases.get(name) or {}).get("spec") or {})},
             caches=SimpleNamespace(upper={name: SimpleNamespace(store=store)}),
             pods=object(),
         )
-    app = SimpleNamespace(
+    configured = sorted({*running, *world.report.failed})
+    process = ProcessState(
+        Config(clusters=[LowerClusterConfig(name=name, kubeconfig="/x") for name in configured]),
         clusters=running,
-        configured=sorted({*running, *world.report.failed}),
-        failed=world.report.failed,
+        failures=dict(world.report.failed),
         rejected=world.report.rejected,
-        expiring=world.report.expiring,
-        leader=lambda: "",
     )
     pods = {"waiting-pods": world.waiting_pods(), "component-pods": world.components()}
 
@@ -196,10 +200,11 @@ def by_process(world: World) -> tuple[Health, Health]:
             _put(store, one)
         return SimpleNamespace(store=store, has_synced=True, last_error=None, name=name)
 
-    with mock.patch.object(process_health, "Informer", informer):
-        health = ProcessHealth(cast("Any", app), upper=cast("Any", None), replicas_in="vn", clock=lambda: NOW)
-    asyncio.run(health._read_pods())
-    return health.health(world.swarm_objects()), health.health()
+    expiring = mock.patch.object(ProcessState, "expiring", world.report.expiring)
+    with expiring, mock.patch.object(process_health, "Informer", informer):
+        health = ProcessHealth(process, upper=cast("Any", None), replicas_in="vn", clock=lambda: NOW)
+        asyncio.run(health._read_pods())
+        return health.health(world.swarm_objects()), health.health()
 
 
 class _Reader:
