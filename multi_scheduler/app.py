@@ -19,7 +19,7 @@ from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
 from multi_scheduler.bound_pods import bound_pods, caught_up
-from multi_scheduler.certificates.keeper import CertificateKeeper
+from multi_scheduler.certificates import ExtenderCertificates
 from multi_scheduler.config import Config
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import decisions
@@ -51,11 +51,11 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
         directory = NodeDirectory(upper, config)
         shared = Shared(config, upper, lower, bound, recorder, directory=directory)
         agents = [Weighted(one.name, shared.agent(one), one.weight) for one in config.agents]
-        keeper = _keeper(options, upper)
+        certificates = _certificates(options, upper)
         extender = Extender(agents, directory, upper=upper, scores_real_nodes=config.upper_usage is not None)
         bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))
         active = _active(options, upper, bound)
-        server = _server(options, extender, keeper, active)
+        server = _server(options, extender, certificates, active)
         if options.safe_scheduler_routes:
             routes.add_routes(
                 server,
@@ -65,7 +65,7 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
                 bind=server.bind if options.bind else None,
             )
         checks: dict[str, Check] = {
-            **({"certificates": keeper.unready} if keeper is not None else {}),
+            **({"certificates": certificates.unready} if certificates is not None else {}),
             "nodes": directory.unready,
             "view": shared.unready,
             **{weighted.name: weighted.agent.unready for weighted in agents},
@@ -79,8 +79,8 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
         _log.info("serving", port=server.port, clusters=sorted(lower), agents=[one.name for one in agents])
         await stack.enter_async_context(lifecycle.collecting_garbage())
         async with asyncio.TaskGroup() as group:
-            if keeper is not None:
-                group.create_task(keeper.run(), name="certificates")
+            if certificates is not None:
+                group.create_task(certificates.run(), name="certificates")
             if active is not None:
                 group.create_task(active.run(), name="active replica")
             group.create_task(directory.run(), name="nodes")
@@ -91,13 +91,13 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
             group.create_task(shared.run(), name="view")
 
 
-def _keeper(options: Options, upper: Client) -> CertificateKeeper | None:
+def _certificates(options: Options, upper: Client) -> ExtenderCertificates | None:
     if not options.secret_name:
         return None
-    return CertificateKeeper(
-        upper,
+    return ExtenderCertificates(
+        client=upper,
         namespace=options.namespace,
-        server_secret=options.secret_name,
+        secret=options.secret_name,
         client_secret=options.client_secret_name,
         hosts=options.hosts,
     )
@@ -114,9 +114,12 @@ def _active(options: Options, upper: Client, bound: Informer) -> ActiveReplica |
 
 
 def _server(
-    options: Options, extender: Extender, keeper: CertificateKeeper | None, active: ActiveReplica | None
+    options: Options,
+    extender: Extender,
+    certificates: ExtenderCertificates | None,
+    active: ActiveReplica | None,
 ) -> ExtenderServer:
-    tls = keeper.tls if keeper is not None else None
+    tls = certificates.tls if certificates is not None else None
     if options.tlscert:
         tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca)
     if (tls is None or not tls.verifies_clients) and not is_loopback(options.address):

@@ -10,11 +10,10 @@ from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.client.client import Client
 from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.process import lifecycle
-from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
-from controller_runtime.tls.reloader import CertificateReloader, KeyPair, self_signed
+from controller_runtime.tls.reloader import CertificateReloader
 from webhook import manifests
-from webhook.certificates import CertificateKeeper
+from webhook.certificates import WebhookCertificates
 from webhook.flags import PROGRAM, Options
 from webhook.registration import ClientConfig, Registrar
 from webhook.server import WebhookServer
@@ -44,9 +43,8 @@ async def run(options: Options) -> None:
         group = await stack.enter_async_context(asyncio.TaskGroup())
         group.create_task(state.run(), name="caches")
         if not options.tlscert:
-            # A temporary certificate, so that the server can listen before the Secret has been read.
-            tls = CertificateReloader.from_pair(self_signed(PROGRAM, hosts=options.hosts))
-            unready = _manage(options, client, tls, group)
+            certificates = _manage(options, client, group)
+            tls, unready = certificates.tls, certificates.unready
         else:
             tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca)
             unready = _always_ready
@@ -66,42 +64,30 @@ async def run(options: Options) -> None:
             await server.announce_shutdown(options.shutdown_delay_duration)
 
 
-def _manage(options: Options, client: Client, tls: CertificateReloader, group: asyncio.TaskGroup) -> Check:
-    """Start the tasks that serve the Secret's certificate and, as leader, renew it.
-
-    Return a readiness check: it fails until a certificate is served and the API server trusts its CA.
-    """
+def _manage(options: Options, client: Client, group: asyncio.TaskGroup) -> WebhookCertificates:
+    """Start the tasks that serve the Secret's certificate, renew it and, as leader, announce its CA."""
     registrar = Registrar(client, name=options.configuration_name, client_config=_client_config(options))
-    keeper = CertificateKeeper(
-        client,
+    certificates = WebhookCertificates(
+        client=client,
+        registrar=registrar,
         namespace=options.namespace,
-        name=options.secret_name,
+        secret=options.secret_name,
         hosts=options.hosts,
-        announce=registrar.announce,
     )
-    served = asyncio.Event()
-
-    def use(pair: KeyPair) -> None:
-        tls.replace(pair)
-        served.set()
-
-    # Every replica watches the configurations, because it is ready only when the API server trusts its
-    # certificate.
-    registrar.on_change(keeper.recheck)
     for informer in registrar.informers:
         group.create_task(informer.run(), name=informer.name)
-    group.create_task(keeper.follow(use), name="certificate")
+    group.create_task(certificates.run(), name="certificates")
     if options.leader_elect:
         elector = LeaderElector(
             client,
             namespace=options.namespace,
             name=PROGRAM,
-            on_started=keeper.keep,
+            on_started=certificates.lead,
         )
         group.create_task(elector.run(), name="leader election")
     else:
-        group.create_task(keeper.keep(), name="certificates")
-    return _until_trusted(served, keeper, registrar)
+        group.create_task(certificates.lead(), name="announced CA")
+    return certificates
 
 
 def _client_config(options: Options) -> ClientConfig | None:
@@ -114,19 +100,3 @@ def _client_config(options: Options) -> ClientConfig | None:
 
 def _always_ready() -> None:
     """Report ready, because certificate files are served from the start and the user is responsible for their CA."""
-
-
-def _until_trusted(served: asyncio.Event, keeper: CertificateKeeper, registrar: Registrar) -> Check:
-    is_trusted = False
-
-    def unready() -> str | None:
-        # Checked only until the first success: if the CA is removed later, unready replicas would not help.
-        nonlocal is_trusted
-        if is_trusted:
-            return None
-        ca = keeper.ca() if served.is_set() else None
-        reason = "there is no certificate yet" if ca is None else registrar.why_untrusted(ca)
-        is_trusted = reason is None
-        return reason
-
-    return unready

@@ -177,6 +177,8 @@ def parser(environment: Mapping[str, str]) -> Parser:
     )
     add_flag(own, "--url URL", "URL at which the API server calls a webhook outside the cluster")
     add_flag(own, "--service-name NAME", "Service of the webhook")
-    add_boolean(own, "--leader-elect", default=True, help_text="only one replica renews certificates (true)")
+    add_boolean(
+        own, "--leader-elect", default=True, help_text="only one replica writes webhook configurations (true)"
+    )
     add_log_flags(whole)
     return whole

@@ -35,8 +35,8 @@ UPPER: tuple[Right, ...] = (
     ),
     # No ``create``, because Kubernetes fills a new Secret of type service-account-token with the token of any
     # account in the namespace.
-    in_own_namespace("", "secrets", (*READ, "update"), "the webhook's own certificates", WEBHOOK_SECRET),
-    *leader_election(PROGRAM, "only one replica renews certificates"),
+    in_own_namespace("", "secrets", ("get", "update"), "the webhook's own certificates", WEBHOOK_SECRET),
+    *leader_election(PROGRAM, "only one replica writes the webhook configurations"),
 )
 
 REGISTER: tuple[Right, ...] = (

@@ -14,13 +14,13 @@ import pytest
 import pytest_asyncio
 
 from clusterset.model.moving import node_avoidance
+from controller_runtime.tls.own_certificates import Certificates
 from controller_runtime.tls.reloader import expiry, make_ca, sign
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from tests.waiting import PATIENCE, becomes, eventually
-from webhook.certificates import Certificates
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 SECRET = "virtual-node-webhook-tls"
@@ -214,7 +214,7 @@ async def test_certificates_are_renewed_without_a_refused_pod(webhook):
     serving = sign(ca, "virtual-node-webhook", hosts=[LOOPBACK], validity=timedelta(days=3650), now=old)
     await upper.kubectl(
         "-n", "kube-system", "patch", "secret", SECRET, "--type=merge",
-        "-p", json.dumps({"data": Certificates(ca, ca.certificate, serving).data()}),
+        "-p", json.dumps({"data": Certificates((ca,), serving).data()}),
     )  # fmt: skip
     failures: list[str] = []
     renewed, since = False, 0
@@ -243,7 +243,7 @@ async def test_certificates_are_renewed_without_a_refused_pod(webhook):
 
 
 async def test_a_second_replica_serves_the_same_certificate(sandbox: Sandbox, webhook):
-    """Both follow the Secret. When the leader is killed, the other replica renews the certificate."""
+    """Both follow the Secret. When one is killed, the other replica renews the certificate."""
     upper, process, _ = webhook
     (other_port,) = free_ports(1)
     other = await start(sandbox, 1, other_port)

@@ -1,288 +1,175 @@
-"""Certificates that the webhook manages, virtual nodes of volumes, webhook configurations, flags."""
+"""When replicas serve a certificate of another CA, and which CAs the webhook configurations have meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import contextlib
-import itertools
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from controller_runtime.client.cache_budget import CacheBudget
-from controller_runtime.client.client import ObjectList
-from controller_runtime.client.reconnect_queue import Outage
-from controller_runtime.errors import AlreadyExists, ConfigError, Conflict, Forbidden
-from controller_runtime.objects import WatchEvent, from_dict
-from controller_runtime.tls.reloader import KeyPair, expiry
-from webhook import certificates, flags, manifests
-from webhook.mutation import volumes
+from controller_runtime.errors import Forbidden
+from controller_runtime.tls.key_pairs import is_issued_by
+from controller_runtime.tls.own_certificates import Certificates, read, renewed
+from controller_runtime.tls.pem import KeyPair
+from tests.fakes.apiserver.client import MemoryClient
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Commit
+from webhook.certificates import WebhookCertificates
+from webhook.registration import Registrar
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTS = ("webhook.ns.svc", "10.0.0.1")
 
 
-def _created(now: datetime = NOW) -> certificates.Certificates:
-    created = certificates.renewed(None, HOSTS, now=now)
-    assert created is not None
-    return created
-
-
-def _signed_by(leaf: bytes, ca: bytes) -> bool:
-    certificate, authority = x509.load_pem_x509_certificate(leaf), x509.load_pem_x509_certificate(ca)
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except Exception:  # noqa: BLE001 - whatever is wrong, it is not signed by it
-        return False
-    return True
-
-
-def test_creates_ca_and_serving_certificate_for_all_hosts():
-    created = _created()
-    assert _signed_by(created.serving.certificate, created.ca.certificate)
-    assert expiry(created.serving.certificate) - NOW <= certificates.SERVING_VALIDITY
-    assert certificates.renewed(created, HOSTS, now=NOW) is None
-
-
-def test_reads_written_secret_and_ignores_invalid_ones():
-    created = _created()
-    assert certificates.read(created.data()) == created
-    assert certificates.read(None) is None
-    assert certificates.read({**created.data(), "tls.crt": base64.b64encode(b"x").decode()}) is None
-    assert certificates.read({**created.data(), "ca.key": 7}) is None
-
-
-def test_renews_serving_certificate_at_third_of_validity_by_same_ca():
-    created = _created()
-    later = NOW + timedelta(days=61)
-    fresh = certificates.renewed(created, HOSTS, now=later)
-    assert fresh is not None
-    assert fresh.bundle == created.bundle
-    assert expiry(fresh.serving.certificate) > expiry(created.serving.certificate)
-
-
-def test_renews_serving_certificate_for_new_host():
-    fresh = certificates.renewed(_created(), [*HOSTS, "new.example"], now=NOW)
-    assert fresh is not None
-    assert certificates.renewed(fresh, HOSTS, now=NOW) is None
-
-
-def test_bundles_new_ca_with_old_one():
-    created = _created()
-    fresh = certificates.renewed(created, HOSTS, now=NOW + timedelta(days=2500))
-    assert fresh is not None
-    assert fresh.ca != created.ca
-    assert len(x509.load_pem_x509_certificates(fresh.bundle)) == 2
-    assert fresh.bundle.endswith(created.ca.certificate)
-    assert _signed_by(fresh.serving.certificate, fresh.ca.certificate)
-    read = certificates.read(fresh.data())
-    assert read is not None
-    assert read.ca.certificate == fresh.ca.certificate
-
-
-def _claim(**spec: str) -> dict:
-    return {"metadata": {"annotations": {}}, "spec": spec}
-
-
-def test_volume_affinity_precedes_selected_node():
-    """Real upper nodes are ignored."""
-    term = {
-        "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["vn-a", "real"]}]
-    }
-    bound = {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}}
-    found = volumes.pinned_to(_claim(volumeName="pv"), volume=lambda _name: bound, virtual_nodes={"vn-a"})
-    assert found == ["vn-a"]
-    selected = _claim()
-    selected["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = "vn-a"
-    assert volumes.pinned_to(selected, volume=lambda _name: None, virtual_nodes={"vn-a"}) == ["vn-a"]
-    assert volumes.pinned_to(selected, volume=lambda _name: None, virtual_nodes={"vn-b"}) == []
-    assert volumes.pinned_to(_claim(volumeName="pv"), volume=lambda _name: None, virtual_nodes={"vn-a"}) == []
-
-
-def test_configurations_exclude_kube_system_and_unlabelled_pods():
-    config = manifests.by_service("ns", "svc", "/mutate", b"ca")
-    (pods,) = manifests.mutating(config)["webhooks"]
-    (workloads,) = manifests.validating(config)["webhooks"]
-    for webhook in (pods, workloads):
-        (expression,) = webhook["namespaceSelector"]["matchExpressions"]
-        assert (expression["operator"], expression["values"]) == ("NotIn", ["kube-system"])
-        assert webhook["sideEffects"] == "None"
-    assert pods["objectSelector"]["matchLabels"] == {"virtual-pod": "true"}
-    assert (pods["failurePolicy"], workloads["failurePolicy"]) == ("Fail", "Ignore")
-    assert manifests.by_url("https://h:1/", "/mutate", b"ca")["url"] == "https://h:1/mutate"
-
-
-def test_accepts_flags_of_tensile_kube():
-    options = flags.parse(
-        ["--address=127.0.0.1", "--port=9443", "--tlscert=c", "--tlskey=k", "--CA=ca", "--kubeconfig=f",
-         "--master=https://m", "--incluster=false", "--ignore-selector-keys=clusterID,zone", "--klog.v=4"],
-        {},
-    )  # fmt: skip
-    assert (options.address, options.port, options.client_ca) == ("127.0.0.1", 9443, "ca")
-    assert options.surroundings.ignore_keys == ("clusterID", "zone")
-    assert options.tlscert
-    assert options.klog.verbosity == 4
-
-
-def test_adds_dns_names_of_service_to_hosts():
-    options = flags.parse(["--register", "--service-name=hook", "--namespace=ns"], {})
-    assert "hook.ns.svc" in options.hosts
-    assert not options.tlscert
-
-
-@pytest.mark.parametrize(
-    ("arguments", "flag"),
-    [
-        (["--tlscert=c"], "--tlskey"),
-        (["--port=70000"], "--port"),
-        (["--register"], "--service-name"),
-        (["--register", "--url=http://x"], "https"),
-    ],
-)
-def test_flag_errors_name_the_flag(arguments, flag):
-    with pytest.raises(ConfigError, match=flag):
-        flags.parse(arguments, {})
-
-
 class _Cluster:
-    """One Secret and the announced bundles; watch events are delivered only while ``delivers`` is set."""
+    """An API server with an empty Secret, and the replicas of the webhook; the first one leads."""
 
-    cluster = "upper"
+    def __init__(self, replicas: int) -> None:
+        self.server = Server(namespaces=["ns"])
+        self.server.put("secrets", {"metadata": {"name": "s", "namespace": "ns"}, "type": "Opaque"})
+        self.server.observers.append(self._check_trust)
+        self.clients = [MemoryClient(self.server, who=str(number)) for number in range(replicas)]
+        self.registrars: list[Registrar] = []
+        self.replicas: list[WebhookCertificates] = []
+        self.served: list[KeyPair | None] = [None] * replicas
+        self.untrusted: list[int] = []
+        """Replicas whose certificate was not trusted after a change of the configurations."""
 
-    def __init__(self) -> None:
-        self.outage = Outage()
-        self.turn = asyncio.Lock()
-        self.caches = CacheBudget(0, cluster="test")
-        self.secret: dict | None = None
-        self.log: list[tuple[str, bytes]] = []
-        self.delivers = asyncio.Event()
-        self.delivers.set()
-        self._events: asyncio.Queue[WatchEvent] = asyncio.Queue()
-        self._versions = itertools.count(1)
+    @property
+    def stored(self) -> Certificates | None:
+        return read(self.server.get("secrets", "ns/s").get("data"))
 
-    async def list(self, *_: object, **__: object) -> ObjectList:
-        return ObjectList([from_dict(self.secret)] if self.secret else [], "1")
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        tasks = []
+        for number, client in enumerate(self.clients):
+            found: Any = client
+            registrar = Registrar(
+                found, name="vn", client_config=lambda path, bundle: {"url": path, **_ca(bundle)}
+            )
+            replica = WebhookCertificates(
+                client=client, registrar=registrar, namespace="ns", secret="s", hosts=HOSTS, now=lambda: NOW
+            )
+            replica.tls.replace = lambda pair, number=number: self._serve(number, pair)  # type: ignore[method-assign,misc]
+            self.replicas.append(replica)
+            tasks += [asyncio.create_task(informer.run()) for informer in registrar.informers]
+            tasks.append(asyncio.create_task(replica.run()))
+        tasks.append(asyncio.create_task(self.replicas[0].lead()))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def watch_batches(self, *_: object, **__: object):
-        while True:
-            event = await self._events.get()
-            await self.delivers.wait()
-            yield [event]
+    def _serve(self, number: int, pair: KeyPair) -> None:
+        is_first = self.served[number] is None
+        self.served[number] = pair
+        if not is_first and not self._trusts(pair):
+            self.untrusted.append(number)
 
-    async def create(self, _resource: object, body: dict, **_: object) -> dict:
-        if self.secret is not None:
-            raise AlreadyExists("exists", code=409)
-        return self._store(body, "ADDED")
+    def _check_trust(self, commit: Commit) -> None:
+        if commit.plural == "mutatingwebhookconfigurations" and commit.old is not None:
+            self.untrusted += [
+                number
+                for number, pair in enumerate(self.served)
+                if pair is not None and not self._trusts(pair)
+            ]
 
-    async def update(self, _resource: object, body: dict, **_: object) -> dict:
-        if (
-            self.secret is None
-            or body["metadata"]["resourceVersion"] != self.secret["metadata"]["resourceVersion"]
-        ):
-            raise Conflict("changed", code=409)
-        return self._store(body, "MODIFIED")
+    def _trusts(self, pair: KeyPair) -> bool:
+        return any(is_issued_by(pair.certificate, ca) for ca in self.bundle())
 
-    def delete(self) -> None:
-        assert self.secret is not None
-        self._events.put_nowait(WatchEvent("DELETED", from_dict(self.secret)))
-        self.secret = None
-
-    async def announce(self, bundle: bytes) -> None:
-        await asyncio.sleep(0.01)
-        self.log.append(("announced", bundle))
-
-    def _store(self, body: dict, kind: str) -> dict:
-        metadata = {"uid": "s", **body["metadata"], "resourceVersion": str(next(self._versions))}
-        self.secret = {"apiVersion": "v1", "kind": "Secret", **body, "metadata": metadata}
-        self.log.append(("written", base64.b64decode(body["data"]["ca.crt"])))
-        self._events.put_nowait(WatchEvent(kind, from_dict(self.secret)))
-        return self.secret
+    def bundle(self) -> list[bytes]:
+        """Return the CAs that the API server trusts."""
+        configuration = self.server.get("mutatingwebhookconfigurations", "vn")
+        pem = base64.b64decode(configuration["webhooks"][0]["clientConfig"]["caBundle"])
+        return [ca.public_bytes(Encoding.PEM) for ca in x509.load_pem_x509_certificates(pem)]
 
 
-@contextlib.asynccontextmanager
-async def _keeping(cluster: _Cluster, clock: list[datetime]):
-    keeper = certificates.CertificateKeeper(
-        cluster,  # type: ignore[arg-type]
-        namespace="ns",
-        name="s",
-        hosts=HOSTS,
-        announce=cluster.announce,
-        now=lambda: clock[0],
+def _ca(bundle: bytes) -> dict[str, str]:
+    return {"caBundle": base64.b64encode(bundle).decode()}
+
+
+@pytest.mark.looptime
+async def test_replicas_serve_the_same_certificate_and_the_leader_announces_its_ca():
+    cluster = _Cluster(2)
+    async with cluster.running():
+        await asyncio.sleep(70)
+        assert [replica.unready() for replica in cluster.replicas] == [None, None]
+    stored = cluster.stored
+    assert stored is not None
+    assert cluster.served == [stored.serving] * 2
+    assert cluster.bundle() == [stored.signer]
+    assert cluster.clients[1].asked("create", "mutatingwebhookconfigurations") == []
+
+
+@pytest.mark.looptime
+async def test_is_unready_until_the_api_server_trusts_its_ca():
+    cluster = _Cluster(1)
+    cluster.clients[0].fault = lambda verb, plural, _key: (
+        Forbidden("no", code=403) if (verb, plural) == ("create", "mutatingwebhookconfigurations") else None
     )
-    served: list[KeyPair] = []
-    tasks = [asyncio.create_task(keeper.follow(served.append)), asyncio.create_task(keeper.keep())]
-    try:
-        yield keeper, served
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with cluster.running():
+        assert cluster.replicas[0].unready() == "there is no certificate yet"
+        await asyncio.sleep(30)
+        assert cluster.served[0] is not None
+        assert "has not been created yet" in str(cluster.replicas[0].unready())
+        cluster.clients[0].fault = lambda *_: None
+        await asyncio.sleep(30)
+        assert cluster.replicas[0].unready() is None
 
 
 @pytest.mark.looptime
-async def test_keeps_served_certificate_trusted_after_secret_is_deleted():
-    cluster = _Cluster()
-    async with _keeping(cluster, [NOW]) as (_, served):
-        await asyncio.sleep(60)
-        (first,) = served
-        cluster.log.clear()
-        cluster.delete()
-        await asyncio.sleep(60)
-    assert [action for action, _ in cluster.log][:2] == ["announced", "written"]
-    for _, bundle in cluster.log:
-        authorities = x509.load_pem_x509_certificates(bundle)
-        assert any(
-            _signed_by(first.certificate, authority.public_bytes(Encoding.PEM)) for authority in authorities
+@pytest.mark.parametrize("change", ["delete", "replace", "expire"])
+async def test_certificate_in_use_is_trusted_while_the_ca_changes(change):
+    """The Secret is deleted, a user replaces it, or its CA is near its end."""
+    cluster = _Cluster(1)
+    async with cluster.running():
+        await asyncio.sleep(70)
+        (before,) = cluster.bundle()
+        match change:
+            case "delete":
+                cluster.server.delete("secrets", "ns/s")
+            case "replace":
+                _write(cluster, renewed(None, "user", HOSTS, now=NOW))
+            case _:
+                _write(cluster, renewed(None, "user", HOSTS, now=NOW - timedelta(days=3600)))
+        await asyncio.sleep(140)
+        stored = cluster.stored
+        assert stored is not None
+        assert cluster.served == [stored.serving]
+        assert stored.signer != before
+        assert stored.signer in cluster.bundle()
+        assert cluster.bundle() == [ca.certificate for ca in stored.authorities]
+    assert cluster.untrusted == []
+
+
+@pytest.mark.looptime
+async def test_followers_serve_a_new_ca_only_after_it_is_announced():
+    cluster = _Cluster(3)
+    async with cluster.running():
+        await asyncio.sleep(70)
+        fault = cluster.clients[0].fault
+        cluster.clients[0].fault = lambda _verb, plural, _key: (
+            Forbidden("no", code=403) if plural == "secrets" else None
         )
-    assert len(served) == 2
+        before = cluster.served[:]
+        _write(cluster, renewed(None, "user", HOSTS, now=NOW))
+        await asyncio.sleep(70)
+        assert cluster.served == before, "the leader cannot read the Secret"
+        cluster.clients[0].fault = fault
+        await asyncio.sleep(70)
+        stored = cluster.stored
+        assert stored is not None
+        assert cluster.served == [stored.serving] * 3
+    assert cluster.untrusted == []
 
 
-@pytest.mark.looptime
-async def test_fills_secret_that_the_chart_created_empty(monkeypatch: pytest.MonkeyPatch):
-    """The chart grants no ``create``; the Secret exists without data and is updated."""
-    cluster = _Cluster()
-    cluster.secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "type": "Opaque",
-        "metadata": {
-            "name": "s",
-            "namespace": "ns",
-            "uid": "s",
-            "resourceVersion": "0",
-            "labels": {"a": "b"},
-        },
-    }
-
-    async def forbidden(*_: object, **__: object) -> dict:
-        raise Forbidden("create", code=403)
-
-    monkeypatch.setattr(cluster, "create", forbidden)
-    async with _keeping(cluster, [NOW]) as (_, served):
-        await asyncio.sleep(60)
-    assert len(served) == 1
-    assert cluster.secret["metadata"]["labels"] == {"a": "b"}
-
-
-@pytest.mark.looptime
-async def test_delayed_watch_causes_no_second_ca():
-    """Otherwise another CA would replace the announced one that is in use."""
-    cluster, clock = _Cluster(), [NOW]
-    async with _keeping(cluster, clock) as (keeper, served):
-        await asyncio.sleep(60)
-        clock[0] = NOW + timedelta(days=2500)
-        cluster.log.clear()
-        cluster.delivers.clear()
-        for _ in range(10):
-            keeper.recheck()
-            await asyncio.sleep(2)
-        cluster.delivers.set()
-        await asyncio.sleep(60)
-        assert [action for action, _ in cluster.log].count("written") == 1
-        newest = served[-1].certificate
-        for _, bundle in cluster.log:
-            authorities = x509.load_pem_x509_certificates(bundle)
-            assert any(_signed_by(newest, authority.public_bytes(Encoding.PEM)) for authority in authorities)
+def _write(cluster: _Cluster, certificates: Certificates) -> None:
+    cluster.server.patch("secrets", "ns/s", {"data": certificates.data()})

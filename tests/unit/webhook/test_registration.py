@@ -12,6 +12,7 @@ from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import from_dict
+from webhook import manifests
 from webhook.registration import ClientConfig, Registrar
 
 OURS = base64.b64encode(b"ours").decode()
@@ -115,3 +116,16 @@ async def test_with_register_is_ready_after_writing_its_ca():
     assert "does not have the webhook's CA" in str(registrar.why_untrusted(b"ours"))
     cluster.configuration = _configuration_of_chart({}, caBundle=OURS)
     assert (await cluster.seen_by(registrar)).why_untrusted(b"ours") is None
+
+
+def test_configurations_exclude_kube_system_and_unlabelled_pods():
+    config = manifests.by_service("ns", "svc", "/mutate", b"ca")
+    (pods,) = manifests.mutating(config)["webhooks"]
+    (workloads,) = manifests.validating(config)["webhooks"]
+    for webhook in (pods, workloads):
+        (expression,) = webhook["namespaceSelector"]["matchExpressions"]
+        assert (expression["operator"], expression["values"]) == ("NotIn", ["kube-system"])
+        assert webhook["sideEffects"] == "None"
+    assert pods["objectSelector"]["matchLabels"] == {"virtual-pod": "true"}
+    assert (pods["failurePolicy"], workloads["failurePolicy"]) == ("Fail", "Ignore")
+    assert manifests.by_url("https://h:1/", "/mutate", b"ca")["url"] == "https://h:1/mutate"
