@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
 from typing import Any
 
 import msgspec
@@ -11,33 +13,11 @@ from clusterset.inventory.providers import Provider
 from clusterset.model.autoscaling import TAINT_EFFECTS
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.apimachinery.matching import LABEL_OPERATORS, LabelSelector
-from multi_scheduler.agents.by_node import NodeSettings
-from multi_scheduler.agents.congestion import CongestionSettings
-from multi_scheduler.agents.cost import CostSettings
-from multi_scheduler.agents.division import DivisionSettings
-from multi_scheduler.agents.fragmentation import FragmentationSettings
-from multi_scheduler.agents.learned import LearnedSettings
-from multi_scheduler.agents.load import LoadSettings
-from multi_scheduler.agents.pigeon import PigeonSettings
-from multi_scheduler.agents.safe import SafeSettings
-from multi_scheduler.fit.settings import FitSettings
+from multi_scheduler.agent import GROUP
 from multi_scheduler.usage.config import UsageConfig
 from virtual_node.config.types import Config
 
 Schema = dict[str, Any]
-AGENTS: Mapping[str, type[msgspec.Struct]] = {
-    "congestion": CongestionSettings,
-    "cost": CostSettings,
-    "division": DivisionSettings,
-    "fit": FitSettings,
-    "fragmentation": FragmentationSettings,
-    "learned": LearnedSettings,
-    "load": LoadSettings,
-    "pigeon": PigeonSettings,
-    "pressure": NodeSettings,
-    "safe": SafeSettings,
-}
-"""Agent → structure of its settings."""
 _REFERENCE = "#/definitions/{name}"
 
 
@@ -46,10 +26,23 @@ def reference(name: str) -> Schema:
     return {"$ref": _REFERENCE.format(name=name)}
 
 
+@cache
+def agents() -> Mapping[str, type[msgspec.Struct]]:
+    """Return the structure of the settings of each agent of this project, by the agent's name."""
+    loaded = {
+        point.name: point.load()
+        for point in metadata.entry_points(group=GROUP)
+        if point.value.startswith("multi_scheduler.")
+    }
+    return {
+        name: agent.settings_type for name, agent in sorted(loaded.items()) if hasattr(agent, "settings_type")
+    }
+
+
 def definitions() -> dict[str, Schema]:
     """Return the schemas of the configuration files and of their parts, by the name of the structure."""
     _, parts = msgspec.json.schema_components(
-        (Config, LabelSelector, Provider, UsageConfig, *AGENTS.values()), ref_template=_REFERENCE
+        (Config, LabelSelector, Provider, UsageConfig, *agents().values()), ref_template=_REFERENCE
     )
     for name, part in parts.items():
         part["properties"] = {field: _compact(one) for field, one in part["properties"].items()}

@@ -73,7 +73,7 @@ _AGENT = _map(
             "if": {"properties": {"name": {"const": name}}},
             "then": {"properties": {"config": configuration.reference(settings.__name__)}},
         }
-        for name, settings in configuration.AGENTS.items()
+        for name, settings in configuration.agents().items()
     ],
 )
 """Schema of one agent. Settings of agents from other packages are not checked."""

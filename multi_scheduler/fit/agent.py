@@ -46,13 +46,15 @@ _UNREAD = "the upper cluster's pods and namespaces have not been read yet"
 class FitAgent(Agent):
     """Checks every lower cluster for room for a pod, and reserves this room."""
 
+    settings_type = FitSettings
+
     def __init__(self, context: AgentContext) -> None:
         """Create an index, feeds and admission rules for each lower cluster; ``run`` fills them.
 
         Raises:
             ConfigError: a setting is wrong.
         """
-        self._settings = context.read_settings(FitSettings)
+        self._settings = context.read_settings(self.settings_type)
         self.indexes = {cluster: ClusterIndex(self._settings.devices) for cluster in context.lower}
         self.admissions = {cluster: Admission(clock=_now) for cluster in context.lower}
         self.futures = {
