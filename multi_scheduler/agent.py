@@ -19,23 +19,12 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.events.recorder import EventRecorder
 from multi_scheduler.config import SchedulerClusterConfig
+from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.view import View
+from multi_scheduler.virtual_node import VirtualNode
 
 GROUP = "virtual_node.multi_scheduler.agents"
 S = TypeVar("S", bound=msgspec.Struct)
-
-
-@dataclass(frozen=True, slots=True)
-class VirtualNode:
-    """A node of the upper cluster that represents a lower cluster, or a pool of that cluster's nodes."""
-
-    name: str
-    cluster: str
-    """The lower cluster's name in the configuration."""
-    labels: Mapping[str, str]
-    pool: Mapping[str, str]
-    """Labels of the lower nodes that the virtual node represents; empty: all nodes of the lower cluster."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +42,9 @@ class AgentContext:
     bound_pods: Informer | None = None
     """Informer of the bound upper pods, which the multi-scheduler runs for all agents. None: there is no shared one."""
     view: View | None = None
-    """The state of all lower clusters, shared by all agents."""
+    """The state of all lower clusters to read, shared by all agents."""
+    state: ClusterState | None = None
+    """The state behind the view, where the fit agent reserves room."""
     recorder: EventRecorder | None = None
     """Writes events to the upper cluster. None: no events are written."""
     find_node: Callable[[str], VirtualNode | None] = lambda _name: None

@@ -18,8 +18,8 @@ from controller_runtime.apimachinery.readable import some
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
-from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import Config
+from multi_scheduler.virtual_node import VirtualNode
 
 _UNKNOWN = Gauge(
     "virtual_node_extender_unknown_nodes",

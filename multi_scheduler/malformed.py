@@ -14,6 +14,8 @@ _MALFORMED = Counter(
     ["cluster"],
 )
 _QUIET_SECONDS = 600.0
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors that malformed pods of tenants can cause."""
 _log = log.get_logger(component="multi-scheduler")
 _logged: dict[str, float] = {}
 """By cluster: time of the last log message."""

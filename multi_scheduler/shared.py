@@ -1,4 +1,4 @@
-"""State that the agents share: one view of the lower clusters, and a usage feed per cluster."""
+"""What the agents share: the state of the lower clusters, one view of it, and a usage feed per cluster."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from functools import partial
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
-from multi_scheduler import upper_nodes
-from multi_scheduler.agent import Agent, AgentContext, VirtualNode, load
+from multi_scheduler.agent import Agent, AgentContext, load
+from multi_scheduler.agents.fit.settings import FitSettings
 from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.directory import NodeDirectory
-from multi_scheduler.fit.agent import FitAgent
-from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.formulas import congestion
-from multi_scheduler.upper_nodes import UpperNodes
+from multi_scheduler.state import upper_nodes
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster_state import ClusterState
+from multi_scheduler.state.upper_nodes import UpperNodes
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.config import UsageConfig, make_source
 from multi_scheduler.usage.feed import UsageFeed
 from multi_scheduler.usage.store import UsageStore
 from multi_scheduler.view import RealNodes, View
+from multi_scheduler.virtual_node import VirtualNode
 
 FIT = "fit"
 
@@ -40,9 +42,9 @@ class Shared:
         *,
         directory: NodeDirectory | None = None,
     ) -> None:
-        """Create the fit agent, usage stores and feeds; ``run`` fills them.
+        """Create the state, usage stores and feeds; ``run`` fills them.
 
-        Without ``bound_pods`` the fit agent runs its own informer, without ``recorder`` the agents write no events, and
+        Without ``bound_pods`` the state has its own informer, without ``recorder`` the agents write no events, and
         without ``directory`` no agent finds virtual nodes by name (``AgentContext.find_node``).
 
         Raises:
@@ -52,21 +54,33 @@ class Shared:
         clusters = {cluster.name: cluster for cluster in config.clusters}
         settings = {agent.name: agent.config for agent in config.agents}
         self._fits = FIT in settings
-        self._context = AgentContext(
-            FIT, settings.get(FIT, {}), upper, lower, clusters, bound_pods, None, recorder, self._find_node
+        fit = AgentContext(FIT, settings.get(FIT, {}), upper, lower)
+        self.state = ClusterState(
+            fit.read_settings(FitSettings),
+            upper,
+            lower,
+            clusters,
+            bound_pods=bound_pods,
+            recorder=recorder,
+            find_node=self._find_node,
         )
-        self._fit = FitAgent(self._context)
-        self.indexes, self.feeds = self._fit.indexes, self._fit.feeds
-        """By lower cluster."""
+        self._context = replace(
+            fit,
+            clusters=clusters,
+            bound_pods=bound_pods,
+            recorder=recorder,
+            find_node=self._find_node,
+            state=self.state,
+        )
         self.stores: dict[str, UsageStore] = {}
         """Measured usage by lower cluster."""
         self._feeds: list[UsageFeed] = []
         for name, client in lower.items():
             chosen = clusters[name].usage or config.usage
             self.stores[name] = _store(name, chosen)
-            self._measure(name, chosen, client, self.stores[name], self.indexes[name])
-            self.feeds[name].follow_nodes(
-                partial(_annotated, self.stores[name], self.indexes[name], chosen.source)
+            self._measure(name, chosen, client, self.stores[name], self.state.indexes[name])
+            self.state.feeds[name].follow_nodes(
+                partial(_annotated, self.stores[name], self.state.indexes[name], chosen.source)
             )
         self._upper_nodes: UpperNodes | None = None
         real: RealNodes | None = None
@@ -76,7 +90,7 @@ class Shared:
             self._upper_nodes = UpperNodes(upper, index, changed=changed)
             self._measure(upper_nodes.NAME, measured, upper, store, index)
             real = RealNodes(index, store)
-        self.view = View(self._fit, self.stores, real)
+        self.view = View(self.state, self.stores, real)
 
     def _measure(
         self, cluster: str, chosen: UsageConfig, client: Client, store: UsageStore, index: ClusterIndex
@@ -89,12 +103,12 @@ class Shared:
             )
 
     def agent(self, config: AgentConfig) -> Agent:
-        """Create an agent; for ``fit``, return the existing one.
+        """Create an agent.
 
         Raises:
             ConfigError: the agent does not exist, or a setting is wrong.
         """
-        return self._fit if config.name == FIT else load(config.name, self.context(config))
+        return load(config.name, self.context(config))
 
     def context(self, config: AgentConfig) -> AgentContext:
         """Return the context of an agent."""
@@ -105,24 +119,24 @@ class Shared:
 
     def unready(self) -> str | None:
         """Return why the view is not filled yet; None if it is filled or not used."""
-        return self._fit.unready() if self.view.is_used else None
+        return self.state.unready() if self.view.is_used else None
 
     async def run(self) -> None:
-        """Fill the view until cancelled; return immediately if it is unused. The caller runs a configured ``fit`` agent."""
-        if not self.view.is_used:
+        """Fill the state and the view until cancelled; return immediately if no agent uses them."""
+        if not (self._fits or self.view.is_used):
             return
         async with asyncio.TaskGroup() as group:
-            if not self._fits:
-                group.create_task(self._fit.run(), name=FIT)
-            if self._upper_nodes is not None:
-                group.create_task(self._upper_nodes.run(), name="real nodes")
-            for feed in self._feeds:
-                group.create_task(feed.run(), name="usage")
+            group.create_task(self.state.run(), name="state")
+            if self.view.is_used:
+                if self._upper_nodes is not None:
+                    group.create_task(self._upper_nodes.run(), name="real nodes")
+                for feed in self._feeds:
+                    group.create_task(feed.run(), name="usage")
 
     async def follow(self) -> None:
         """Follow nodes, pods and usage of the lower clusters until cancelled, without upper pods and reservations."""
         async with asyncio.TaskGroup() as group:
-            for cluster in self.feeds.values():
+            for cluster in self.state.feeds.values():
                 group.create_task(cluster.run(), name="cluster")
             for feed in self._feeds:
                 group.create_task(feed.run(), name="usage")

@@ -1,33 +1,25 @@
 """The state of the lower clusters for agents: nodes that could take a pod, pods on these nodes, and measured usage.
 
-The fit agent's feeds fill this state, even if the fit agent is not configured. Agents only read it.
+Agents only read it.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.node_filter import Node
-from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.scoring import Prediction
 from multi_scheduler.formulas import load
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.node_filter import Node
+from multi_scheduler.state.cluster.pod_info import Placed
+from multi_scheduler.state.cluster.scoring import Prediction
+from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.usage.store import Usage, UsageStore
 from multi_scheduler.usage.window import Measured
-
-if TYPE_CHECKING:
-    from multi_scheduler.agent import VirtualNode
-    from multi_scheduler.fit.agent import FitAgent
-
-
-_LOOK_SECONDS = 1.0
-"""Seconds for which the predictions for a pod are reused, by all agents in a call and by the next call. Later calls
-compute new predictions."""
+from multi_scheduler.virtual_node import VirtualNode
 
 
 class LowerNode:
@@ -86,15 +78,13 @@ class LowerNode:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """Results for the pod that was queried last, by virtual node. Agents query the same pod one after the other."""
+class _Call:
+    """What agents asked about a pod in one call of the extender, by virtual node. All agents get the same pod object."""
 
-    uid: str
+    pod: Mapping[str, Any]
+    predictions: dict[str, Prediction] = field(default_factory=dict)
+    """Computed here, because the fit agent has made none."""
     nodes: dict[str, tuple[Prediction, list[LowerNode]]] = field(default_factory=dict)
-    judged: dict[str, Prediction] = field(default_factory=dict)
-    """Predictions that the view computed, because the fit agent has none."""
-    until: float = 0.0
-    """Monotonic time when ``judged`` expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +98,14 @@ class RealNodes:
 class View:
     """The state of all lower clusters, and of the upper cluster's real nodes."""
 
-    def __init__(self, fit: FitAgent, usage: Mapping[str, UsageStore], real: RealNodes | None = None) -> None:
-        """Create a view of the fit agent's feeds and indexes; without ``real``, agents do not score real nodes."""
-        self._fit, self._usage, self._real = fit, usage, real
-        self.indexes = fit.indexes
+    def __init__(
+        self, state: ClusterState, usage: Mapping[str, UsageStore], real: RealNodes | None = None
+    ) -> None:
+        """Create a view of the state and of usage by lower cluster; without ``real``, agents do not score real nodes."""
+        self._state, self._usage, self._real = state, usage, real
+        self.indexes = state.indexes
         """Indexes by lower cluster."""
-        self._last = _Asked("")
+        self._last = _Call({})
         self.is_used = False
         """Whether an agent reads the view, so that it must be filled."""
 
@@ -122,16 +114,17 @@ class View:
         predicted = self.prediction(pod, node)
         if predicted is None:
             return []
-        asked = self._asked(pod)
-        known = asked.nodes.get(node.name)
+        call = self._call(pod)
+        known = call.nodes.get(node.name)
         if known is None or known[0] is not predicted:
-            known = asked.nodes[node.name] = predicted, self._lower(predicted, node.cluster, asked.uid)
+            lower = self._lower(predicted, node.cluster, pod["metadata"].get("uid", ""))
+            known = call.nodes[node.name] = predicted, lower
         return known[1]
 
     def _lower(self, predicted: Prediction, cluster: str, uid: str) -> list[LowerNode]:
         index, usage = self.indexes[cluster], self._usage.get(cluster)
         if predicted.price is not None:
-            index = self._fit.futures[cluster].index
+            index = self._state.futures[cluster].index
         return [
             LowerNode(found, cluster, index.on(name), usage, uid)
             for name in predicted.likely
@@ -158,18 +151,14 @@ class View:
 
     def prediction(self, pod: Mapping[str, Any], node: VirtualNode) -> Prediction | None:
         """Return the prediction for a pod behind a virtual node; None: the pod does not fit, or the cluster is unreadable."""
-        judged = self._fit.judged.get(pod["metadata"].get("uid", ""))
-        if judged is None:  # the fit agent does not filter, or runs after this agent
-            asked, now = self._asked(pod), time.monotonic()
-            if now > asked.until:
-                asked.until, asked.judged = now + _LOOK_SECONDS, {}
-            judged = asked.judged
-            if node.name not in judged:
-                judged.update(self._fit.judge(pod, [node]).judged)
-        return judged.get(node.name)
+        predictions = self._state.predictions.get(pod["metadata"].get("uid", ""))
+        if predictions is None:  # the fit agent does not filter, or runs after this agent
+            predictions = self._call(pod).predictions
+            if node.name not in predictions:
+                predictions.update(self._state.predict(pod, [node]).judged)
+        return predictions.get(node.name)
 
-    def _asked(self, pod: Mapping[str, Any]) -> _Asked:
-        uid = pod["metadata"].get("uid", "")
-        if self._last.uid != uid:
-            self._last = _Asked(uid)
+    def _call(self, pod: Mapping[str, Any]) -> _Call:
+        if self._last.pod is not pod:
+            self._last = _Call(pod)
         return self._last

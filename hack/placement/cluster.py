@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hack.placement.trace import GPU, UNITS, Task, demand_of
-from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import Demand
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.pod_info import Placed
+from multi_scheduler.state.cluster.pod_requirements import Demand
 
 Lower = Literal["LeastAllocated", "MostAllocated"]
 Score = Callable[["Cluster", Task, Sequence[int]], list[float]]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hack.placement.cluster import Cluster, kind, least_allocated
 from hack.placement.trace import GPU, UNITS, Task
-from multi_scheduler.fit.cluster.pod_requirements import Demand
+from multi_scheduler.state.cluster.pod_requirements import Demand
 
 LARGEST_CPU, LARGEST_GPU = 128_000, 8 * UNITS
 

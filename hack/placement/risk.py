@@ -15,16 +15,17 @@ from typing import Any
 
 from hack.placement import usage
 from hack.placement.usage import Job
-from multi_scheduler.agent import Agent, AgentContext, VirtualNode
+from multi_scheduler.agent import Agent, AgentContext
 from multi_scheduler.agents.load import LoadAgent
 from multi_scheduler.agents.safe import SafeAgent
 from multi_scheduler.extender import protocol
-from multi_scheduler.fit.cluster import scoring
-from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster import scoring
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.pod_info import Placed
+from multi_scheduler.state.cluster.pod_requirements import Demand, demand
 from multi_scheduler.usage.store import Sample, UsageStore
 from multi_scheduler.view import LowerNode
+from multi_scheduler.virtual_node import VirtualNode
 
 CLUSTERS, NODES, CPU = 10, 10, 32_000
 MINUTES, WARM_UP = 600, 180

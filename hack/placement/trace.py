@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterset.model import names
-from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster.pod_requirements import Demand, demand
 
 DIRECTORY = Path("hack/placement/data")
 GPU = "alibabacloud.com/gpu-milli"

@@ -1,4 +1,4 @@
-"""The scoring agents that are installed with the multi-scheduler, apart from the fit agent.
+"""The agents that are installed with the multi-scheduler.
 
 They are loaded by their entry points. ``by_node`` is the base of agents that score single lower nodes.
 """

@@ -9,9 +9,10 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from clusterset.model.pod import pod_resources
-from multi_scheduler.agent import Agent, AgentContext, S, VirtualNode
+from multi_scheduler.agent import Agent, AgentContext, S
 from multi_scheduler.formulas.numbers import NEUTRAL
 from multi_scheduler.view import LowerNode
+from multi_scheduler.virtual_node import VirtualNode
 
 
 class NodeSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):

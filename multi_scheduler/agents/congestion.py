@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from multi_scheduler.agent import VirtualNode
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
 from multi_scheduler.formulas import congestion
 from multi_scheduler.view import LowerNode
+from multi_scheduler.virtual_node import VirtualNode
 
 
 class CongestionSettings(NodeSettings):

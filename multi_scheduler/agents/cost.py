@@ -20,10 +20,11 @@ from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import convert, decode_yaml
 from controller_runtime.errors import ConfigError
 from controller_runtime.util.file_changes import FileChanges
-from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.by_node import AskedPod, ViewAgent
 from multi_scheduler.formulas import cost
 from multi_scheduler.formulas.cost import Price
+from multi_scheduler.virtual_node import VirtualNode
 
 _MOST = 1e12
 """Largest accepted price in a label. Infinite prices could not be compared."""

@@ -18,12 +18,13 @@ from clusterset.model.division import Division
 from clusterset.model.pod.groups import group_of
 from controller_runtime.errors import ConfigError
 from controller_runtime.events.recorder import EventType
-from multi_scheduler.agent import NOTHING, AgentContext, Rejections, VirtualNode
+from multi_scheduler.agent import NOTHING, AgentContext, Rejections
 from multi_scheduler.agents.by_node import AskedPod, ViewAgent
 from multi_scheduler.agents.cost import price_of
 from multi_scheduler.divided_pods import DividedPods, controller_key
 from multi_scheduler.formulas import cost
 from multi_scheduler.formulas.cost import Price
+from multi_scheduler.virtual_node import VirtualNode
 
 _PRECISION = 10_000
 """Weight of the cheapest cluster in a division by price."""

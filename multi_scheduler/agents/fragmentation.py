@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Meta
 
 from controller_runtime.errors import ConfigError
-from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.by_node import ViewAgent
 from multi_scheduler.formulas.numbers import NEUTRAL
 from multi_scheduler.fragmentation.gradient import BETWEEN_CLUSTERS, Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Workload, shape_of
+from multi_scheduler.virtual_node import VirtualNode
 
 _LEARNED_EVERY = 100
 """Number of pods after which the typical pods are selected again."""

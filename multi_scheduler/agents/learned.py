@@ -20,13 +20,14 @@ from msgspec import Meta
 from controller_runtime import log, resources
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
-from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.by_node import ViewAgent
 from multi_scheduler.agents.state_file import StateFile
 from multi_scheduler.bound_pods import PENDING
 from multi_scheduler.formulas.numbers import NEUTRAL, clamp
 from multi_scheduler.learned.bandit import Bandit
 from multi_scheduler.learned.memory import Decision, Memory
+from multi_scheduler.virtual_node import VirtualNode
 
 _FEATURES = 9
 _LARGE_CPU = 16_000

@@ -15,10 +15,11 @@ from msgspec import Meta
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
-from multi_scheduler.agent import NOTHING, AgentContext, Rejections, VirtualNode
+from multi_scheduler.agent import NOTHING, AgentContext, Rejections
 from multi_scheduler.agents.by_node import AskedPod, ViewAgent
 from multi_scheduler.agents.state_file import StateFile
 from multi_scheduler.formulas import pigeon
+from multi_scheduler.virtual_node import VirtualNode
 
 _SAVE_SECONDS = 30.0
 _LEAST = {"cpu": 10, "memory": 16 * 1024**2, "pods": 1}

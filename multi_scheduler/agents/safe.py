@@ -11,10 +11,11 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Meta
 
-from multi_scheduler.agent import NOTHING, AgentContext, Rejections, VirtualNode
+from multi_scheduler.agent import NOTHING, AgentContext, Rejections
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
 from multi_scheduler.formulas import safe
 from multi_scheduler.view import LowerNode
+from multi_scheduler.virtual_node import VirtualNode
 
 Percent = Annotated[int, Meta(ge=0, le=100)]
 _RESOURCES = ("cpu", "memory")

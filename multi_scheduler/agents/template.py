@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller_runtime.errors import ConfigError
-from multi_scheduler.agent import NOTHING, Agent, AgentContext, Rejections, VirtualNode
+from multi_scheduler.agent import NOTHING, Agent, AgentContext, Rejections
+from multi_scheduler.virtual_node import VirtualNode
 
 
 class TemplateAgent(Agent):

@@ -49,7 +49,7 @@ async def _work(options: Options, config: Config, upper: Client, lower: Mapping[
         # One readable lower cluster is enough, as others may be unreachable.
         "view": lambda: (
             "no lower cluster has been read yet"
-            if all(feed.trouble() for feed in shared.feeds.values())
+            if all(feed.trouble() for feed in shared.state.feeds.values())
             else None
         ),
     }

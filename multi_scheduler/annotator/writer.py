@@ -18,9 +18,9 @@ from controller_runtime.errors import ApiError, Forbidden, NotFound, is_retryabl
 from multi_scheduler import malformed
 from multi_scheduler.annotator.annotations import REQUESTED, Measurement, differ, has_usage, values
 from multi_scheduler.directory import NodeDirectory
-from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.node_filter import Node
 from multi_scheduler.shared import Shared
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.node_filter import Node
 
 _WRITES = Counter(
     "virtual_node_annotator_writes_total",
@@ -50,7 +50,7 @@ class Writer:
         """Write until cancelled, with ``interval`` seconds between two comparisons of a cluster's nodes."""
         async with asyncio.TaskGroup() as group:
             # One task for each cluster, because a lower cluster may answer slowly.
-            for cluster in self.shared.indexes:
+            for cluster in self.shared.state.indexes:
                 group.create_task(self._follow(cluster, interval), name=f"annotate {cluster}")
             await asyncio.Event().wait()
 
@@ -65,9 +65,9 @@ class Writer:
 
     async def write(self, cluster: str) -> None:
         """Write changed annotations of a cluster's nodes; stop at an error that other nodes of the cluster would get, too."""
-        if self.shared.feeds[cluster].trouble():
+        if self.shared.state.feeds[cluster].trouble():
             return  # the caches may be outdated
-        index = self.shared.indexes[cluster]
+        index = self.shared.state.indexes[cluster]
         measured = {node.name: (node, self._measure(cluster, index, node)) for node in index.nodes()}
         for virtual in self.directory.of(cluster):
             pool = virtual.pool.items()
@@ -77,7 +77,7 @@ class Writer:
         if client := self.lower.get(cluster):
             for name, (_, one) in measured.items():
                 if not await self._write(
-                    client, name, values([one]), self.shared.feeds[cluster].annotations(name)
+                    client, name, values([one]), self.shared.state.feeds[cluster].annotations(name)
                 ):
                     return
 

@@ -11,11 +11,12 @@ from controller_runtime import log, resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from multi_scheduler import malformed
-from multi_scheduler.agent import Agent, VirtualNode
+from multi_scheduler.agent import Agent
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.decisions import Decisions, sentence
 from multi_scheduler.extender.protocol import Candidates, Victims
 from multi_scheduler.formulas.numbers import NEUTRAL
+from multi_scheduler.virtual_node import VirtualNode
 
 T = TypeVar("T")
 _READ_SECONDS = 5.0

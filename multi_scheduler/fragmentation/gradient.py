@@ -14,9 +14,9 @@ from math import exp
 from operator import mul
 from typing import NamedTuple
 
-from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.devices import parts
 from multi_scheduler.fragmentation.workload import Shape, Typical
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.devices import parts
 
 _LARGE_CPU, _LARGE_DEVICES = 128_000, 8
 """Size of a large node. For pods without devices, free cpu and devices are divided by it, then summed."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from multi_scheduler.fit.cluster.pod_requirements import Demand
+from multi_scheduler.state.cluster.pod_requirements import Demand
 
 _MOST_SHAPES = 1024
 _MOST_UIDS = 20_000

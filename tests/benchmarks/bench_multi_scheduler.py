@@ -24,18 +24,19 @@ import msgspec
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from controller_runtime.process import lifecycle
-from multi_scheduler.agent import GROUP, VirtualNode
+from multi_scheduler.agent import GROUP
+from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.agents.learned import LearnedAgent
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
-from multi_scheduler.fit.agent import FitAgent
-from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.shared import FIT, Shared
+from multi_scheduler.state.feeds.cluster_feed import shrink_pod
 from multi_scheduler.usage.store import Sample
-from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
+from multi_scheduler.virtual_node import VirtualNode
+from tests.unit.multi_scheduler.lower_pods import mark_synced
 
 CLUSTERS, NODES, PODS, CALLS = 20, 500, 50_000, 2000
 DEVICE = "example.com/gpu-share"
@@ -126,15 +127,15 @@ def _fill(fit: FitAgent, clusters: Sequence[str]) -> list[Any]:
     """Add nodes and pods to the indexes; return what an informer would also keep in its store."""
     for cluster in clusters:
         for number in range(NODES):
-            fit.indexes[cluster].upsert_node(_node(f"{cluster}-{number}", number))
+            fit.state.indexes[cluster].upsert_node(_node(f"{cluster}-{number}", number))
     kept = []
     for number in range(PODS):
         cluster = clusters[number % CLUSTERS]
         node = f"{cluster}-{random.randrange(NODES)}"
         pod = shrink_pod(from_dict(_pod(number, cpu="2500m", node=node, template=random.randrange(20))))
         kept.append(pod)
-        fit.feeds[cluster]._pod(pod)
-    mark_synced(fit)
+        fit.state.feeds[cluster]._pod(pod)
+    mark_synced(fit.state)
     return kept
 
 
@@ -179,8 +180,8 @@ async def main(names: Sequence[str], directory: str) -> None:
         used.append(time.process_time() - cpu)
         rejected += not answer.passing
         uid, chosen = f"uid-{PODS + number}", nodes[number % CLUSTERS]
-        fit.reservations.bind(uid, chosen)
-        fit.reservations.release(uid)
+        fit.state.reservations.bind(uid, chosen)
+        fit.state.reservations.release(uid)
         for one in learned:  # so that the next call draws new models, as after each reward
             if one.memory.bound(uid, chosen, at):
                 one.memory.runs(uid, at + number % 30)

@@ -13,12 +13,12 @@ import msgspec
 from controller_runtime.apimachinery import decoding
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ApiError
-from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agent import AgentContext
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
-from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.virtual_node import VirtualNode
 from tests.fuzz.target import MALFORMED, Target
-from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
+from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
 from tests.unit.webhook.pods import VIRTUAL
 from virtual_node.kubelet.auth.authentication import review_token
 from webhook import admission
@@ -58,10 +58,10 @@ def _checked(answer: bytes) -> None:
 
 async def _fit(raw: bytes) -> None:
     fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
-    agent = FitAgent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
+    agent = fit_agent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
     node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "9"}}}
-    agent.indexes["a"].upsert_node(node)
-    mark_synced(agent)
+    agent.state.indexes["a"].upsert_node(node)
+    mark_synced(agent.state)
     directory: Any = SimpleNamespace(
         wait=AsyncMock(return_value=True),
         find=lambda name, _node: VirtualNode(name, "a", {}, {}) if name.startswith("vn-") else None,

@@ -16,31 +16,33 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from hack.sandbox.cluster import LOOPBACK
 from multi_scheduler import config as configuration
-from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
+from multi_scheduler.agent import Agent, Rejections
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
-from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.state.cluster_state import ClusterState
+from multi_scheduler.state.settings import StateSettings
+from multi_scheduler.virtual_node import VirtualNode
 
 
 class AnyNodeAgent(Agent):
     """Passes a virtual node if a lower node fits."""
 
-    def __init__(self, context: AgentContext) -> None:
-        self._fit = FitAgent(context)
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
 
     async def run(self) -> None:
         """Follow the lower clusters until cancelled."""
-        await asyncio.gather(*(feed.run() for feed in self._fit.feeds.values()))
+        await asyncio.gather(*(feed.run() for feed in self._state.feeds.values()))
 
     def unready(self) -> str | None:
         """Return that a lower cluster has not been read yet; None: all have been read."""
-        found = [name for name, feed in self._fit.feeds.items() if not feed.has_synced]
+        found = [name for name, feed in self._state.feeds.items() if not feed.has_synced]
         return f"not read yet: {', '.join(found)}" if found else None
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Return the virtual nodes without a fitting lower node."""
-        found = self._fit.judge(pod, nodes, moves_others=False)
+        found = self._state.predict(pod, nodes, moves_others=False)
         return Rejections(found.resolvable, found.unresolvable)
 
 
@@ -57,7 +59,7 @@ async def main(config_file: str, upper_kubeconfig: str, port: int) -> None:
             lower[cluster.name] = await stack.enter_async_context(client)
         directory = NodeDirectory(upper, config)
         clusters = {cluster.name: cluster for cluster in config.clusters}
-        agent = AnyNodeAgent(AgentContext("fit", {}, upper, lower, clusters))
+        agent = AnyNodeAgent(ClusterState(StateSettings(), upper, lower, clusters))
         extender = Extender([Weighted("any-node", agent, 1)], directory, upper=upper)
         server = ExtenderServer(LOOPBACK, port, tls=None, extender=extender)
         server.health.add("any-node", agent.unready)

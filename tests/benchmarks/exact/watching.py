@@ -20,9 +20,9 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
-from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.pod_info import placed_on
-from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.pod_info import placed_on
+from multi_scheduler.state.cluster.pod_requirements import Demand, demand
 from tests.benchmarks.exact.pods import NAMESPACE
 
 MOMENT = 2.0

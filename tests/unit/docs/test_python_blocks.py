@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agent import AgentContext
+from multi_scheduler.virtual_node import VirtualNode
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 _FENCE = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)

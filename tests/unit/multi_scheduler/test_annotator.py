@@ -14,7 +14,6 @@ import pytest
 from clusterset.model import names
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
-from multi_scheduler.agent import VirtualNode
 from multi_scheduler.annotator import flags
 from multi_scheduler.annotator.annotations import Measurement, differ, values
 from multi_scheduler.annotator.writer import Writer
@@ -22,6 +21,7 @@ from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.store import Usage
 from multi_scheduler.usage.window import Measured
+from multi_scheduler.virtual_node import VirtualNode
 from tests.background import working
 from tests.unit.multi_scheduler.agents.test_scoring_agents import FIT, Scene
 
@@ -141,7 +141,7 @@ async def test_usage_of_another_program_is_not_removed() -> None:
     assert names.ANNOTATION_USAGE_AT not in found
     # A node that an earlier process annotated.
     node = {"metadata": {"name": "a-0", "annotations": {names.ANNOTATION_USAGE_AT: "x"}}}
-    scene.fit.feeds["a"]._nodes.store.put("a-0", from_dict(node))
+    scene.state.feeds["a"]._nodes.store.put("a-0", from_dict(node))
     await _writer(scene, _Client("upper"), a=lower).write("a")
     found = lower.patched[-1][1]
     assert found["mean-free-cpu"] is None
@@ -167,7 +167,7 @@ async def test_nodes_are_annotated_when_their_usage_changes(monkeypatch) -> None
     scene = Scene(FIT, nodes=2)
     for name in ("a-0", "a-1", "b-0", "b-1"):
         scene.used(name, 0.5)
-    monkeypatch.setattr(scene.fit.feeds["b"], "trouble", lambda: "silent")
+    monkeypatch.setattr(scene.state.feeds["b"], "trouble", lambda: "silent")
     directory = SimpleNamespace(of=lambda cluster: [VirtualNode(f"vn-{cluster}", cluster, {}, {})])
     upper, lower = _Client("upper"), _Client("a")
     clients: Any = {"a": lower}

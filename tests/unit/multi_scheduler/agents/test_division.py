@@ -11,15 +11,16 @@ import pytest
 from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
-from multi_scheduler.agent import VirtualNode
 from multi_scheduler.agents.division import DivisionAgent
+from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.config import Config, SchedulerClusterConfig
 from multi_scheduler.divided_pods import DividedPods
 from multi_scheduler.shared import Shared
+from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.clusterset.model.test_division import HOSTILE
 from tests.unit.multi_scheduler.agents.test_scoring_agents import agent
-from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
+from tests.unit.multi_scheduler.lower_pods import mark_synced
 
 WEIGHTS = "a=3,b=1"
 
@@ -47,14 +48,14 @@ class Scene:
         shared = Shared(
             config, fake, dict.fromkeys(self.cpus, fake), self.bound, recorder, directory=directory
         )
-        self.fit = shared._fit
+        self.fit = FitAgent(shared.context(config.agents[0]))
         self.division = DivisionAgent(shared.context(config.agents[1]))
         for name, cpu in self.cpus.items():
             allocatable = {"cpu": str(cpu), "memory": "400Gi", "pods": "1000"}
-            self.fit.indexes[name].upsert_node(
+            self.fit.state.indexes[name].upsert_node(
                 {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": allocatable}}
             )
-        mark_synced(self.fit)
+        mark_synced(self.fit.state)
         self.reasons: dict[str, str] = {}
 
     async def place(self, asked: dict[str, Any], *, is_bound: bool = True) -> str:
@@ -75,7 +76,7 @@ class Scene:
         """Report a pod as bound."""
         body = {"metadata": {**asked["metadata"], **metadata}, "spec": {**asked["spec"], "nodeName": node}}
         pod = from_dict({"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Pending"}, **body})
-        self.fit.reservations.bind(pod.uid, node)
+        self.fit.state.reservations.bind(pod.uid, node)
         self.division.pods.changed(pod)
         return pod
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from multi_scheduler.agent import VirtualNode
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.protocol import Candidates
 from multi_scheduler.formulas.pressure import Pressure, Stall
+from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.agents.test_scoring_agents import REAL, Scene, agent, near, pod
 
 

@@ -13,27 +13,29 @@ import pytest
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
-from multi_scheduler.agent import Agent, AgentContext, VirtualNode
+from multi_scheduler.agent import Agent, AgentContext
 from multi_scheduler.agents.congestion import CongestionAgent
 from multi_scheduler.agents.cost import CostAgent
+from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.agents.load import LoadAgent
 from multi_scheduler.agents.pigeon import PigeonAgent
 from multi_scheduler.agents.pressure import PressureAgent
 from multi_scheduler.agents.safe import SafeAgent
 from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
-from multi_scheduler.fit.agent import FitAgent
-from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from multi_scheduler.formulas.pigeon import DemandHistory
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.shared import Shared, _annotated
+from multi_scheduler.state.feeds.cluster_feed import shrink_pod
 from multi_scheduler.usage.config import UsageConfig
 from multi_scheduler.usage.store import Sample
+from multi_scheduler.virtual_node import VirtualNode
 from tests.background import working
-from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
+from tests.unit.multi_scheduler.lower_pods import mark_synced
 
 AGENTS: dict[str, Callable[[AgentContext], Agent]] = {
     "congestion": CongestionAgent,
     "cost": CostAgent,
+    "fit": FitAgent,
     "load": LoadAgent,
     "pigeon": PigeonAgent,
     "pressure": PressureAgent,
@@ -58,11 +60,9 @@ class Scene:
             upper_usage=UsageConfig(),
         )
         self.shared = Shared(config, fake, dict.fromkeys(clusters, fake))
-        self.fit: FitAgent = self.shared._fit
+        self.state = self.shared.state
         # Not by entry points, because the installed package may be older than an agent.
-        self.agents: list[Agent] = [
-            self.fit if one.name == "fit" else AGENTS[one.name](self.shared.context(one)) for one in agents
-        ]
+        self.agents: list[Agent] = [AGENTS[one.name](self.shared.context(one)) for one in agents]
         self.virtual = [VirtualNode(f"vn-{name}", name, {}, {}) for name in clusters]
         self.stores = self.shared.stores
         upper, real = self.shared._upper_nodes, self.shared.view._real
@@ -72,7 +72,7 @@ class Scene:
         for name in clusters:
             for number in range(nodes):
                 self.node(f"{name}-{number}")
-        mark_synced(self.fit)
+        mark_synced(self.state)
 
     def node(self, name: str, **labels: str) -> None:
         """Add a node to the cluster that its name begins with."""
@@ -81,7 +81,7 @@ class Scene:
         if name == REAL:
             self.upper.node(from_dict(node))
         else:
-            self.fit.indexes[name.partition("-")[0]].upsert_node(node)
+            self.state.indexes[name.partition("-")[0]].upsert_node(node)
 
     def used(self, name: str, cpu: float, memory: float = 0.0, **more: Any) -> None:
         """Add a sample of a node: usage as shares of its capacity."""
@@ -103,7 +103,7 @@ class Scene:
         if node == REAL:
             self.upper.pod(stored)
         else:
-            self.fit.feeds[node.partition("-")[0]]._pod(stored)
+            self.state.feeds[node.partition("-")[0]]._pod(stored)
 
     async def scores(self, pod: dict[str, Any], *, agent: int = -1) -> dict[str, float]:
         """Filter with all agents, then score with one."""
@@ -145,7 +145,7 @@ async def test_unknown_usage_gets_a_neutral_score(monkeypatch) -> None:
     """Without a sample, and in a cluster that cannot be read."""
     scene = Scene(agent("load"))
     scene.used("a-0", 0.0)
-    monkeypatch.setattr(scene.fit.feeds["a"], "trouble", lambda: "silent")
+    monkeypatch.setattr(scene.state.feeds["a"], "trouble", lambda: "silent")
     assert await scene.scores(pod()) == {"vn-a": 0.5, "vn-b": 0.5}
 
 
@@ -329,13 +329,13 @@ async def test_reads_usage_from_annotations_of_lower_nodes() -> None:
     scene = Scene(agent("load"))
     found = {"mean-free-cpu": "3000", "std-free-cpu": "0"}
     for name in ("a-0", "a-9"):
-        _annotated(scene.stores["a"], scene.fit.indexes["a"], "Annotations", name, found)
+        _annotated(scene.stores["a"], scene.state.indexes["a"], "Annotations", name, found)
     assert len(scene.stores["a"]) == 1
     assert await scene.scores(pod("0")) == near({"vn-a": 1 - 0.25 / 2, "vn-b": 0.5})
-    _annotated(scene.stores["a"], scene.fit.indexes["a"], "Annotations", "a-0", {"free-cpu": "3000"})
+    _annotated(scene.stores["a"], scene.state.indexes["a"], "Annotations", "a-0", {"free-cpu": "3000"})
     neutral = near({"vn-a": 0.5, "vn-b": 0.5})
     assert await scene.scores(pod("0", uid="two")) == neutral, "the annotator does not know the usage"
-    _annotated(scene.stores["a"], scene.fit.indexes["a"], "Annotations", "a-0", found)
-    scene.fit.indexes["a"].remove_node("a-0")
-    _annotated(scene.stores["a"], scene.fit.indexes["a"], "Annotations", "a-0", {})
+    _annotated(scene.stores["a"], scene.state.indexes["a"], "Annotations", "a-0", found)
+    scene.state.indexes["a"].remove_node("a-0")
+    _annotated(scene.stores["a"], scene.state.indexes["a"], "Annotations", "a-0", {})
     assert len(scene.stores["a"]) == 0

@@ -14,18 +14,19 @@ from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
 from multi_scheduler import config
-from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode, load
+from multi_scheduler.agent import Agent, AgentContext, Rejections, load
+from multi_scheduler.agents.fit.agent import FitAgent
+from multi_scheduler.agents.fit.settings import FitSettings
 from multi_scheduler.agents.template import TemplateAgent
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
-from multi_scheduler.fit.agent import FitAgent
-from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_terms import required_terms
-from multi_scheduler.fit.reservations.reservations import ATTEMPT_SECONDS
-from multi_scheduler.fit.settings import FitSettings
 from multi_scheduler.scheduler_configuration import scheduler_configuration
-from tests.unit.multi_scheduler.fit.lower_pods import lower_pod, mark_synced, report
+from multi_scheduler.state.cluster.pod_info import Placed
+from multi_scheduler.state.cluster.pod_terms import required_terms
+from multi_scheduler.state.reservations.reservations import ATTEMPT_SECONDS
+from multi_scheduler.virtual_node import VirtualNode
+from tests.unit.multi_scheduler.lower_pods import fit_agent, lower_pod, mark_synced, report
 
 
 class _Directory:
@@ -64,11 +65,11 @@ def _fit(
         name: config.SchedulerClusterConfig(name=name, kubeconfig="", policy=policy or Policy())
         for name in clusters
     }
-    agent = FitAgent(AgentContext("fit", settings or {}, fake, dict.fromkeys(clusters, fake), configured))
+    agent = fit_agent(AgentContext("fit", settings or {}, fake, dict.fromkeys(clusters, fake), configured))
     for name, cpu in clusters.items():
         node = {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": {"cpu": cpu, "pods": "9"}}}
-        agent.indexes[name].upsert_node(node)
-    mark_synced(agent)
+        agent.state.indexes[name].upsert_node(node)
+    mark_synced(agent.state)
     directory: Any = _Directory()
     return agent, Extender([Weighted("fit", agent, 1.0)], directory, upper=fake)
 
@@ -89,7 +90,7 @@ async def test_pods_of_a_burst_do_not_share_room():
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
     with pytest.raises(NotReadyError, match="reserved for pods that are being bound"):
         await extender.filter(_asked(_pod("two"), "vn-a"))
-    agent.reservations.bind("one", "vn-a")
+    agent.state.reservations.bind("one", "vn-a")
     assert (await extender.filter(_asked(_pod("two"), "vn-a"))).passing == []
 
 
@@ -102,7 +103,7 @@ async def test_binding_releases_reservations_in_other_clusters():
     asking = asyncio.ensure_future(extender.filter(_asked(_pod("two"), "vn-a", "vn-b")))
     await asyncio.sleep(0.05)
     assert not asking.done()
-    agent.reservations.bind("one", "vn-a")
+    agent.state.reservations.bind("one", "vn-a")
     assert (await asking).passing == ["vn-b"]
 
 
@@ -149,8 +150,8 @@ async def test_reservations_expire():
     agent, extender = _fit(a="2")
     await extender.filter(_asked(_pod("one"), "vn-a"))
     await asyncio.sleep(ATTEMPT_SECONDS)
-    agent.reservations.expire()
-    assert len(agent.reservations) == 0
+    agent.state.reservations.expire()
+    assert len(agent.state.reservations) == 0
     assert (await extender.filter(_asked(_pod("two"), "vn-a"))).passing == ["vn-a"]
 
 
@@ -174,17 +175,17 @@ async def test_preemption_is_accepted_only_where_it_helps():
     """Victims that make no room in the lower cluster are not accepted."""
     agent, extender = _fit(a="2")
     await extender.filter(_asked(_pod("small", "1"), "vn-a"))
-    agent.reservations.bind("small", "vn-a")
+    agent.state.reservations.bind("small", "vn-a")
     found = {"vn-a": protocol.Victims(["small"], 0), "real": protocol.Victims(["x"], 1)}
     assert set(await extender.preempt(_pod("large", "2"), found)) == {"vn-a", "real"}
     assert set(await extender.preempt(_pod("huge", "3"), found)) == {"real"}
-    assert len(agent.reservations) == 1
+    assert len(agent.state.reservations) == 1
 
 
 async def test_rejects_unread_lower_cluster_with_its_error():
     """Nothing is reserved in a cluster with unknown state."""
     agent, extender = _fit(a="8")
-    agent.feeds["a"]._nodes._synced.clear()
+    agent.state.feeds["a"]._nodes._synced.clear()
     with pytest.raises(NotReadyError, match="cannot be looked into"):  # the scheduler tries again
         await extender.filter(_asked(_pod("one"), "vn-a"))
 
@@ -338,16 +339,16 @@ async def test_releases_nodes_that_a_later_agent_rejects():
     agent, extender = _fit(a="2", b="2")
     extender = Extender([*extender.agents, Weighted("never", Never(), 1.0)], extender.directory, upper=None)  # type: ignore[arg-type]
     assert (await extender.filter(_asked(_pod("one"), "vn-a", "vn-b"))).passing == ["vn-b"]
-    assert agent.indexes["a"].used["cpu"] == 0
-    assert agent.indexes["b"].used["cpu"] == 2000
+    assert agent.state.indexes["a"].used["cpu"] == 0
+    assert agent.state.indexes["b"].used["cpu"] == 2000
 
 
 @pytest.mark.parametrize("score", ["BestFit", "Spread", "BinPack"])
 async def test_unread_cluster_gets_the_lowest_score(score):
     """The score matters only with ``unreachable: Pass``."""
     agent, extender = _fit(a="8", b="8")
-    agent._settings = agent._judge.settings = FitSettings(score=score, unreachable="Pass")
-    agent.feeds["b"]._unreachable = "no answer"
+    agent._settings = agent.state.judge.settings = FitSettings(score=score, unreachable="Pass")
+    agent.state.feeds["b"]._unreachable = "no answer"
     await extender.filter(_asked(_pod("first"), "vn-a"))
     asked = _asked(_pod("one"), "vn-a", "vn-b")
     assert (await extender.filter(asked)).passing == ["vn-a", "vn-b"]
@@ -362,8 +363,8 @@ async def test_drops_only_the_oldest_of_many_predictions():
         await extender.filter(_asked(_pod(f"waiting-{number}", "99"), "vn-a"))
     asked = _asked(_pod("one"), "vn-a")
     await extender.filter(asked)
-    agent.sweep()
-    assert len(agent.judged) <= 1000
+    agent.state.sweep()
+    assert len(agent.state.predictions) <= 1000
     assert (await extender.prioritize(asked))["vn-a"] > 0
 
 
@@ -383,7 +384,7 @@ async def test_distinguishes_resolvable_from_unresolvable_rejections():
     """Preemption can free a host port, but cannot add a label."""
     agent, extender = _fit(policy=Policy(host_ports=True), a="8")
     taken = Placed("a-0", {"pods": 1}, ports=(("", "TCP", 80),))
-    agent.indexes["a"].place("p", taken)
+    agent.state.indexes["a"].place("p", taken)
     pod = _pod("one")
     pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
     assert set((await extender.filter(_asked(pod, "vn-a"))).failed) == {"vn-a"}
@@ -403,13 +404,13 @@ async def test_refuses_calls_until_virtual_nodes_are_listed():
         await extender.preempt(_pod("one", "99"), {"vn-a": protocol.Victims([], 0)})
     directory.known = True
     assert (await extender.filter(_asked(_pod("one", "99"), "vn-a"))).passing == []
-    assert len(agent.reservations) == 0
+    assert len(agent.state.reservations) == 0
 
 
 def _add(agent: FitAgent, *pods: Any) -> None:
     """Let the watch of bound pods report new pods."""
     for pod in pods:
-        agent._bound_pods._pods.change("ADDED", pod)
+        agent.state.bound_pods.informer.change("ADDED", pod)
 
 
 def _bound(uid: str, node: str, *, phase: str = "Pending", cpu: str = "2") -> Any:
@@ -425,8 +426,8 @@ async def test_reserves_room_for_pods_that_others_bound():
     agent, extender = _fit(a="3")
     _add(agent, _bound("other", "vn-a"), _bound("real", "real-1"), _bound("running", "vn-a", phase="Running"))
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == []
-    assert len(agent.reservations) == 1
-    report(agent.feeds["a"], lower_pod("other", "elsewhere"))  # it is on a lower node and counts itself
+    assert len(agent.state.reservations) == 1
+    report(agent.state.feeds["a"], lower_pod("other", "elsewhere"))  # it is on a lower node and counts itself
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 
@@ -434,12 +435,12 @@ async def test_reserves_room_for_pods_that_others_bound():
 async def test_counts_pod_with_a_lower_pod_once():
     """The lower cluster may be listed after the upper one."""
     agent, extender = _fit(a="3")
-    agent.feeds["a"]._nodes._synced.clear()
+    agent.state.feeds["a"]._nodes._synced.clear()
     _add(agent, _bound("other", "vn-a"))
     with pytest.raises(NotReadyError, match="cannot be looked into"):
         await extender.filter(_asked(_pod("one"), "vn-a"))
-    report(agent.feeds["a"], lower_pod("other", "elsewhere"))
-    agent.feeds["a"]._nodes._synced.set()
+    report(agent.state.feeds["a"], lower_pod("other", "elsewhere"))
+    agent.state.feeds["a"]._nodes._synced.set()
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 
@@ -449,8 +450,8 @@ async def test_forgets_bound_pods_that_finish_or_run():
     agent, extender = _fit(a="3")
     for uid in ("gone", "started"):
         _add(agent, _bound(uid, "vn-a"))
-    agent._bound_pods._pods.change("DELETED", _bound("gone", "vn-a"))
-    agent._bound_pods._pods.change("MODIFIED", _bound("started", "vn-a", phase="Running"))
+    agent.state.bound_pods.informer.change("DELETED", _bound("gone", "vn-a"))
+    agent.state.bound_pods.informer.change("MODIFIED", _bound("started", "vn-a", phase="Running"))
     assert (await extender.filter(_asked(_pod("one", "3"), "vn-a"))).passing == ["vn-a"]
 
 
@@ -458,27 +459,27 @@ async def test_unreadable_bound_pod_does_not_fail_other_calls(monkeypatch):
     """Any tenant can bind pods with spec.nodeName and arbitrary content."""
     agent, extender = _fit(a="3")
     _add(agent, _bound("broken", "vn-a"))
-    judge = agent._judge.gates["a"].judge
+    judge = agent.state.judge.gates["a"].judge
 
     def fail(pod: Any, node: VirtualNode) -> Any:
         if pod["metadata"]["uid"] == "broken":
             raise TypeError("not what the API describes")
         return judge(pod, node)
 
-    monkeypatch.setattr(agent._judge.gates["a"], "judge", fail)
+    monkeypatch.setattr(agent.state.judge.gates["a"], "judge", fail)
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 
 async def test_many_bound_pods_do_not_delay_other_calls(monkeypatch):
     """They are counted a few at a time, and until then no pod gets room."""
-    monkeypatch.setattr("multi_scheduler.fit.accounting._SLICE", 0.0)
+    monkeypatch.setattr("multi_scheduler.state.accounting._SLICE", 0.0)
     agent, extender = _fit(a="9")
     _add(agent, *(_bound(f"other-{number}", "vn-a", cpu="1") for number in range(3)))
     for left in (2, 1):
         with pytest.raises(NotReadyError, match=f"{left} pods that are bound to lower cluster a"):
             await extender.filter(_asked(_pod("one", "1"), "vn-a"))
     assert (await extender.filter(_asked(_pod("one", "1"), "vn-a"))).passing == ["vn-a"]
-    assert len(agent.reservations) == 4
+    assert len(agent.state.reservations) == 4
 
 
 def test_evaluates_a_limited_number_of_affinity_terms():

@@ -16,10 +16,11 @@ from controller_runtime import resources
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler import malformed
-from multi_scheduler.agent import Agent, VirtualNode
+from multi_scheduler.agent import Agent
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.protocol import Candidates, filter_result
-from multi_scheduler.fit.feeds.cluster_feed import shrink_node, shrink_pod
+from multi_scheduler.state.feeds.cluster_feed import shrink_node, shrink_pod
+from multi_scheduler.virtual_node import VirtualNode
 from tests.thorough import IS_THOROUGH
 from tests.unit.multi_scheduler.agents.test_scoring_agents import FIT, Scene, agent, pod
 
@@ -109,7 +110,7 @@ class World:
             found = TRANSFORMS.get(resource, lambda one: one)(from_dict(body))
         except Exception:  # noqa: BLE001 - stops the watch of this cluster only
             return
-        [informer] = [one for one in self.scene.fit.feeds["a"].informers if one.resource is resource]
+        [informer] = [one for one in self.scene.state.feeds["a"].informers if one.resource is resource]
         informer.change("ADDED", found)
 
     async def call(self, wanted: dict[str, Any] | None = None) -> tuple[Any, dict[str, float]]:
@@ -210,7 +211,7 @@ async def test_pod_that_no_agent_can_read_is_refused() -> None:
 async def test_reasons_are_short() -> None:
     """A cluster may have a different taint on each node, and a pod may ask for thousands of resources."""
     world = World()
-    world.scene.fit.indexes["a"].remove_node("a-0")
+    world.scene.state.indexes["a"].remove_node("a-0")
     for number in range(500):
         taint = {"key": f"{number}-{'k' * 300}", "effect": "NoSchedule"}
         world.send(

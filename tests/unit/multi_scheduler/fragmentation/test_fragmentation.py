@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
-from multi_scheduler.agent import VirtualNode
+from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.agents.fragmentation import FragmentationAgent
 from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
-from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
 from multi_scheduler.fragmentation.gradient import Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Typical, Workload
 from multi_scheduler.shared import Shared
-from tests.unit.multi_scheduler.fit.lower_pods import mark_synced
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.pod_info import Placed
+from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.virtual_node import VirtualNode
+from tests.unit.multi_scheduler.lower_pods import mark_synced
 
 GPU = "alibabacloud.com/gpu-milli"
 WORKLOAD = [(4000, 500, 0.4), (8000, 1000, 0.3), (32000, 4000, 0.1), (2000, 0, 0.2)]
@@ -185,18 +186,17 @@ class _Scene:
             clusters=[SchedulerClusterConfig(name=name, kubeconfig="") for name in "ab"], agents=agents
         )
         shared = Shared(config, fake, dict.fromkeys("ab", fake))
-        self.fit: Any
-        self.fit = shared.agent(agents[0])
+        self.fit = FitAgent(shared.context(agents[0]))
         self.agent = FragmentationAgent(shared.context(AgentConfig(name="fragmentation", config=settings)))
         self.nodes = [VirtualNode(f"vn-{name}", name, {}, {}) for name in "ab"]
         for name in "ab":
-            self.fit.indexes[name].upsert_node(
+            self.fit.state.indexes[name].upsert_node(
                 {
                     "metadata": {"name": name},
                     "status": {"allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110", GPU: "2000"}},
                 }
             )
-        mark_synced(self.fit)
+        mark_synced(self.fit.state)
 
     async def scores(self, uid: str, units: int) -> dict[str, float]:
         """Filter and score like the extender."""
@@ -208,7 +208,7 @@ class _Scene:
         for agent in (self.fit, self.agent):
             agent.filtered(pod, left)
         found = dict(await self.agent.score(pod, left))
-        self.fit.reservations.release(uid)
+        self.fit.state.reservations.release(uid)
         return found
 
 
@@ -216,11 +216,11 @@ async def test_prefers_the_cluster_with_an_exact_gap():
     """The pod's own reservation does not count."""
     scene = _Scene({"resource": GPU})
     for number in range(4):
-        scene.fit.indexes["b"].place(f"p{number}", Placed("b", {"cpu": 4000, GPU: 500}))
-    scene.fit.indexes["b"].remove("p3")
-    before = scene.fit.indexes["b"].devices[GPU].free
+        scene.fit.state.indexes["b"].place(f"p{number}", Placed("b", {"cpu": 4000, GPU: 500}))
+    scene.fit.state.indexes["b"].remove("p3")
+    before = scene.fit.state.indexes["b"].devices[GPU].free
     assert await scene.scores("u", 500) == {"vn-a": 0.0, "vn-b": 1.0}
-    assert scene.fit.indexes["b"].devices[GPU].free == before
+    assert scene.fit.state.indexes["b"].devices[GPU].free == before
     assert await scene.scores("v", 1000) == {"vn-a": 1.0}
 
 

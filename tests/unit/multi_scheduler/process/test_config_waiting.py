@@ -15,9 +15,9 @@ from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from hack.sandbox.ports import free_ports
 from multi_scheduler import flags
-from multi_scheduler.agent import AgentContext, load
 from multi_scheduler.flags import Options
 from multi_scheduler.process import config_waiting
+from multi_scheduler.shared import Shared
 from tests.background import working
 
 HEAD = "{apiVersion: virtual-node.io/v1alpha1, kind: MultiSchedulerConfiguration, "
@@ -27,8 +27,9 @@ GOOD = HEAD + "clusters: [{name: a, kubeconfig: k}]}"
 def _load(options: Options) -> None:
     """Create the agents, as the extender does at start."""
     upper: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
+    shared = Shared(options.config, upper, {})
     for one in options.config.agents:
-        load(one.name, AgentContext(one.name, one.config, upper, {}))
+        shared.agent(one)
 
 
 async def _readyz(port: int) -> tuple[int, str]:

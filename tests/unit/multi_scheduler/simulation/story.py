@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from random import Random
 
-from multi_scheduler.fit.reservations.reservations import Stage
+from multi_scheduler.state.reservations.reservations import Stage
 from tests.unit.multi_scheduler.simulation.lower import LowerCluster, LowerPod, Node
 from tests.unit.multi_scheduler.simulation.world import LATE, UpperPod, World
 from tests.unit.simulation.clock import VirtualLoop
@@ -116,11 +116,11 @@ def _check_quiet(world: World) -> None:
                 world.wrong.append(f"{pod.uid} has no lower pod")
             elif not lower.node:
                 claims += 1
-                if world.agent.reservations.stage(pod.uid) is not Stage.BOUND:
+                if world.agent.state.reservations.stage(pod.uid) is not Stage.BOUND:
                     world.wrong.append(f"{pod.uid} waits in {name}, and its claim is forgotten")
-            elif world.agent.reservations.stage(pod.uid) is not None:
+            elif world.agent.state.reservations.stage(pod.uid) is not None:
                 world.wrong.append(f"{pod.uid} runs in {name}, and still has a reservation")
-        reserved = {key for key, _ in world.agent.indexes[name].pods() if "@" in key}
+        reserved = {key for key, _ in world.agent.state.indexes[name].pods() if "@" in key}
         for pod in world.pods.values():
             if pod.node or pod.uid in world.stalled or claims or reserved:
                 continue

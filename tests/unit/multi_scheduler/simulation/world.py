@@ -18,13 +18,15 @@ from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler import config
-from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agent import AgentContext
+from multi_scheduler.agents.fit.agent import FitAgent
+from multi_scheduler.agents.fit.groups import pending_pods
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
-from multi_scheduler.fit.agent import FitAgent
-from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
-from multi_scheduler.fit.groups import pending_pods
+from multi_scheduler.state.feeds.cluster_feed import shrink_pod
+from multi_scheduler.virtual_node import VirtualNode
+from tests.unit.multi_scheduler.lower_pods import fit_agent
 from tests.unit.multi_scheduler.simulation.lower import FAST, LowerCluster, LowerPod, Node
 
 NAMESPACE = "shop"
@@ -152,7 +154,7 @@ class World:
         )
         virtual = {f"vn-{name}": VirtualNode(f"vn-{name}", name, {}, {}) for name in self.clusters}
         configured = {name: config.SchedulerClusterConfig(name=name, kubeconfig="") for name in self.clusters}
-        self.agent = agent = FitAgent(
+        self.agent = agent = fit_agent(
             AgentContext(
                 "fit",
                 {"passNode": self.binds},
@@ -168,7 +170,7 @@ class World:
             task.cancel()
         self.tasks = {
             asyncio.create_task(agent.attempts.run()),
-            asyncio.create_task(agent._sweeping()),
+            asyncio.create_task(agent.state.sweeping()),
         }
         lists = [partial(self._list_cluster, name) for name in self.clusters]
         lists += [self._list_bound, self._list_pending]  # type: ignore[list-item]
@@ -184,7 +186,7 @@ class World:
             event(agent)
 
     def _list_cluster(self, name: str, agent: FitAgent) -> None:
-        feed, cluster = agent.feeds[name], self.clusters[name]
+        feed, cluster = agent.state.feeds[name], self.clusters[name]
         for node in cluster.nodes.values():
             feed._nodes._store(_node(node), initial=True)
         for pod in cluster.pods.values():
@@ -195,24 +197,28 @@ class World:
     def _list_bound(self, agent: FitAgent) -> None:
         for pod in self.pods.values():
             if pod.node:
-                agent._bound_pods._pods._store(shrink(from_dict(pod.to_dict())), initial=True)
-        agent._bound_pods._pods._synced.set()
+                agent.state.bound_pods.informer._store(shrink(from_dict(pod.to_dict())), initial=True)
+        agent.state.bound_pods.informer._synced.set()
 
     def _list_pending(self, agent: FitAgent) -> None:
         for pod in self.pods.values():
             if not pod.node:
                 agent.groups.members.pending.informer._store(_pending(pod), initial=True)
         agent.groups.members.pending.informer._synced.set()
-        agent._namespaces._informer._synced.set()
+        agent.state.upper_namespaces._informer._synced.set()
 
     def _node_changed(self, cluster: str, node: Node, kind: str) -> None:
         body = _node(node)
-        self._stream(f"{cluster} nodes").send(lambda agent: agent.feeds[cluster]._nodes.change(kind, body))
+        self._stream(f"{cluster} nodes").send(
+            lambda agent: agent.state.feeds[cluster]._nodes.change(kind, body)
+        )
         self._upper_event()
 
     def _lower_changed(self, cluster: str, pod: LowerPod, kind: str) -> None:
         body = shrink_pod(_lower(pod))
-        self._stream(f"{cluster} pods").send(lambda agent: agent.feeds[cluster]._pods.change(kind, body))
+        self._stream(f"{cluster} pods").send(
+            lambda agent: agent.state.feeds[cluster]._pods.change(kind, body)
+        )
         if not pod.upper:
             self._upper_event()  # the virtual node's capacity changes
         if pod.node and not pod.preferred and (self.binds or not pod.upper):
@@ -224,7 +230,7 @@ class World:
 
     def _bound_event(self, pod: UpperPod, kind: str) -> None:
         body = shrink(from_dict(pod.to_dict()))
-        self._stream("bound").send(lambda agent: agent._bound_pods._pods.change(kind, body))
+        self._stream("bound").send(lambda agent: agent.state.bound_pods.informer.change(kind, body))
 
     def _pending_event(self, pod: UpperPod, kind: str) -> None:
         body = _pending(pod)

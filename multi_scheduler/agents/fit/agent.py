@@ -1,0 +1,268 @@
+"""The fit agent: passes a virtual node only if one of its lower nodes could take the lower pod."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from clusterset.model import names
+from controller_runtime.errors import ConfigError
+from multi_scheduler.agent import Agent, AgentContext, Rejections
+from multi_scheduler.agents.fit.attempts import Attempts
+from multi_scheduler.agents.fit.groups.group_filter import GroupFilter
+from multi_scheduler.agents.fit.groups.pending_pods import PendingPods
+from multi_scheduler.agents.fit.groups.planning import Planner
+from multi_scheduler.agents.fit.settings import FitSettings
+from multi_scheduler.state.cluster.pod_requirements import Demand
+from multi_scheduler.state.cluster.scoring import score
+from multi_scheduler.state.judgement import Judgement
+from multi_scheduler.state.reservations import preemption as choosing
+from multi_scheduler.state.reservations.bound_pods import node_of, priority_of
+from multi_scheduler.state.reservations.reservations import RECENT_SECONDS, Place, Stage
+from multi_scheduler.virtual_node import VirtualNode
+
+_SETTLE_SECONDS = 2.0
+"""Seconds that a filter call waits for the release of other pods' reservations before it rejects all nodes."""
+_NODE_ANNOTATIONS: Mapping[bool | str, Sequence[str]] = {
+    # A pod that gives up the required node still prefers it.
+    True: (names.ANNOTATION_PREFERRED_NODE, names.ANNOTATION_REQUIRED_NODE),
+    "Prefer": (names.ANNOTATION_PREFERRED_NODE,),
+}
+
+
+class FitAgent(Agent):
+    """Checks every lower cluster for room for a pod, and reserves this room."""
+
+    settings_type = FitSettings
+
+    def __init__(self, context: AgentContext) -> None:
+        """Create the filter of pod groups; ``run`` follows the pending pods.
+
+        Raises:
+            ConfigError: a setting is wrong, or the context has no state.
+        """
+        self._settings = context.read_settings(self.settings_type)
+        if context.state is None:
+            raise ConfigError(
+                f"agents[{context.name}]: the state of the lower clusters is missing in its context"
+            )
+        self.state = state = context.state
+        pending = PendingPods(context.upper)
+        self.attempts = Attempts(
+            context.upper,
+            state.reservations,
+            state.accounting.nominated,
+            self._pod_deleted,
+            pending.has,
+            state.bound_pods.has,
+        )
+        grow = state.judge.grow if any(state.futures.values()) else None
+        planner = Planner(state.predict, state.reservations, state.indexes, self._settings.score, grow)
+        self.groups = GroupFilter(
+            context.upper, planner, state.accounting.index_keys, state.bound_pods, pending, self.attempts
+        )
+        state.follow(pending.informer, bound=self._pod_bound, swept=self.groups.sweep)
+
+    async def run(self) -> None:
+        """Follow the pending upper pods until cancelled. The caller runs the state."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.groups.members.run())
+            group.create_task(self.attempts.run())
+
+    def unready(self) -> str | None:
+        """Return why the agent is not ready; None: ready."""
+        return self.state.unready()
+
+    async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
+        """Reject every virtual node without a lower node for the pod, or without room for the pod's group."""
+        uid = pod["metadata"].get("uid", "")
+        self.state.know(nodes)
+        await self.state.wait_read(_SETTLE_SECONDS)
+        if (bound := self.state.bound_pods.get(uid)) is not None or self.state.reservations.stage(
+            uid
+        ) is Stage.BOUND:
+            # The scheduler asks again if it has lost the answer to its binding. The reservation stays as it is.
+            name = node_of(bound) if bound is not None else self.state.reservations.bound_to(uid)
+            text = f"the pod is bound to node {name} already"
+            return Rejections({}, {node.name: text for node in nodes if node.name != name})
+        if (group := self.groups.group(pod)) is None:
+            return await self._filter_alone(pod, nodes)
+        verdict = await self.groups.filter(pod, nodes, group)
+        if verdict.alone is not None:
+            found = await self._filter_alone(pod, verdict.alone)
+            return replace(found, unresolvable={**found.unresolvable, **verdict.rejections.unresolvable})
+        self.state.remember(uid, dict(verdict.judged))
+        return verdict.rejections
+
+    async def _filter_alone(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
+        uid, priority = pod["metadata"].get("uid", ""), pod["spec"].get("priority") or 0
+        deadline = _now() + _SETTLE_SECONDS
+        while True:
+            found = self._judge_alone(pod, nodes, uid, priority)
+            if found.rejected < len(nodes):
+                break
+            # Other pods hold reservations in several clusters and will use only one, so wait until the rest is released.
+            may_change = self._may_change(uid, found.retryable, at_most=_SETTLE_SECONDS)
+            until = deadline if may_change else min(deadline, found.counted_by)
+            if until <= (now := _now()):
+                break
+            await self.state.reservations.wait(until - now)
+        if nodes and found.rejected == len(nodes):
+            self.state.judge.grow(nodes, found)
+        self.state.remember(uid, found.judged)
+        # Reserve before other agents answer, so that a concurrent call does not count on the same room.
+        if found.places:
+            seconds = self.attempts.begin(pod)
+            self.state.reservations.reserve(uid, found.places, priority=priority, seconds=seconds)
+        elif (
+            self.state.reservations.stage(uid) is not Stage.NOMINATED
+        ):  # preempted pods may not have ended yet
+            self.state.reservations.release(uid)
+        transient = self._transient(uid, priority, found) if found.rejected == len(nodes) else ""
+        return Rejections(found.resolvable, found.unresolvable, transient)
+
+    def _judge_alone(
+        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], uid: str, priority: int
+    ) -> Judgement:
+        """Predict the pod's lower nodes as if its own reservation of an earlier attempt did not exist."""
+        unfinished = self.state.prepare(nodes)
+        with self.state.reservations.without_own(uid, priority):
+            return self.state.predict_prepared(pod, nodes, unfinished)
+
+    def _transient(self, uid: str, priority: int, found: Judgement) -> str:
+        """Return why no node passes now but one may in a few seconds; empty: the rejections stay right."""
+        recent = self._may_change(uid, found.retryable, at_most=RECENT_SECONDS)
+        if recent or (priority <= 0 and self._may_change(uid, found.retryable)):
+            return "room is reserved for pods that are being bound and may not use it"
+        if found.unknown and not found.resolvable:
+            return next(text for name, text in found.unresolvable.items() if name in found.unknown)
+        return ""
+
+    def bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
+        """Return a reason for pods of groups: no room is reserved on real nodes."""
+        group = self.groups.group(pod)
+        return f"pods of pod group {group} start together on virtual nodes only" if group is not None else ""
+
+    def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
+        """Keep the pod's reservations only on nodes that the scheduler may still choose."""
+        uid = pod["metadata"].get("uid", "")
+        is_held = self.groups.held.node(uid) is not None  # the group keeps its room
+        if not is_held and self.state.reservations.stage(uid) is Stage.TENTATIVE:
+            self.state.reservations.narrow(uid, {node.name for node in passing})
+
+    async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
+        """Return a score for each virtual node by the configured strategy; 0 or less without room on existing lower nodes."""
+        judged = self.state.predictions.get(pod["metadata"].get("uid", ""), {})
+        return {
+            node.name: score(self.state.indexes[node.cluster], judged.get(node.name), self._settings.score)
+            for node in nodes
+            if node.cluster in self.state.indexes
+        }
+
+    async def preempt(
+        self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
+    ) -> Sequence[str] | None:
+        """Return the given victims if evicting them makes room in the lower cluster, otherwise others; None: no victims help."""
+        feed, index = self.state.feeds.get(node.cluster), self.state.indexes.get(node.cluster)
+        if feed is None or index is None or feed.trouble():
+            return victims if self._settings.unreachable == "Pass" else None
+        self.state.know([node])
+        self.state.accounting.prepare(node.cluster)
+        priority, uid = pod["spec"].get("priority") or 0, pod["metadata"].get("uid", "")
+        if self.groups.held.node(uid) is not None:
+            return None  # its room is reserved, even if ``standing`` needs none while members are being bound
+        bound = [
+            (one, choosing.Mirrored(one.uid, key, priority_of(one)))
+            for one in self.state.bound_pods.on(node.name)
+            for key in self.state.accounting.index_keys(one.uid, node)
+        ]
+        candidates = [
+            found
+            for one, found in bound
+            if one.metadata.deletion_timestamp is None and found.priority < priority
+        ]
+        if (group := self.groups.group(pod)) is not None:
+            standing = await self.groups.standing(pod, group)
+            if standing is None or standing.waits_for:
+                return None  # room for single pods does not help
+            if standing.needed:
+                ending = [at.key for one, at in bound if one.metadata.deletion_timestamp is not None]
+                return self.groups.eviction.preempt(standing, node, candidates, ending)
+        gated = self.state.judge.gates[node.cluster].judge(pod, node)
+        if gated.refusal:
+            return None
+        wanted = self.state.judge.demand(gated, node)
+        with self.state.reservations.without_own(uid, priority):
+            keys = [key for victim in victims for key in self.state.accounting.index_keys(victim, node)]
+            chosen = (
+                victims
+                if choosing.suffices(index, wanted, keys)
+                else choosing.choose(index, wanted, candidates)
+            )
+            if not chosen:
+                return None
+            leaving = {at.key for one, at in bound if one.uid in chosen or one.metadata.deletion_timestamp}
+            place = choosing.place_without(index, wanted, leaving)
+        if place:
+            self.state.reservations.hold_for_preemption(
+                uid,
+                node.name,
+                Place(node.cluster, wanted, place, gated.charge, awaits=frozenset(leaving)),
+                priority=priority,
+            )
+        return chosen
+
+    def annotations(self, uid: str, node: str) -> Mapping[str, str]:
+        """Return annotations for the domain of the pod's group and, with ``passNode``, for the reserved lower node."""
+        mode = self._settings.pass_node
+        chosen = self.state.reservations.prefer(uid, node) if mode else ""
+        domain = self.groups.members.annotations(uid)
+        return {**domain, **(dict.fromkeys(_NODE_ANNOTATIONS[mode], chosen) if chosen else {})}
+
+    def bars_binding(self, uid: str, node: str) -> str:
+        """Return that a pod's room is no longer reserved, for example after a restart; empty: the pod may be bound.
+
+        The pod's room on other virtual nodes is released, because the scheduler has chosen this one.
+        """
+        virtual, pod = self.state.node(node), self.state.bound_pods.get(uid)
+        if (
+            virtual is None
+            or virtual.cluster not in self.state.feeds
+            or self.state.reservations.choose(uid, node)
+        ):
+            return ""
+        if pod is not None and node_of(pod) == node:
+            return ""  # the scheduler has lost the answer to the binding
+        if self._settings.unreachable == "Pass" and self.state.feeds[virtual.cluster].trouble():
+            return ""
+        return f"no room is reserved for the pod on {node} any more; the scheduler tries again"
+
+    def bound(self, uid: str, node: str) -> None:
+        """Mark the reservation as bound, because the extender itself bound the pod."""
+        self.state.reservations.bind(uid, node)
+
+    def _may_change(
+        self, uid: str, retryable: Sequence[tuple[str, Demand | None]], *, at_most: float = math.inf
+    ) -> bool:
+        """Report whether the pod may fit when tentative reservations of other pods up to this age are released."""
+        for cluster, wanted in retryable:
+            keys = self.state.reservations.tentative(cluster, besides=uid, at_most=at_most)
+            if keys and (wanted is None or choosing.suffices(self.state.indexes[cluster], wanted, keys)):
+                return True
+        return False
+
+    def _pod_bound(self, uid: str) -> None:
+        self.groups.members.bound(uid)
+        self.attempts.bound(uid)
+
+    def _pod_deleted(self, uid: str) -> None:
+        self.groups.held.deleted(uid)
+        self.groups.members.candidates.pop(uid, None)
+        self.state.predictions.pop(uid, None)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,313 @@
+"""Answers filter calls for pods of groups: a group gets room for all members that must start together, or it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from prometheus_client import Gauge, Histogram
+
+from clusterset.model.pod.groups import Group, group_of
+from controller_runtime.client.client import Client
+from multi_scheduler.agent import NOTHING, Rejections
+from multi_scheduler.agents.fit.attempts import Attempts
+from multi_scheduler.agents.fit.groups.eviction import GroupEviction
+from multi_scheduler.agents.fit.groups.held import HeldGroups
+from multi_scheduler.agents.fit.groups.members import Members
+from multi_scheduler.agents.fit.groups.options import within
+from multi_scheduler.agents.fit.groups.pending_pods import PendingPods, scheduler_of
+from multi_scheduler.agents.fit.groups.planning import Planner, Shortfall
+from multi_scheduler.agents.fit.groups.standing import Standing
+from multi_scheduler.malformed import UNREADABLE
+from multi_scheduler.state.cluster.scoring import Prediction
+from multi_scheduler.state.reservations.bound_pods import BoundPods
+from multi_scheduler.state.reservations.preemption import without
+from multi_scheduler.state.reservations.reservations import RECENT_SECONDS
+from multi_scheduler.virtual_node import VirtualNode
+
+_CACHE_SECONDS = 0.5
+"""Seconds that a filter call waits for the pod's own watch event. Before it, members that were created earlier may be
+missing."""
+_SETTLE_SECONDS = 2.0
+"""Seconds that a filter call waits for the release of other pods' reservations."""
+_MOST_EARLIER = 5
+"""Number of groups with precedence that may get room in one filter call."""
+_REMEMBERED_SECONDS = 1.0
+"""Seconds for which a group that does not fit is not planned again while no room changes."""
+
+_GROUPS = Gauge(
+    "virtual_node_pod_groups",
+    "Pod groups with all their pods that wait for room, or that have reserved room.",
+    ["state"],
+)
+_START_SECONDS = Histogram(
+    "virtual_node_pod_group_start_seconds",
+    "Time from the first filter call of a complete pod group until all pods with reserved room are bound.",
+    buckets=(0.5, 1, 2, 5, 10, 30, 60, 300, 1800),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The decision about one pod of a group."""
+
+    judged: Mapping[str, Prediction] = field(default_factory=dict)
+    """Predictions by virtual node that passes; empty: none passes."""
+    rejections: Rejections = NOTHING
+    alone: Sequence[VirtualNode] | None = None
+    """The virtual nodes on which the pod may start by itself; None: it starts with its group."""
+    shortfall: Shortfall | None = None
+    """Set if the group lacks room."""
+
+
+def rejected(nodes: Sequence[VirtualNode], text: str) -> Verdict:
+    """Return the decision that no virtual node takes the pod."""
+    return Verdict(rejections=Rejections({}, {node.name: text for node in nodes}))
+
+
+@dataclass(eq=False)
+class GroupFilter:
+    """Decides about pods of groups."""
+
+    upper: Client
+    planner: Planner
+    index_keys: Callable[[str, VirtualNode], Sequence[str]]
+    bound_pods: BoundPods
+    pending: PendingPods
+    attempts: Attempts
+    _ready_since: dict[str, float] = field(default_factory=dict)
+    """By group: time since which it lacks only room."""
+    _lacking: dict[str, tuple[object, float, Shortfall]] = field(default_factory=dict)
+    """By key of a group that does not fit: state and time of the last plan, and what the group lacked."""
+
+    def __post_init__(self) -> None:
+        self._reservations, self._indexes = self.planner.reservations, self.planner.indexes
+        self.held = HeldGroups(self._reservations.leave_group, self._started, _now)
+        self.members = Members(
+            self.upper,
+            self._indexes,
+            self.index_keys,
+            self.bound_pods,
+            self.pending,
+            self.held,
+            self.attempts,
+        )
+        self.eviction = GroupEviction(
+            self.planner, self.members, self.held, self._indexes, self._reservations
+        )
+
+    def group(self, pod: Mapping[str, Any]) -> Group | None:
+        """Return the group of a pod; None: it starts alone."""
+        metadata = pod["metadata"]
+        declared = group_of(
+            metadata.get("namespace", ""), metadata.get("labels") or {}, metadata.get("annotations") or {}
+        )
+        return self.members.pod_groups.resolve(declared)
+
+    async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group) -> Verdict:
+        """Return the decision about a pod of a group, after reserving room for the group if there is enough."""
+        if group.problem:
+            return rejected(nodes, f"pod group {group}: {group.problem}")
+        uid = await self._wait_for(pod, group)
+        self.members.offer(uid, nodes)
+        deadline = _now() + _SETTLE_SECONDS
+        while True:
+            verdict = self._decide(uid, pod, nodes, group)
+            short = verdict.shortfall
+            if short is None:
+                return verdict
+            may_change = self._may_change(group)
+            until = deadline if may_change else min(deadline, short.counted_by)
+            if until <= (now := _now()):
+                with self.planner.growing() as can_grow:
+                    if can_grow:
+                        verdict = self._decide(uid, pod, nodes, group)
+                if may_change and verdict.shortfall is not None:
+                    text = f"room for pod group {group} is reserved for pods that may not use it"
+                    rejections = replace(verdict.rejections, transient=text)
+                    verdict = replace(verdict, rejections=rejections)
+                return verdict
+            await self._reservations.wait(until - now)
+
+    async def standing(self, pod: Mapping[str, Any], group: Group) -> Standing | None:
+        """Return what a pod's group needs to start, with all members created before this pod; None: no usable group."""
+        if group.problem:
+            return None
+        await self._wait_for(pod, group)
+        return self.members.standing(group.key)
+
+    async def _wait_for(self, pod: Mapping[str, Any], group: Group) -> str:
+        """Wait until the cache contains the pod and the members that were created before it; return the pod's UID."""
+        metadata = pod["metadata"]
+        uid: str = metadata.get("uid", "")
+        key = f"{group.namespace}/{metadata.get('name', '')}"
+        await self.pending.wait_for(key, uid, _CACHE_SECONDS)
+        self.members.asked_by(scheduler_of(pod["spec"]))
+        return uid
+
+    def sweep(self) -> None:
+        """Release expired reservations of groups, and forget groups without pending pods."""
+        self.held.expire()
+        self.eviction.sweep()
+        groups = self.pending.groups()
+        for key in self._lacking.keys() - groups:
+            del self._lacking[key]
+        for key in self._ready_since.keys() - groups:
+            if key not in self.held:
+                del self._ready_since[key]
+        _GROUPS.labels("reserved").set(len(self.held))
+        _GROUPS.labels("waiting").set(sum(key not in self.held for key in self._ready_since))
+
+    def _started(self, key: str) -> None:
+        if (since := self._ready_since.pop(key, None)) is not None:
+            _START_SECONDS.observe(_now() - since)
+
+    def _decide(
+        self, uid: str, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group
+    ) -> Verdict:
+        if (passing := self._use_reservation(uid, pod, nodes, group)) is not None:
+            return passing
+        found = self.members.standing(group.key)
+        if found is None or found.waits_for:
+            return rejected(nodes, found.waits_for if found is not None else f"pod group {group} is unknown")
+        if found.needed:
+            self._ready_since.setdefault(group.key, _now())
+        if self.held.count(group.key) < found.needed:
+            self.held.drop(group.key)
+            if seconds := self.held.barred_for(group.key):
+                text = f"pod group {group} did not use its reserved room; it may reserve again in {seconds:.0f} s"
+                return rejected(nodes, text)
+            if (short := self._reserve_in_order(found)) is not None:
+                reasons = {
+                    node.name: short.reasons.get(node.name)
+                    or f"pod group {group} needs its room in one place"
+                    for node in nodes
+                }
+                empty: dict[str, str] = {}
+                both = (reasons, empty) if short.is_resolvable else (empty, reasons)
+                return Verdict(rejections=Rejections(*both), shortfall=short)
+            if (passing := self._use_reservation(uid, pod, nodes, group)) is not None:
+                return passing
+        return self._alone(nodes, found)
+
+    def _use_reservation(
+        self, uid: str, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group
+    ) -> Verdict | None:
+        """Pass the virtual node on which the group reserved room for the pod.
+
+        Returns:
+            the decision. None: the pod has no such room; if the room is lost, the group's reservations are released.
+        """
+        node = self.held.node(uid)
+        if node is None:
+            return None
+        if self.eviction.is_awaited(group.key):
+            return rejected(nodes, f"pod group {group} waits until preempted pods have ended")
+        self._reservations.release(uid)
+        with self.planner.growing():
+            found = self.planner.judge(pod, [node]) if node.name in {one.name for one in nodes} else None
+        if found is None or not found.places:
+            self.held.drop(group.key)
+            return None
+        seconds = self.attempts.begin(pod)
+        priority = pod["spec"].get("priority") or 0
+        self._reservations.reserve(uid, found.places, priority=priority, seconds=seconds, is_of_group=True)
+        self.held.passed(uid)
+        text = f"room for pod group {group} is reserved on {node.name}"
+        others = {one.name: text for one in nodes if one.name != node.name}
+        return Verdict(judged=found.judged, rejections=Rejections({}, others))
+
+    def _alone(self, nodes: Sequence[VirtualNode], found: Standing) -> Verdict:
+        """Let a pod start by itself; if the group must run in one place, only where its other members run."""
+        homes = self.members.homes(found.group)
+        allowed = [node for node in nodes if not homes.clusters or node.cluster in homes.clusters]
+        if homes.domains:
+            topology = found.group.topology
+            limited = (within(node, topology, value) for node in allowed for value in homes.domains)
+            allowed = [node for node in limited if node is not None]
+        names = {node.name for node in allowed}
+        text = f"the other pods of pod group {found.group} run in {', '.join(sorted(homes.clusters))}"
+        others = {node.name: text for node in nodes if node.name not in names}
+        return Verdict(rejections=Rejections({}, others), alone=allowed)
+
+    def _reserve_in_order(self, ready: Standing) -> Shortfall | None:
+        """If a group fits, reserve room for groups with precedence, then for the group; return what it lacks, None: nothing."""
+        if (short := self._reserve(ready)) is not None:
+            return short
+        earlier = [
+            found
+            for key in self.pending.groups()
+            if key not in self.held
+            and not self.held.barred_for(key)
+            and (found := self.members.standing(key)) is not None
+            and found.needed
+            and not found.waits_for
+            and found.rank < ready.rank
+            and any(one.uid in self.members.candidates for one in found.members)
+        ]
+        if not earlier:
+            return None
+        self.held.drop(ready.group.key)
+        for other in sorted(earlier, key=lambda one: one.rank)[:_MOST_EARLIER]:
+            # The pods of another tenant must not cause an error here.
+            with contextlib.suppress(*UNREADABLE):
+                self._reserve(other)
+        return self._reserve(ready)
+
+    def _reserve(self, ready: Standing) -> Shortfall | None:
+        """Reserve room for a group. Return the shortfall; None: reserved."""
+        key = ready.group.key
+        state = (
+            (
+                self.planner.grows,
+                *((one.uid, self.members.candidates.get(one.uid)) for one in ready.members),
+            ),
+            self._reservations.changes,
+            [index.changes for index in self._indexes.values()],
+        )
+        known = self._lacking.pop(key, None)
+        if known is not None and known[0] == state and _now() < known[1] + _REMEMBERED_SECONDS:
+            self._lacking[key] = known
+            return known[2]
+        planned = self._plan(ready)
+        if isinstance(planned, Shortfall):
+            after = (*state[:1], self._reservations.changes, [one.changes for one in self._indexes.values()])
+            self._lacking[key] = after, _now(), planned
+            return planned
+        self.held.hold(key, planned)
+        return None
+
+    def _plan(self, ready: Standing, *, is_trial: bool = False) -> dict[str, VirtualNode] | Shortfall:
+        return self.planner.plan(
+            ready,
+            self.members.offered(ready),
+            self.members.candidates,
+            self.members.homes(ready.group),
+            is_trial=is_trial,
+        )
+
+    def _may_change(self, group: Group) -> bool:
+        """Report whether the group would get room without the tentative reservations of pods outside of groups."""
+        found = self.members.standing(group.key)
+        if found is None or not any(
+            self._reservations.tentative(cluster, besides="", at_most=RECENT_SECONDS)
+            for cluster in self._indexes
+        ):
+            return False
+        with contextlib.ExitStack() as stack:
+            for cluster, index in self._indexes.items():
+                recent = self._reservations.tentative(cluster, besides="", at_most=RECENT_SECONDS)
+                stack.enter_context(without(index, recent))
+            planned = self._plan(found, is_trial=True)
+            if isinstance(planned, Shortfall):
+                return False
+            for uid in planned:
+                self._reservations.leave_group(uid)
+        return True
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,121 @@
+"""Collects a group's pending members, its bound members, and the virtual nodes that they may use."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from clusterset.model.pod.groups import Group, group_of
+from controller_runtime.client.client import Client
+from controller_runtime.objects import Object
+from multi_scheduler.agents.fit.attempts import Attempts
+from multi_scheduler.agents.fit.groups.held import HeldGroups
+from multi_scheduler.agents.fit.groups.options import Homes, domain_selector
+from multi_scheduler.agents.fit.groups.pending_pods import PendingPods
+from multi_scheduler.agents.fit.groups.pod_groups import PodGroups
+from multi_scheduler.agents.fit.groups.standing import Standing, standing
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.reservations.bound_pods import BoundPods
+from multi_scheduler.virtual_node import VirtualNode
+
+_MOST_SCHEDULERS = 100
+
+
+@dataclass(eq=False)
+class Members:
+    """The members of all groups."""
+
+    upper: Client
+    indexes: Mapping[str, ClusterIndex]
+    index_keys: Callable[[str, VirtualNode], Sequence[str]]
+    """Returns the index keys of a bound pod: of its lower pod, and of its reservation."""
+    bound_pods: BoundPods
+    pending: PendingPods
+    held: HeldGroups
+    attempts: Attempts
+    candidates: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By UID of a pending member: the virtual nodes that the scheduler offered last."""
+    _nodes: dict[str, VirtualNode] = field(default_factory=dict)
+    """All virtual nodes that were candidates so far."""
+    _schedulers: set[str] = field(default_factory=set)
+    """Names of the schedulers that ask this extender. Pods of other schedulers would not use their room."""
+
+    def __post_init__(self) -> None:
+        self.pending.changed, self.pending.removed = self.attempts.changed, self._removed
+        self.pod_groups = PodGroups(self.upper)
+
+    def asked_by(self, scheduler: str) -> None:
+        """Note the name of a scheduler that calls this extender."""
+        if len(self._schedulers) < _MOST_SCHEDULERS:
+            self._schedulers.add(scheduler)
+
+    def offer(self, uid: str, nodes: Sequence[VirtualNode]) -> None:
+        """Note the virtual nodes that the scheduler offers to a member."""
+        self._nodes |= {node.name: node for node in nodes}
+        self.candidates[uid] = frozenset(node.name for node in nodes)
+
+    async def run(self) -> None:
+        """Follow the pods without a node, and PodGroups, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.pending.informer.run())
+            tasks.create_task(self.pod_groups.run())
+
+    def bound(self, uid: str) -> None:
+        """Note that a pod is bound."""
+        self.held.bound(uid)
+        self.candidates.pop(uid, None)
+
+    def standing(self, key: str) -> Standing | None:
+        """Return what a group needs to start, as its oldest pending member declares the group; None: no member is usable."""
+        members = [one for one in self.pending.members(key) if one.scheduler in self._schedulers]
+        if not members:
+            return None
+        pod = min(members, key=lambda one: (one.created, one.name)).pod
+        declared = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
+        group = self.pod_groups.resolve(declared)
+        if group is None or group.problem:
+            return None
+        bound = {one.uid for one in self.bound_pods.of_group(key)}
+        pending = [one for one in members if one.uid not in bound]
+        return standing(group, pending, len(bound), now=time.time())
+
+    def offered(self, ready: Standing) -> list[VirtualNode]:
+        """Return the virtual nodes that the scheduler offered to any of the members."""
+        names = {name for one in ready.members for name in self.candidates.get(one.uid, ())}
+        return [self._nodes[name] for name in sorted(names)]
+
+    def homes(self, group: Group) -> Homes:
+        """Return where the bound members of a group run; empty unless the group must run in one place."""
+        if not group.is_one_cluster:
+            return Homes()
+        clusters, domains = set(), set()
+        for pod in self.bound_pods.of_group(group.key):
+            if (node := self._nodes.get((pod.spec or {}).get("nodeName", ""))) is None:
+                continue
+            clusters.add(node.cluster)
+            if group.topology:
+                domains.add(self._domain(pod.uid, node, group.topology))
+        return Homes(frozenset(clusters), frozenset(domains - {""}))
+
+    def annotations(self, uid: str) -> Mapping[str, str]:
+        """Return the annotation that selects the lower nodes of the domain of a pod's group; empty: there is no domain."""
+        pod = self.pending.pod(uid)
+        group = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
+        if pod is None or group is None or not group.topology:
+            return {}
+        node = self.held.node(uid)
+        domains = self.homes(group).domains if node is None else {node.pool.get(group.topology, "")}
+        return domain_selector(pod, group.topology, min(domains)) if len(domains) == 1 else {}
+
+    def _domain(self, uid: str, node: VirtualNode, topology: str) -> str:
+        """Return the domain of the lower node on which a bound pod is, or has reserved room; empty: unknown."""
+        index = self.indexes[node.cluster]
+        placed = next(filter(None, map(index.placed, self.index_keys(uid, node))), None)
+        lower = index.node(placed.node) if placed is not None else None
+        return lower.labels.get(topology, "") if lower is not None else ""
+
+    def _removed(self, pod: Object) -> None:
+        self.candidates.pop(pod.uid, None)
+        self.attempts.removed(pod)

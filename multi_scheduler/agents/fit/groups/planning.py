@@ -1,0 +1,254 @@
+"""Reserves room for all members of a group that must start together, or for none of them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from clusterset.model.pod import pod_resources
+from clusterset.model.pod.groups import MOST_MEMBERS
+from controller_runtime.util.time_budget import TimeBudget
+from multi_scheduler.agents.fit.groups.options import Homes, Option, options
+from multi_scheduler.agents.fit.groups.standing import Standing
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.scoring import Strategy, score
+from multi_scheduler.state.judgement import Judgement
+from multi_scheduler.state.reservations.reservations import Reservations
+from multi_scheduler.virtual_node import VirtualNode
+
+
+class Judge(Protocol):
+    """Predicts the lower nodes of one pod."""
+
+    def __call__(
+        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], *, moves_others: bool = True
+    ) -> Judgement:
+        """Return the prediction; with ``moves_others``, other reservations may make way for the pod."""
+
+
+Grow = Callable[[Sequence[VirtualNode], Judgement], None]
+_LARGE = 50
+"""Number of members from which clusters without enough room are excluded first, to save time."""
+MOST_SECONDS = 2.0
+"""CPU seconds that a namespace with a full budget may use to plan groups without a result."""
+SHARE = 0.1
+"""CPU seconds by which the budget of a namespace grows each second, until it is full."""
+
+
+@dataclass(slots=True)
+class Shortfall:
+    """Why a group got no room."""
+
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Reason by virtual node."""
+    most: dict[str, int] = field(default_factory=dict)
+    """By virtual node: the largest number of members for which there was room in one place."""
+    counted_by: float = 0.0
+    """As ``Judgement.counted_by``."""
+    is_resolvable: bool = False
+    """Whether evicting pods may help."""
+    is_unfinished: bool = False
+    """Whether the time for planning was used up, so that there may be room."""
+
+    def note(self, option: Option, count: int, text: str) -> None:
+        """Note for how many members an option has room, and why not for more."""
+        for node in option.nodes:
+            if count >= self.most.get(node.name, 0):
+                self.most[node.name] = count
+                self.reasons[node.name] = text
+
+
+class _TimeIsUpError(Exception):
+    """The planning time of a namespace is used up."""
+
+
+def _least(members: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
+    """Return by resource what each member requests at least, including ``pods``."""
+    requests = [pod_resources.pod_requests(pod["spec"]) for _uid, pod in members]
+    least = {name: min(one.get(name, 0) for one in requests) for name in requests[0]}
+    return {**{name: count for name, count in least.items() if count > 0}, "pods": 1}
+
+
+@dataclass(eq=False)
+class Planner:
+    """Reserves room for groups."""
+
+    judge_existing: Judge
+    """Predicts the lower nodes of one pod, without nodes that may be added."""
+    reservations: Reservations
+    indexes: Mapping[str, ClusterIndex]
+    strategy: Strategy
+    """Strategy by which clusters are preferred."""
+    grow: Grow | None = None
+    """Extends a result without places by a node that may be added; None: no cluster can grow."""
+    grows: bool = False
+    """Whether members may wait for nodes that lower clusters must add."""
+    budget: TimeBudget = field(default_factory=lambda: TimeBudget(MOST_SECONDS, SHARE))
+    """CPU seconds by namespace, because planning blocks all calls."""
+    cpu: Callable[[], float] = time.thread_time
+    """Returns the CPU seconds of this thread, which other programs on the machine do not affect."""
+    _until: float = 0.0
+    """CPU time at which the calculation must end."""
+    _is_trial: bool = False
+
+    @contextlib.contextmanager
+    def growing(self) -> Iterator[bool]:
+        """Let members wait for new nodes inside the block, which must not await. Yields whether any cluster can grow."""
+        self.grows = self.grow is not None
+        try:
+            yield self.grows
+        finally:
+            self.grows = False
+
+    def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
+        """Predict the lower nodes of one pod, including nodes that must be added if ``grows`` is set."""
+        found = self.judge_existing(pod, nodes, moves_others=not self._is_trial)
+        if self.grows and self.grow is not None and not found.places:
+            self.grow(nodes, found)
+        return found
+
+    def plan(
+        self,
+        ready: Standing,
+        nodes: Sequence[VirtualNode],
+        candidates: Mapping[str, Collection[str]],
+        homes: Homes,
+        *,
+        is_trial: bool = False,
+    ) -> dict[str, VirtualNode] | Shortfall:
+        """Reserve room for as many members as possible; for none if fewer than ``ready.needed`` have room.
+
+        Members that are being bound keep their room, and count as members with room.
+
+        The time is limited by namespace, because a tenant decides about the size of groups.
+
+        Args:
+            ready: the group.
+            nodes: virtual nodes that members may use.
+            candidates: by UID of a member, names of the virtual nodes that it may use; without an entry: all.
+            homes: where the bound members run.
+            is_trial: whether some pods of the index count as gone, so that no other reservation may be moved.
+
+        Returns:
+            the virtual node by UID of each member with room. Otherwise what is lacking, and nothing is reserved.
+        """
+        namespace, started = ready.group.namespace, self.cpu()
+        self._until, self._is_trial = started + self.budget.left(namespace), is_trial
+        try:
+            found = self._plan(ready, nodes, candidates, homes)
+        except _TimeIsUpError:
+            text = f"planning the pod groups of namespace {namespace} takes too long; group {ready.group} is tried again later"
+            found = Shortfall({node.name: text for node in nodes}, is_unfinished=True)
+        finally:
+            self._is_trial = False
+        if is_trial or isinstance(found, Shortfall):
+            self.budget.spend(namespace, self.cpu() - started)
+        return found
+
+    def _plan(
+        self,
+        ready: Standing,
+        nodes: Sequence[VirtualNode],
+        candidates: Mapping[str, Collection[str]],
+        homes: Homes,
+    ) -> dict[str, VirtualNode] | Shortfall:
+        self._check_time()
+        members = [
+            (one.uid, one.pod.to_dict()) for one in ready.members[:MOST_MEMBERS] if one.pod is not None
+        ]
+        # ``options`` computes room on existing nodes only.
+        is_large = (bool(ready.group.topology) or ready.needed >= _LARGE) and not self.grows
+        found = options(
+            ready.group, nodes, self.indexes, homes, _least(members) if members and is_large else {}
+        )
+        lacking = Shortfall(
+            {node.name: f"pod group {ready.group} has no place for its topology here" for node in nodes}
+        )
+        if not members or not found:
+            return lacking
+        needed = ready.needed - sum(bool(self.reservations.attempted_on(uid)) for uid, _pod in members)
+        for option in found:
+            if option.most < needed:
+                lacking.note(option, option.most, _too_small(ready, option, option.most))
+                lacking.is_resolvable = True
+        # If all are too small, trying the largest one gives the reason.
+        large = [option for option in found if option.most >= needed] or [
+            max(found, key=lambda option: option.most)
+        ]
+        for option in sorted(large, key=lambda one: -self._score(members[0][1], one.nodes)):
+            if (placed := self._place(ready, members, option, candidates, lacking)) is not None:
+                return placed
+        return lacking
+
+    def _place(
+        self,
+        ready: Standing,
+        members: Sequence[tuple[str, Mapping[str, Any]]],
+        option: Option,
+        candidates: Mapping[str, Collection[str]],
+        lacking: Shortfall,
+    ) -> dict[str, VirtualNode] | None:
+        """Reserve room within an option; None: not enough, so that nothing is reserved and ``lacking`` has the reason."""
+        placed: dict[str, VirtualNode] = {}
+        why = Judgement()
+        try:
+            for number, (uid, pod) in enumerate(members):
+                missing = ready.needed - len(placed)
+                # Stop if the group cannot start, or if it can and time is up.
+                if missing > len(members) - number or (missing <= 0 and self._is_late()):
+                    break
+                self._check_time()
+                if attempted := self.reservations.attempted_on(uid):
+                    if node := next((one for one in option.nodes if one.name in attempted), None):
+                        placed[uid] = node
+                    continue
+                allowed = candidates.get(uid)
+                nodes = [node for node in option.nodes if allowed is None or node.name in allowed]
+                found = self.judge(pod, nodes)
+                if not found.places:
+                    why = found
+                    continue
+                fitting = [node for node in nodes if node.name in found.places]
+                node = max(fitting, key=lambda one: self._value(one, found))
+                place = {node.name: found.places[node.name]}
+                priority = pod["spec"].get("priority") or 0
+                self.reservations.reserve(uid, place, priority=priority, seconds=math.inf, is_of_group=True)
+                placed[uid] = node
+        finally:
+            # Release even after an error that a pod's content causes.
+            if len(placed) < ready.needed:
+                for uid in placed:
+                    self.reservations.leave_group(uid)
+        if len(placed) >= ready.needed:
+            for uid in placed:
+                self.reservations.join_group(uid)
+            return placed
+        reason = next(iter([*why.resolvable.values(), *why.unresolvable.values()]), "")
+        text = _too_small(ready, option, len(placed))
+        lacking.note(option, len(placed), f"{text}: {reason}" if reason else text)
+        lacking.counted_by = max(lacking.counted_by, why.counted_by)
+        lacking.is_resolvable |= bool(why.resolvable)
+        return None
+
+    def _check_time(self) -> None:
+        if self._is_late():
+            raise _TimeIsUpError
+
+    def _is_late(self) -> bool:
+        return self.cpu() >= self._until
+
+    def _score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> float:
+        self._check_time()
+        found = self.judge(pod, nodes)
+        return max((self._value(node, found) for node in nodes), default=0.0)
+
+    def _value(self, node: VirtualNode, found: Judgement) -> float:
+        return score(self.indexes[node.cluster], found.judged.get(node.name), self.strategy)
+
+
+def _too_small(ready: Standing, option: Option, count: int) -> str:
+    return f"pod group {ready.group} needs room for {ready.needed} pods at once; {option.name} has room for {count}"

@@ -1,4 +1,0 @@
-"""The index of a lower cluster's nodes and pods, and kube-scheduler's filters over it. No IO.
-
-Modules outside ``fit`` import it, too.
-"""

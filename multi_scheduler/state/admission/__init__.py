@@ -1,0 +1,1 @@
+"""Predicts admission in a lower cluster: policy, quotas, limit ranges. No IO."""

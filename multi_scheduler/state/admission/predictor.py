@@ -1,0 +1,251 @@
+"""Predicts admission by the quotas and limit ranges of a lower namespace. No IO.
+
+A quota's ``used`` counts existing pods. For a pod with reserved room, its charge (what it adds to quotas) is held here
+until its lower pod exists, because then the quota counts the lower pod. The room stays reserved longer, until the lower
+pod is on a lower node. A quota may count a pod before the pod's own watch event arrives: see ``recently_counted``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from clusterset.model import names
+from controller_runtime.resources import LIMIT_RANGES, NAMESPACES, PRIORITY_CLASSES, RESOURCE_QUOTAS
+from multi_scheduler.state.admission import limit_ranges, quotas
+from multi_scheduler.state.admission.limit_ranges import LimitRange
+from multi_scheduler.state.admission.quotas import Charge, Kind, Quota
+from multi_scheduler.state.admission.recently_counted import RecentlyCounted
+
+Rule = TypeVar("Rule")
+_MOST_QUOTAS = 50
+_MOST_RANGES = 10
+"""Number of quotas and limit ranges of a namespace that are applied, the first ones by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The prediction for a pod: its spec with the defaults of limit ranges, and why it would be refused."""
+
+    spec: Mapping[str, Any]
+    charge: Charge | None
+    """What the pod adds to quotas; None: its namespace has no quotas."""
+    refusal: str = ""
+    """Why the pod would be refused; empty: admitted."""
+    may_change: bool = False
+    """Whether only charges of other pods' reservations cause the refusal; they may be released."""
+    counted_by: float = 0.0
+    """Time by which the quota controller recounts, because a pod was deleted or finished; 0: no recount is due."""
+
+
+class Admission:
+    """The admission rules of one lower cluster."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start without rules; ``clock`` returns monotonic seconds."""
+        self._quotas: dict[str, dict[str, Quota]] = {}
+        """By namespace and name, like ``_ranges``."""
+        self._ranges: dict[str, dict[str, LimitRange]] = {}
+        self._default_classes: dict[str, int] = {}
+        """Values of the PriorityClasses with ``globalDefault``, by name."""
+        self._origins: dict[str, frozenset[str]] = {}
+        """By lower namespace: the upper namespaces in its labels and annotations; empty: not created by virtual-node."""
+        self.unknown: set[str] = set()
+        """Plurals of resources that cannot be read now; their cached objects are ignored."""
+        self._held: dict[str, Charge] = {}
+        """Charges of pods with reserved room, by UID of the upper pod."""
+        self._promised: dict[str, dict[Kind, Counter[str]]] = {}
+        """Sums of the charges in ``_held``, by namespace and kind of pod."""
+        self._recently_counted = RecentlyCounted(clock)
+        self._counted_by: dict[str, float] = {}
+        """By namespace: time by which the quota controller has recounted; see ``left``."""
+        self.recounted: Callable[[], object] = lambda: None
+        """Called when a quota with a pending recount changes."""
+
+    # --- rules --------------------------------------------------------------------------------------
+
+    def upsert_quota(self, quota: Mapping[str, Any]) -> None:
+        """Store a new or changed ResourceQuota."""
+        metadata = quota["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        before, after = self._quotas.get(namespace, {}).get(name), quotas.read(quota)
+        _put(self._quotas, namespace, name, after)
+        if before is not None and after is not None:
+            self._recently_counted.grown(namespace, name, before.used, after.used)
+        if self._counted_by.pop(namespace, None) is not None:
+            self.recounted()
+
+    def remove_quota(self, namespace: str, name: str) -> None:
+        """Forget a deleted ResourceQuota."""
+        self._recently_counted.forget(namespace, name)
+        _put(self._quotas, namespace, name, None)
+
+    def upsert_range(self, limit_range: Mapping[str, Any]) -> None:
+        """Store a new or changed LimitRange."""
+        metadata = limit_range["metadata"]
+        _put(self._ranges, metadata["namespace"], metadata["name"], limit_ranges.read(limit_range))
+
+    def remove_range(self, namespace: str, name: str) -> None:
+        """Forget a deleted LimitRange."""
+        _put(self._ranges, namespace, name, None)
+
+    def upsert_class(self, priority_class: Mapping[str, Any]) -> None:
+        """Store a new or changed PriorityClass; only global defaults matter."""
+        name = priority_class["metadata"]["name"]
+        self._default_classes.pop(name, None)
+        if priority_class.get("globalDefault"):
+            self._default_classes[name] = int(priority_class.get("value") or 0)
+
+    def remove_class(self, name: str) -> None:
+        """Forget a deleted PriorityClass."""
+        self._default_classes.pop(name, None)
+
+    def upsert_namespace(self, namespace: Mapping[str, Any]) -> None:
+        """Store for which upper namespaces a new or changed Namespace was created."""
+        metadata = namespace["metadata"]
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        found = set()
+        if names.LABEL_UPPER_CLUSTER in labels:
+            found.add(annotations.get(names.ANNOTATION_UPPER_NAMESPACE, ""))
+        if made_for := annotations.get(names.ANNOTATION_MADE_FOR):
+            found.add(made_for.partition("/")[2])
+        self._origins[metadata["name"]] = frozenset(found)
+
+    def remove_namespace(self, name: str) -> None:
+        """Forget a deleted Namespace."""
+        self._origins.pop(name, None)
+
+    def origins(self, namespace: str) -> frozenset[str] | None:
+        """Return the upper namespaces that a lower namespace's annotations name; empty: virtual-node did not create it.
+
+        An empty name in the set: the annotation is missing. None: the namespace does not exist, or cannot be read.
+        """
+        return self._origins.get(namespace) if NAMESPACES.plural not in self.unknown else None
+
+    def has_quotas(self, namespace: str) -> bool:
+        """Report whether the namespace has quotas for pods."""
+        return namespace in self._quotas
+
+    def left(self, namespace: str, *, counted_by: float) -> None:
+        """Note that a lower pod was deleted or finished; the quota controller will recount the quotas of its namespace.
+
+        Args:
+            namespace: lower namespace with quotas.
+            counted_by: time by which the quota is recounted; seconds of the caller's clock.
+        """
+        self._counted_by[namespace] = counted_by
+
+    # --- queries ------------------------------------------------------------------------------------
+
+    def ranges(self, namespace: str) -> tuple[LimitRange, ...]:
+        """Return the first limit ranges of a namespace, ordered by name. Further ones are ignored."""
+        there = self._ranges.get(namespace)
+        if not there or LIMIT_RANGES.plural in self.unknown:
+            return ()
+        return tuple(there[name] for name in sorted(there)[:_MOST_RANGES])
+
+    def admit(self, spec: Mapping[str, Any], namespace: str, *, priority_class: str = "") -> Admitted:
+        """Predict admission of an upper pod's spec in a lower namespace.
+
+        Args:
+            spec: spec of the upper pod.
+            namespace: the lower namespace.
+            priority_class: the class that the lower pod will name; empty: the lower cluster's default.
+        """
+        ranges = self.ranges(namespace)
+        first = self._admit(spec, namespace, ranges, priority_class)
+        if not first.refusal or len(ranges) < 2:
+            return first
+        # It is undefined which range's defaults win, so the pod passes if it is admitted with any of them first.
+        reordered = (
+            self._admit(spec, namespace, ranges[at:] + ranges[:at], priority_class)
+            for at in range(1, len(ranges))
+        )
+        return next((one for one in reordered if not one.refusal), first)
+
+    def _admit(
+        self, spec: Mapping[str, Any], namespace: str, ranges: Sequence[LimitRange], priority_class: str
+    ) -> Admitted:
+        there = self._quotas.get(namespace) if RESOURCE_QUOTAS.plural not in self.unknown else None
+        refusal = ""
+        if ranges:
+            spec = limit_ranges.with_defaults(spec, ranges)
+            refusal = limit_ranges.objection(spec, ranges)
+        if not there:
+            return Admitted(spec, None, refusal)
+        charge = quotas.charge(spec, namespace=namespace, priority_class=self._priority_class(priority_class))
+        if refusal:
+            return Admitted(spec, charge, refusal)
+        promised = self._promised.get(namespace, {})
+        refusal = self._over_quota(charge, there, promised)
+        may_change = bool(refusal and promised) and not self._over_quota(charge, there, {})
+        return Admitted(spec, charge, refusal, may_change, self._counted_by.get(namespace, 0.0))
+
+    def _over_quota(
+        self, charge: Charge, there: Mapping[str, Quota], promised: Mapping[Kind, Counter[str]]
+    ) -> str:
+        for name in sorted(there)[:_MOST_QUOTAS]:
+            quota = there[name]
+            if quota.covers(charge.kind):
+                reserved: Counter[str] = Counter()
+                for kind, sums in promised.items():
+                    if quota.covers(kind):
+                        reserved.update(sums)
+                # ``used`` contains the unseen pods already. Counter subtraction keeps only positive counts.
+                reserved -= self._recently_counted.unseen(charge.namespace, name)
+                if objection := quota.objection(charge, reserved):
+                    return objection
+        return ""
+
+    def _priority_class(self, own: str) -> str | None:
+        if own:
+            return own
+        if PRIORITY_CLASSES.plural in self.unknown:
+            return None
+        return min(self._default_classes, key=self._default_classes.__getitem__, default="")
+
+    # --- charges ------------------------------------------------------------------------------------
+
+    def hold(self, uid: str, charge: Charge) -> None:
+        """Count the charge of a pod with reserved room until ``arrived`` or ``drop`` is called."""
+        self.drop(uid)
+        self._held[uid] = charge
+        self._promised.setdefault(charge.namespace, {}).setdefault(charge.kind, Counter()).update(
+            charge.usage
+        )
+
+    def arrived(self, uid: str) -> None:
+        """Release a pod's charge when its lower pod exists, because quotas count it already or will shortly."""
+        charge = self._held.get(uid)
+        if charge is None:
+            return
+        self.drop(uid)
+        for name, quota in self._quotas.get(charge.namespace, {}).items():
+            if quota.covers(charge.kind):
+                self._recently_counted.seen(charge.namespace, name, charge.usage)
+
+    def drop(self, uid: str) -> None:
+        """Release the charge of a pod that will not be created, or that the quotas count."""
+        charge = self._held.pop(uid, None)
+        if charge is None:
+            return
+        kinds = self._promised[charge.namespace]
+        # Counter subtraction drops zero counts; no count is negative, because the charge was added before.
+        kinds[charge.kind] -= Counter(charge.usage)
+        if not kinds[charge.kind]:
+            del kinds[charge.kind]
+        if not kinds:
+            del self._promised[charge.namespace]
+
+
+def _put(kept: dict[str, dict[str, Rule]], namespace: str, name: str, rule: Rule | None) -> None:
+    """Store a rule; None removes the rule, and its namespace if no rule is left there."""
+    if rule is not None:
+        kept.setdefault(namespace, {})[name] = rule
+    elif namespace in kept:
+        kept[namespace].pop(name, None)
+        if not kept[namespace]:
+            del kept[namespace]

@@ -1,0 +1,238 @@
+"""ResourceQuotas of lower namespaces: a pod's charge, and which quota would refuse it. No IO.
+
+Source: Kubernetes' admission plug-in ResourceQuota (``CheckRequest``) and its evaluator of pods
+(``pkg/quota/v1/evaluator/core/pods.go``). The messages are the apiserver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterset.model import names
+from clusterset.model.pod import pod_resources
+from controller_runtime.apimachinery import matching, quantity
+from multi_scheduler.state.admission.limit_ranges import containers
+from multi_scheduler.state.cluster.limits import amount
+
+_COUNTS = ("pods", "count/pods")
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+_HAVE_TO_BE_SET = frozenset(f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in ("cpu", "memory"))  # fmt: skip
+"""A quota on one of these refuses pods with a container that does not set the resource."""
+_OF_PODS = frozenset((*_COUNTS, *(f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in _COMPUTE)))  # fmt: skip
+_HUGE_PAGES = "hugepages-"
+_MOST_ENTRIES = 100
+"""Number of resources and of scopes of a quota that are checked."""
+_PRIORITY_CLASS = "PriorityClass"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The properties of a pod that quota scopes select."""
+
+    is_terminating: bool
+    is_best_effort: bool
+    priority_class: str | None
+    """Empty: none. None: unknown, so quotas of priority classes are assumed not to cover the pod."""
+    crosses_namespaces: bool
+    """Whether the pod has (anti-)affinity with pods of other namespaces."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Charge:
+    """What a pod adds to the quotas of its lower namespace."""
+
+    namespace: str
+    kind: Kind
+    usage: Mapping[str, int]
+    """Amounts by resource name as in quotas; cpu in millicores, all else in base units. Without zeros."""
+    unset: Mapping[str, Sequence[str]]
+    """By resource name as in quotas: containers that do not set the resource although a quota on it requires that."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quota:
+    """A ResourceQuota, reduced to its rules for pods."""
+
+    name: str
+    hard: Mapping[str, int]
+    """``status.hard``, which the apiserver enforces, in the units of ``Charge.usage``."""
+    used: Mapping[str, int]
+    scopes: Sequence[Mapping[str, Any]]
+    """``scopeSelector.matchExpressions``, and ``scopes`` in the same form."""
+
+    def covers(self, kind: Kind) -> bool:
+        """Report whether the quota counts pods of this kind."""
+        return all(_is_in(scope, kind) for scope in self.scopes)
+
+    def objection(self, charge: Charge, promised: Mapping[str, int]) -> str:
+        """Return why a pod that the quota covers would be refused; empty: admitted.
+
+        Args:
+            charge: the pod's charge.
+            promised: charges of pods with reserved room, which ``used`` does not contain.
+        """
+        missing = [
+            f"{name} for: {','.join(charge.unset[name])}"
+            for name in sorted(self.hard)
+            if name in charge.unset
+        ]
+        if missing:
+            return f"failed quota: {self.name}: must specify {'; '.join(missing)}"
+        if unknown := sorted(name for name in self.hard if name not in self.used):
+            return f"status unknown for quota: {self.name}, resources: {','.join(unknown)}"
+        exceeded = [
+            name
+            for name, count in sorted(charge.usage.items())
+            if name in self.hard and self.used[name] + promised.get(name, 0) + count > self.hard[name]
+        ]
+        if not exceeded:
+            return ""
+        reserved = {name: promised[name] for name in exceeded if promised.get(name)}
+        reserved_text = f", reserved: {_rendered(reserved)}" if reserved else ""
+        return (
+            f"exceeded quota: {self.name}, requested: {_rendered({name: charge.usage[name] for name in exceeded})}, "
+            f"used: {_rendered({name: self.used[name] for name in exceeded})}{reserved_text}, "
+            f"limited: {_rendered({name: self.hard[name] for name in exceeded})}"
+        )
+
+
+def read(quota: Mapping[str, Any]) -> Quota | None:
+    """Parse a ResourceQuota; None if it has no rules for pods. Unreadable quantities count as missing."""
+    spec, status = quota.get("spec") or {}, quota.get("status") or {}
+    hard = {
+        name: count
+        for name, value in (status.get("hard") or {}).items()
+        if _is_of_pods(name) and (count := amount(_counted(name), value)) is not None
+    }
+    if not hard:
+        return None
+    hard = dict(list(hard.items())[:_MOST_ENTRIES])
+    used = {
+        name: count
+        for name, value in (status.get("used") or {}).items()
+        if name in hard and (count := amount(_counted(name), value)) is not None
+    }
+    scopes = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
+    scopes += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    return Quota(quota["metadata"]["name"], hard, used, scopes[:_MOST_ENTRIES])
+
+
+def charge(spec: Mapping[str, Any], *, namespace: str, priority_class: str | None) -> Charge:
+    """Return what a pod will add to quotas when it is created in the lower cluster.
+
+    Args:
+        spec: the pod's spec with the namespace's defaults.
+        namespace: the lower namespace.
+        priority_class: the lower pod's PriorityClass; empty: none; None: unknown.
+    """
+    usage = dict.fromkeys(_COUNTS, 1)
+    for name, count in pod_resources.pod_requests(spec).items():
+        usage.update(dict.fromkeys(_names(name), count))
+    for name, count in pod_resources.pod_limits(spec).items():
+        if name in _COMPUTE:
+            usage[f"limits.{name}"] = count
+    kind = Kind(
+        is_terminating=spec.get("activeDeadlineSeconds") is not None,
+        is_best_effort=_is_best_effort(spec),
+        priority_class=priority_class,
+        crosses_namespaces=_crosses_namespaces(spec),
+    )
+    unset: dict[str, list[str]] = {}
+    if not pod_resources.has_pod_level(spec):
+        for container in containers(spec):
+            for name in _HAVE_TO_BE_SET - set(_set_names(container)):
+                unset.setdefault(name, []).append(container.get("name", ""))
+    return Charge(
+        namespace=namespace,
+        kind=kind,
+        usage={name: count for name, count in usage.items() if count > 0},
+        unset={name: sorted(found) for name, found in unset.items()},
+    )
+
+
+def _is_of_pods(name: str) -> bool:
+    if name in _OF_PODS or name.startswith((_HUGE_PAGES, f"requests.{_HUGE_PAGES}")):
+        return True
+    return name.startswith("requests.") and _is_extended(name)
+
+
+def _is_extended(name: str) -> bool:
+    """Report whether a resource is an extended one: it has a domain that is not Kubernetes' own."""
+    return "/" in name and "kubernetes.io/" not in name
+
+
+def _names(resource: str) -> Sequence[str]:
+    """Return the names under which a quota counts requests of a resource."""
+    if resource in _COMPUTE or resource.startswith(_HUGE_PAGES):
+        return resource, f"requests.{resource}"
+    return (f"requests.{resource}",) if _is_extended(resource) else ()
+
+
+def _set_names(container: Mapping[str, Any]) -> Iterator[str]:
+    resources = container.get("resources") or {}
+    for name in resources.get("requests") or ():
+        yield from _names(name)
+    for name in resources.get("limits") or ():
+        yield f"limits.{name}"
+
+
+def _is_in(scope: Mapping[str, Any], kind: Kind) -> bool:
+    match scope.get("scopeName"):
+        case "Terminating":
+            return kind.is_terminating
+        case "NotTerminating":
+            return not kind.is_terminating
+        case "BestEffort":
+            return kind.is_best_effort
+        case "NotBestEffort":
+            return not kind.is_best_effort
+        case "PriorityClass":
+            if kind.priority_class is None:
+                return False
+            labels = {_PRIORITY_CLASS: kind.priority_class} if kind.priority_class else {}
+            return matching.holds({**scope, "key": _PRIORITY_CLASS}, labels)
+        case "CrossNamespacePodAffinity":
+            return kind.crosses_namespaces
+    return False
+
+
+def _is_best_effort(spec: Mapping[str, Any]) -> bool:
+    """Report whether no container requests or limits cpu or memory (``ComputePodQOS``)."""
+    holders = [spec] if spec.get("resources") else containers(spec)
+    return not any(
+        quantity.of(name, value) > 0
+        for holder in holders
+        for kind in ("requests", "limits")
+        for name, value in ((holder.get("resources") or {}).get(kind) or {}).items()
+        if name in ("cpu", "memory")
+    )
+
+
+def _crosses_namespaces(spec: Mapping[str, Any]) -> bool:
+    """Report whether a pod affinity term over hostnames selects namespaces; the lower pod keeps no terms with other keys."""
+    affinity = spec.get("affinity") or {}
+    terms = [
+        term
+        for kind in ("podAffinity", "podAntiAffinity")
+        for preference, member in (("required", ""), ("preferred", "podAffinityTerm"))
+        for one in (affinity.get(kind) or {}).get(f"{preference}DuringSchedulingIgnoredDuringExecution") or ()
+        if (term := (one.get(member) or {}) if member else one)
+    ]
+    return any(
+        term.get("topologyKey") == names.LABEL_HOSTNAME
+        and (term.get("namespaces") or term.get("namespaceSelector") is not None)
+        for term in terms
+    )
+
+
+def _rendered(counts: Mapping[str, int]) -> str:
+    return ",".join(
+        f"{name}={quantity.render(_counted(name), count)}" for name, count in sorted(counts.items())
+    )
+
+
+def _counted(name: str) -> str:
+    """Return a quota key's resource: ``requests.cpu`` becomes ``cpu``."""
+    return name.removeprefix("requests.").removeprefix("limits.")

@@ -1,0 +1,1 @@
+"""Informers that keep index and admission rules of a lower cluster current."""

@@ -1,0 +1,210 @@
+"""Predicts the lower nodes of a pod in all lower clusters, without reserving room. No IO."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clusterset.model import cluster_selector, names
+from clusterset.model.pod.affinity_terms import UpperNamespaces
+from clusterset.model.pod.conditions import claim_names
+from multi_scheduler import malformed
+from multi_scheduler.config import SchedulerClusterConfig
+from multi_scheduler.state import reasons
+from multi_scheduler.state.admission.gate import AdmissionGate, Allowed, GateResult
+from multi_scheduler.state.admission.predictor import Admission
+from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.limits import TooManyRequirementsError
+from multi_scheduler.state.cluster.pod_info import placed_on
+from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster.scoring import Prediction, predict
+from multi_scheduler.state.feeds.cluster_feed import Feed
+from multi_scheduler.state.growth.future_nodes import FutureNodes
+from multi_scheduler.state.judgement import Judgement
+from multi_scheduler.state.reservations import placing
+from multi_scheduler.state.reservations.placing import Entry, Work
+from multi_scheduler.state.reservations.reservations import Place
+from multi_scheduler.state.settings import StateSettings
+from multi_scheduler.virtual_node import VirtualNode
+
+_NEW = ""
+"""Index key of the pod that is judged, during the search for room."""
+
+
+@dataclass(eq=False)
+class Judge:
+    """Predicts admission and lower nodes."""
+
+    settings: StateSettings
+    clusters: Mapping[str, SchedulerClusterConfig]
+    indexes: Mapping[str, ClusterIndex]
+    admissions: Mapping[str, Admission]
+    feeds: Mapping[str, Feed]
+    """By lower cluster; virtual nodes of clusters without a feed pass."""
+    futures: Mapping[str, FutureNodes]
+    entries: Callable[[str], Collection[Entry]] = lambda _cluster: ()
+    """Returns the reservations in a lower cluster, which may make way for a pod."""
+    upper_namespaces: UpperNamespaces = field(default_factory=UpperNamespaces)
+    """Labels of the upper namespaces."""
+
+    def __post_init__(self) -> None:
+        allowed = Allowed()
+        self.gates = {
+            cluster: AdmissionGate(
+                self.clusters.get(cluster) or SchedulerClusterConfig(name=cluster, kubeconfig=""),
+                admission,
+                enforces=self.settings.admission == "Reject",
+                allowed=allowed,
+                upper_namespaces=self.upper_namespaces,
+            )
+            for cluster, admission in self.admissions.items()
+        }
+
+    def judge(
+        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], *, moves_others: bool = True
+    ) -> Judgement:
+        """Predict the pod's lower node behind each virtual node, or the reason for rejection.
+
+        Malformed data of a lower cluster rejects only the nodes of this cluster. With ``moves_others``, other reservations
+        may make way for the pod.
+        """
+        found = Judgement()
+        demands: dict[Any, Demand] = {}
+        text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
+        differs = bool(claim_names(pod)) or cluster_selector.UPPER_TERMS in text
+        for node in nodes:
+            try:
+                self._judge_node(pod, node, found, demands, differs=differs)
+            except TooManyRequirementsError as error:
+                found.unresolvable[node.name] = str(error)
+            except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
+                found.unresolvable[node.name] = malformed.note(node.cluster, error)
+        if moves_others:
+            self._move_others(nodes, found)
+        return found
+
+    def _judge_node(
+        self,
+        pod: Mapping[str, Any],
+        node: VirtualNode,
+        found: Judgement,
+        demands: dict[Any, Demand],
+        *,
+        differs: bool,
+    ) -> None:
+        """Add the result for one virtual node to ``found``. ``demands`` caches demands by what they depend on.
+
+        With ``differs``, every virtual node needs its own demand.
+        """
+        feed = self.feeds.get(node.cluster)
+        if feed is None:
+            return  # not a configured lower cluster, so the node passes
+        if trouble := feed.trouble():
+            if self.settings.unreachable == "Reject":
+                found.unresolvable[node.name] = (
+                    f"lower cluster {node.cluster} cannot be looked into: {trouble}"
+                )
+                found.unknown.add(node.name)
+            return
+        gated = self.gates[node.cluster].judge(pod, node)
+        if gated.refusal:
+            found.unresolvable[node.name] = gated.refusal
+            found.counted_by = max(found.counted_by, gated.counted_by)
+            if gated.may_change:
+                found.retryable.append((node.cluster, None))
+            return
+        # Virtual nodes share a demand unless their pools, lower namespaces, rules, affinity, volumes or upper terms differ.
+        key = (repr(node.pool), gated.demand_key)
+        wanted = demands.get(key)
+        if wanted is None or differs:
+            wanted = demands[key] = self.demand(gated, node)
+        rejections: Counter[str] = Counter()
+        index = self.indexes[node.cluster]
+        if slots := index.feasible(wanted, rejections):
+            predicted = found.judged[node.name] = predict(index, wanted, slots, self.settings.lower)
+            found.places[node.name] = _place(node, wanted, predicted.place.node, gated)
+        else:
+            sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), rejections)}"
+            rejected = found.resolvable if reasons.is_resolvable(rejections) else found.unresolvable
+            rejected[node.name] = sentence
+            found.retryable.append((node.cluster, wanted))
+            found.lacking[node.name] = wanted, gated
+
+    def _move_others(self, nodes: Sequence[VirtualNode], found: Judgement) -> None:
+        """Let other reservations make way for the pod where it lacks room.
+
+        Two arrangements in one cluster would not know of each other, and neither would one know of a place that the pod
+        already has there. So the pod gets at most one place in such a cluster.
+        """
+        work = Work()
+        for node in nodes:
+            if node.name not in found.lacking or node.cluster in {
+                one.cluster for one in found.places.values()
+            }:
+                continue
+            wanted, gated = found.lacking[node.name]
+            index, entry = self.indexes[node.cluster], Entry(_NEW, wanted)
+            try:
+                moves = placing.make_room(index, entry, self.entries(node.cluster), work)
+            except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
+                found.resolvable.pop(node.name, None)
+                found.unresolvable[node.name] = malformed.note(node.cluster, error)
+                continue
+            if moves is not None:
+                lower = moves.pop(_NEW)
+                found.judged[node.name] = Prediction(placed_on(lower, wanted), 0.0, [lower], wanted)
+                found.places[node.name] = replace(_place(node, wanted, lower, gated), moves=moves)
+                for rejected in (found.resolvable, found.unresolvable, found.lacking):
+                    rejected.pop(node.name, None)
+            elif work.is_spent:
+                found.unknown.add(node.name)
+
+    def grow(self, nodes: Sequence[VirtualNode], found: Judgement) -> None:
+        """Add to a result without places the best node that a lower cluster may add, and reasons where no new node helps."""
+        offers = []
+        for node in nodes:
+            futures = self.futures.get(node.cluster)
+            if not futures or node.name not in found.lacking:
+                continue
+            wanted, gated = found.lacking[node.name]
+            if (offer := futures.offer(wanted)) is not None:
+                offers.append((offer.rank, node.name, node, offer, wanted, gated))
+            else:
+                for rejected in (found.resolvable, found.unresolvable):
+                    if node.name in rejected:
+                        rejected[node.name] += f"; {futures.why_not(wanted)}"
+        if offers:
+            _, name, node, offer, wanted, gated = min(offers, key=lambda one: one[:2])
+            predicted = replace(
+                predict(self.futures[node.cluster].index, wanted, [offer.slot], self.settings.lower),
+                price=offer.kind.shape.price,
+            )
+            found.judged[name] = predicted
+            found.places[name] = replace(_place(node, wanted, predicted.place.node, gated), is_future=True)
+            found.resolvable.pop(name, None)
+            found.unresolvable.pop(name, None)
+
+    def demand(self, gated: GateResult, node: VirtualNode) -> Demand:
+        """Return an admitted pod's requirements for the lower nodes behind a virtual node."""
+        feed, pod = self.feeds[node.cluster], gated.pod
+        namespace = pod["metadata"].get("namespace", "")
+        volumes = [
+            found
+            for claim in claim_names(pod)
+            if (found := feed.volume_affinity(namespace, claim)) is not None
+        ]
+        return demand(
+            pod,
+            gated.rules,
+            gated.overrides,
+            node_name=node.name,
+            node_labels=node.labels,
+            pool=node.pool,
+            volumes=volumes,
+        )
+
+
+def _place(node: VirtualNode, wanted: Demand, lower: str, gated: GateResult) -> Place:
+    return Place(node.cluster, wanted, lower, gated.charge, can_prefer=gated.can_prefer)

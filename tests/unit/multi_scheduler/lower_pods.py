@@ -1,0 +1,72 @@
+"""Lower pods as a feed stores them, the events that report them, and a fit agent with a state that has read everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from clusterset.model import names
+from controller_runtime.objects import Object, from_dict
+from multi_scheduler.agent import AgentContext
+from multi_scheduler.agents.fit.agent import FitAgent
+from multi_scheduler.agents.fit.settings import FitSettings
+from multi_scheduler.state.cluster_state import ClusterState
+from multi_scheduler.state.feeds.cluster_feed import Feed
+
+
+def lower_pod(
+    upper_uid: str,
+    node: str = "",
+    requests: Mapping[str, int] | None = None,
+    *,
+    name: str = "",
+    namespace: str = "shop",
+    phase: str = "Pending",
+    **metadata: Any,
+) -> Object:
+    """Return the lower pod of an upper pod, whose name is its UID unless ``name`` is given; without a node it waits."""
+    spec: dict[str, Any] = {"requests": {**(requests or {}), "pods": 1}}
+    if node:
+        spec["nodeName"] = node
+    name = name or upper_uid
+    return from_dict(
+        {
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": f"lower-{namespace}-{name}",
+                "labels": {names.LABEL_UPPER_UID: upper_uid},
+                **metadata,
+            },
+            "spec": spec,
+            "status": {"phase": phase},
+        }
+    )
+
+
+def fit_agent(context: AgentContext) -> FitAgent:
+    """Return a fit agent with its own state, from a context without one."""
+    state = ClusterState(
+        context.read_settings(FitSettings),
+        context.upper,
+        context.lower,
+        context.clusters,
+        bound_pods=context.bound_pods,
+        recorder=context.recorder,
+        find_node=context.find_node,
+    )
+    return FitAgent(replace(context, state=state))
+
+
+def mark_synced(state: ClusterState) -> None:
+    """Let the state, and the fit agent that follows it, count as having read all clusters."""
+    informers = [informer for feed in state.feeds.values() for informer in feed.informers]
+    informers += [*state._upper_informers, state.upper_namespaces._informer]
+    for informer in informers:
+        informer._synced.set()
+
+
+def report(feed: Feed, pod: Object, kind: str = "ADDED") -> None:
+    """Let the feed's watch report a lower pod; ``kind``: ADDED, MODIFIED or DELETED."""
+    feed._pods.change(kind, pod)

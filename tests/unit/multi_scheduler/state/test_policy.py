@@ -1,0 +1,281 @@
+"""The fit agent predicts the virtual node's policy, so that no pod gets a cluster that refuses it."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from clusterset.model import names
+from clusterset.model.policy.config import AnnotationRules, Policy, Rules
+from clusterset.model.policy.decision import summary, violations
+from clusterset.model.policy.rules import PolicySet
+from clusterset.model.policy.scheduling import keep_off_control_plane
+from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.errors import ConfigError
+from multi_scheduler.agent import AgentContext
+from multi_scheduler.config import SchedulerClusterConfig, VolumeConfig, parse
+from multi_scheduler.extender import protocol
+from multi_scheduler.extender.extender import Extender, Weighted
+from multi_scheduler.state.admission.gate import AdmissionGate, Allowed
+from multi_scheduler.state.admission.predictor import Admission
+from multi_scheduler.state.cluster.pod_requirements import demand
+from multi_scheduler.virtual_node import VirtualNode
+from tests.generated_pods import generate
+from tests.unit.clusterset.model.policy.pods import INJECTED
+from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.pods import lower_pod
+
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+TAINT = {"key": CONTROL_PLANE, "effect": "NoSchedule"}
+
+
+class _Directory:
+    async def wait(self, _seconds: float) -> bool:
+        return True
+
+    def find(self, name: str, _node: Any) -> VirtualNode:
+        return VirtualNode(name, name.split("-")[1], {}, {})
+
+
+class _Clusters:
+    """Lower clusters a and b; a has a policy."""
+
+    def __init__(self, policy: Policy | None = None, *, host_paths: tuple[str, ...] = ()) -> None:
+        fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
+        volumes = VolumeConfig(allowed_host_paths=list(host_paths))
+        a = SchedulerClusterConfig(name="a", kubeconfig="", policy=policy or Policy(), volumes=volumes)
+        b = SchedulerClusterConfig(
+            name="b", kubeconfig="", policy=Policy(preset="privileged", control_plane=True)
+        )
+        self.agent = fit_agent(AgentContext("fit", {}, fake, {"a": fake, "b": fake}, {"a": a, "b": b}))
+        for cluster in self.agent.state.feeds:
+            self.add_node(cluster, cluster)
+        mark_synced(self.agent.state)
+        directory: Any = _Directory()
+        self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
+
+    def add_node(self, cluster: str, name: str, *taints: dict[str, str], **labels: str) -> None:
+        self.agent.state.indexes[cluster].upsert_node(
+            {
+                "metadata": {"name": name, "labels": labels},
+                "spec": {"taints": list(taints)},
+                "status": {"allocatable": {"cpu": "16", "pods": "99"}},
+            }
+        )
+
+    async def filter(self, pod: dict[str, Any], *names: str) -> Any:
+        return await self.extender.filter(protocol.Candidates(pod, names or ("vn-a", "vn-b"), None))
+
+
+def _pod(*, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": "web", "namespace": "shop", "uid": "u", "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "app", "image": "web:1"}], **spec}}
+
+
+@pytest.mark.looptime
+async def test_pod_refused_by_policy_gets_another_cluster():
+    """The scheduler's Event names rule, field, allowed values, and the setting."""
+    answer = await _Clusters().filter(_pod(hostNetwork=True))
+    assert answer.passing == ["vn-b"]
+    assert answer.unresolvable == {
+        "vn-a": "Lower cluster a does not take the pod: hostNamespaces: spec.hostNetwork is true, allowed: none "
+        "(set by clusters[a].policy.preset, default baseline)"
+    }
+
+
+async def test_policy_applies_to_the_domain_of_a_group():
+    """The pod gets its selector when it is bound, and would be refused then."""
+    group = {
+        "virtual-node.io/pod-group": "train",
+        "virtual-node.io/min-members": "1",
+        "virtual-node.io/pod-group-topology": "rack",
+    }
+    clusters = _Clusters(Policy(node_selector_keys=["zone"]))
+    admission = clusters.agent.state.judge.gates["a"]
+    node = VirtualNode("vn-a", "a", {}, {})
+    assert "nodeSelectorKeys" in admission.judge(_pod(annotations=group), node).refusal
+    allowed = group | {"virtual-node.io/pod-group-topology": "zone"}
+    assert not admission.judge(_pod(annotations=allowed), node).refusal
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("pod", "rule"),
+    [
+        (
+            _pod(annotations={"clusterSelector": json.dumps({"nodeSelector": {CONTROL_PLANE: ""}})}),
+            "controlPlane",
+        ),
+        (
+            _pod(
+                annotations={
+                    "clusterSelector": json.dumps({"tolerations": [{**TAINT, "operator": "Exists"}]})
+                }
+            ),
+            "controlPlane",
+        ),
+        (_pod(tolerations=[{"key": CONTROL_PLANE, "operator": "Exists"}]), "controlPlane"),
+        (_pod(annotations={"virtual-node.io/scheduler-name": "volcano"}), "schedulerNames"),
+        (_pod(priorityClassName="system-node-critical"), "priorityClasses"),
+        (_pod(runtimeClassName="kata"), "runtimeClasses"),
+        (_pod(annotations={"iam.amazonaws.com/role": "admin"}), "annotations"),
+        (_pod(volumes=[{"name": "v", "hostPath": {"path": "/etc"}}]), "hostPaths"),
+    ],
+)
+async def test_policy_applies_to_the_lower_pod(pod, rule):
+    """Annotations become fields of the lower pod."""
+    answer = await _Clusters(host_paths=("/var/log",)).filter(pod, "vn-a")
+    assert f": {rule}: " in answer.unresolvable["vn-a"]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    "pod",
+    [
+        _pod(nodeSelector={CONTROL_PLANE: ""}),
+        _pod(priorityClassName="gold"),
+        _pod(schedulerName="virtual-node-scheduler"),
+        _pod(volumes=[{"name": "v", "hostPath": {"path": "/var/log/pods"}}]),
+        _pod(tolerations=[{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]),
+    ],
+)
+async def test_policy_ignores_fields_that_are_not_mirrored(pod):
+    """Upper selectors, scheduler names and ordinary priority classes."""
+    assert (await _Clusters(host_paths=("/var/log",)).filter(pod, "vn-a")).passing == ["vn-a"]
+
+
+@pytest.mark.looptime
+async def test_namespace_override_applies():
+    """The override is that of the upper namespace."""
+    policy = Policy(namespaces={"sh*": Rules(preset="privileged")})
+    assert (await _Clusters(policy).filter(_pod(hostNetwork=True), "vn-a")).passing == ["vn-a"]
+
+
+@pytest.mark.looptime
+async def test_tolerating_everything_gives_no_room_on_control_plane_nodes():
+    """The virtual node keeps such pods off these nodes."""
+    clusters = _Clusters()
+    for cluster in ("a", "b"):
+        clusters.agent.state.indexes[cluster].remove_node(cluster)
+        clusters.add_node(cluster, "cp", TAINT, **{CONTROL_PLANE: ""})
+    answer = await clusters.filter(_pod(tolerations=[{"operator": "Exists"}]))
+    assert answer.passing == ["vn-b"], "b allows control-plane nodes"
+    assert "0/1 nodes are available" in answer.unresolvable["vn-a"]
+
+
+@pytest.mark.looptime
+async def test_untainted_control_plane_node_takes_ordinary_pods():
+    """For example the only node of a small cluster."""
+    clusters = _Clusters()
+    clusters.agent.state.indexes["a"].remove_node("a")
+    clusters.add_node("a", "cp", **{CONTROL_PLANE: ""})
+    assert (await clusters.filter(_pod(), "vn-a")).passing == ["vn-a"]
+
+
+_SELECTORS = st.sampled_from(
+    [
+        None,
+        {"nodeSelector": {CONTROL_PLANE: ""}},
+        {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"operator": "Exists"}]},
+        {"tolerations": [{"key": CONTROL_PLANE, "operator": "Exists"}]},
+    ]
+)
+
+
+_EXTRAS = st.tuples(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "priorityClassName": st.sampled_from(["gold", "system-cluster-critical"]),
+            "runtimeClassName": st.sampled_from(["gold", "kata"]),
+        },
+    ),
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "iam.amazonaws.com/role",
+                "team",
+                names.ANNOTATION_LAST_APPLIED,
+                names.ANNOTATION_DELETION_COST,
+            ]
+        ),
+        st.sampled_from(["", "a"]),
+    ),
+    st.sampled_from([{}, {"volume_types": ["emptyDir"]}, {"annotations": AnnotationRules(allow=["team"])}]),
+)
+"""Fields of the spec, annotations, and rules of the policy."""
+
+
+@given(
+    st.integers(0, 2**32),
+    _SELECTORS,
+    st.sampled_from(["privileged", "baseline", "restricted"]),
+    _EXTRAS,
+    st.booleans(),
+)
+@example(274, None, "privileged", ({}, {}, {"volume_types": ["emptyDir"]}), False)  # an ephemeral volume
+@example(
+    0,
+    None,
+    "privileged",
+    ({}, {names.ANNOTATION_DELETION_COST: "1"}, {"annotations": AnnotationRules(allow=["team"])}),
+    False,
+)
+def test_fit_agent_agrees_with_the_virtual_node(seed, selector, preset, extras, with_tokens):
+    """They see different translations of the pod, but verdicts and remaining nodes are equal."""
+    pod = generate(Random(seed))
+    token = {
+        "name": "kube-api-access-x",
+        "projected": {"sources": INJECTED},
+    }
+    fields, annotations, listed = extras
+    pod["metadata"]["annotations"] |= annotations
+    pod["metadata"] |= {"namespace": "shop", "uid": "12345678-u"}
+    pod["spec"] |= {
+        "nodeName": "vn-a",
+        "tolerations": [{"operator": "Exists"}],
+        "volumes": [*pod["spec"].get("volumes", ()), token],
+        **fields,
+    }
+    if selector:
+        pod["metadata"]["annotations"]["clusterSelector"] = json.dumps(selector)
+    policy = Policy(preset=preset, priority_classes=["gold"], runtime_classes=["gold"], **listed)
+    rules = PolicySet(policy, cluster="a").of("shop")
+    options = PodOptions(
+        owner=Owner("c", "vn-a"), policy=PolicySet(policy, cluster="a"), service_accounts=with_tokens
+    )
+    lower = lower_pod.lower_pod(pod, options)
+    refused = summary(violations(lower, rules))
+    gate = AdmissionGate(
+        SchedulerClusterConfig(name="a", kubeconfig="", policy=policy),
+        Admission(),
+        allowed=Allowed(),
+        enforces=True,
+    )
+    below = gate.judge(pod, VirtualNode("vn-a", "a", {}, {}))
+    assert below.refusal == (f"Lower cluster a does not take the pod: {refused}" if refused else "")
+    if not refused:
+        sent = keep_off_control_plane(lower["spec"], rules)
+        foreseen = demand(pod, below.rules, node_name="vn-a", node_labels={}).spec
+        assert foreseen["affinity"] == sent.get("affinity", {})
+
+
+def test_policy_errors_name_the_cluster():
+    """As in the virtual node."""
+    text = json.dumps(
+        {
+            "apiVersion": "virtual-node.io/v1alpha1",
+            "kind": "MultiSchedulerConfiguration",
+            "clusters": [{"name": "a", "kubeconfig": "k", "policy": {"hostPaths": ["var"]}}],
+        }
+    )
+    with pytest.raises(ConfigError, match=r"clusters: a: policy.hostPaths: 'var' is not an absolute path"):
+        parse(text)
