@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from clusterset.config import Cluster
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.events.recorder import EventRecorder
-from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.view import View
 from multi_scheduler.virtual_node import VirtualNode
@@ -37,7 +37,7 @@ class AgentContext:
     upper: Client
     lower: Mapping[str, Client]
     """Clients by name of the lower cluster. ``clusters`` has the same keys."""
-    clusters: Mapping[str, SchedulerClusterConfig] = field(default_factory=dict)
+    clusters: Mapping[str, Cluster] = field(default_factory=dict)
     """Configuration of the lower clusters."""
     bound_pods: Informer | None = None
     """Informer of the bound upper pods, which the multi-scheduler runs for all agents. None: there is no shared one."""

@@ -45,8 +45,13 @@ class NodeDirectory:
         self._configured = {
             node.name: (cluster.name, node.node_selector)
             for cluster in config.clusters
-            for node in cluster.nodes
+            if cluster.nodes or cluster.node_name
+            for node in cluster.virtual_nodes()
         }
+        self._pools = {
+            cluster.name: cluster.node_selector for cluster in config.clusters if not cluster.nodes
+        }
+        """Selector of the lower nodes behind virtual nodes that only their labels assign to a cluster."""
         self._rejects_unknown = config.unknown_nodes == "Reject"
         self._effect = effect or (
             "no pod gets it" if self._rejects_unknown else "pods get it without any check"
@@ -114,7 +119,7 @@ class NodeDirectory:
             cluster, pool = self._configured[name]
             return VirtualNode(name, cluster, labels, pool, annotations)
         found = self._labelled_cluster(name, labels)
-        return VirtualNode(name, found, labels, {}, annotations) if found else None
+        return VirtualNode(name, found, labels, self._pools.get(found, {}), annotations) if found else None
 
     def refusal(self, name: str, node: Mapping[str, Any] | None) -> str:
         """Return why no pod may get a node, which is an unknown virtual node; empty: it is none, or ``unknownNodes`` is Pass.

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from msgspec import structs
+
+from clusterset.usage import UsageConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
@@ -20,8 +23,8 @@ from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.state.upper_nodes import UpperNodes
 from multi_scheduler.usage import node_annotations
-from multi_scheduler.usage.config import UsageConfig, make_source
 from multi_scheduler.usage.feed import UsageFeed
+from multi_scheduler.usage.sources import make_source
 from multi_scheduler.usage.store import UsageStore
 from multi_scheduler.view import RealNodes, View
 from multi_scheduler.virtual_node import VirtualNode
@@ -51,7 +54,10 @@ class Shared:
             ConfigError: a setting of the fit agent is wrong.
         """
         self._directory = directory
-        clusters = {cluster.name: cluster for cluster in config.clusters}
+        clusters = {
+            cluster.name: structs.replace(cluster, enable_controllers=list(config.controllers(cluster)))
+            for cluster in config.clusters
+        }
         settings = {agent.name: agent.config for agent in config.agents}
         self._fits = FIT in settings
         fit = AgentContext(FIT, settings.get(FIT, {}), upper, lower)

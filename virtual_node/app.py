@@ -9,6 +9,7 @@ from collections.abc import Collection
 import msgspec
 import structlog
 
+from clusterset.connection import connection
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
@@ -80,7 +81,7 @@ class App:
             # Without a configuration file there is one lower cluster, so a bad kubeconfig ends the process.
             start_checks.refuse_files(config.kubelet)
             for cluster in config.clusters:
-                await kubeconfig.load(cluster.kubeconfig, context=cluster.context, in_cluster=False)
+                await connection(cluster)
         async with contextlib.AsyncExitStack() as stack:
             upper_config = await kubeconfig.load(config.kubeconfig, server=config.server)
             weaknesses.warn(upper_config, cluster="upper")

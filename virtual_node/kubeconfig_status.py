@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from controller_runtime.auth import kubeconfig
+from clusterset.config import Cluster
+from clusterset.connection import trouble
 from controller_runtime.util.file_changes import FileChanges
 from virtual_node.cluster.lower_cluster import COMPONENT
-from virtual_node.config.types import LowerClusterConfig
 
 
 class KubeconfigStatus:
@@ -19,17 +19,17 @@ class KubeconfigStatus:
         refused: why the changed kubeconfig of a running cluster is not applied, by the cluster's name.
     """
 
-    def __init__(self, clusters: Sequence[LowerClusterConfig]) -> None:
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
         """Begin with the current content of the files."""
         self.refused: dict[str, str] = {}
         self._changes = FileChanges(_files(clusters))
         self._log = structlog.get_logger(component=COMPONENT)
 
-    def skip(self, clusters: Sequence[LowerClusterConfig]) -> None:
+    def skip(self, clusters: Sequence[Cluster]) -> None:
         """Ignore changes until now: clusters that start now read the new files."""
         self._changes.changed(_files(clusters))
 
-    async def reread(self, clusters: Sequence[LowerClusterConfig]) -> list[str]:
+    async def reread(self, clusters: Sequence[Cluster]) -> list[str]:
         """Return the clusters whose changed kubeconfig can be used; log the others and keep them in ``refused``.
 
         Args:
@@ -40,7 +40,7 @@ class KubeconfigStatus:
         for cluster in clusters:
             if cluster.name not in changed:
                 continue
-            why = await kubeconfig.trouble(cluster.kubeconfig, context=cluster.context)
+            why = await trouble(cluster)
             if not why:
                 rotated.append(cluster.name)
                 continue
@@ -51,5 +51,5 @@ class KubeconfigStatus:
         return rotated
 
 
-def _files(clusters: Sequence[LowerClusterConfig]) -> dict[str, str]:
+def _files(clusters: Sequence[Cluster]) -> dict[str, str]:
     return {cluster.name: cluster.kubeconfig for cluster in clusters}

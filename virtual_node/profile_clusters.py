@@ -6,15 +6,15 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+from clusterset.config import Cluster, names_in_use, profile_cluster
 from clusterset.inventory import inventory
 from clusterset.inventory.inventory import Inventory
 from clusterset.inventory.settings import ClusterProfiles
-from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.process import lifecycle
 from virtual_node.cluster.lower_cluster import COMPONENT
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 
 
 class ProfileClusters:
@@ -23,17 +23,17 @@ class ProfileClusters:
     def __init__(self, config: Config) -> None:
         """Begin with the lower clusters of the configuration file."""
         self._settings = config.cluster_profiles
-        self._listed: Sequence[LowerClusterConfig] = config.clusters
+        self._listed: Sequence[Cluster] = config.clusters
         self._inventory: Inventory | None = None
         self._paths: Mapping[str, str] = {}
-        self._found: list[LowerClusterConfig] = []
+        self._found: list[Cluster] = []
 
     @property
     def names(self) -> frozenset[str]:
         """Return the names of the lower clusters of ClusterProfiles."""
         return frozenset(self._paths)
 
-    def merged(self, listed: Sequence[LowerClusterConfig] | None = None) -> list[LowerClusterConfig]:
+    def merged(self, listed: Sequence[Cluster] | None = None) -> list[Cluster]:
         """Return the lower clusters of the file, then those of ClusterProfiles.
 
         Args:
@@ -42,7 +42,7 @@ class ProfileClusters:
         if listed is not None:
             self._listed = listed
         if self._inventory is not None and self._settings is not None:
-            paths = self._inventory.kubeconfigs(_taken(self._listed))
+            paths = self._inventory.kubeconfigs(names_in_use(self._listed))
             if paths is not self._paths:
                 self._paths = paths
                 self._found = _lower_clusters(self._settings, paths)
@@ -81,17 +81,10 @@ async def added(config: Config, upper: Client) -> AsyncIterator[Mapping[str, str
     if (settings := config.cluster_profiles) is None:
         yield {}
         return
-    async with inventory.read(upper, settings, taken=_taken(config.clusters)) as (paths, refused):
+    async with inventory.read(upper, settings, taken=names_in_use(config.clusters)) as (paths, refused):
         config.clusters = [*config.clusters, *_lower_clusters(settings, paths)]
         yield refused
 
 
-def _taken(clusters: Sequence[LowerClusterConfig]) -> set[str]:
-    return {name for one in clusters for name in (one.name, *(node.name for node in one.virtual_nodes()))}
-
-
-def _lower_clusters(settings: ClusterProfiles, paths: Mapping[str, str]) -> list[LowerClusterConfig]:
-    return [
-        convert({**settings.defaults, "name": name, "kubeconfig": path}, LowerClusterConfig)
-        for name, path in paths.items()
-    ]
+def _lower_clusters(settings: ClusterProfiles, paths: Mapping[str, str]) -> list[Cluster]:
+    return [profile_cluster(settings, name, path) for name, path in paths.items()]

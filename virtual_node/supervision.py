@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import structlog
 
+from clusterset.config import Cluster
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.errors import CacheFull, ConfigError
 from controller_runtime.process import lifecycle
@@ -14,7 +15,7 @@ from controller_runtime.util import backoff
 from virtual_node import metrics
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.controllers.nodes.hold import Identity
 from virtual_node.process_state import ProcessState
 
@@ -37,7 +38,7 @@ class Supervisor:
             state: of the process; the running clusters, and why others do not run, are kept in it.
             identity: the holder of the virtual nodes' Leases; None: the process itself.
         """
-        self.configs: dict[str, LowerClusterConfig] = {}
+        self.configs: dict[str, Cluster] = {}
         self.shared: SharedInformers | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._state = state
@@ -68,7 +69,7 @@ class Supervisor:
             metrics.forget_cluster(name)
 
     async def _supervise(
-        self, cluster: LowerClusterConfig, config: Config, cluster_id: str, endpoints: KubeletEndpoints
+        self, cluster: Cluster, config: Config, cluster_id: str, endpoints: KubeletEndpoints
     ) -> None:
         """Run one lower cluster and restart it when it fails; a failure never affects another cluster."""
         state, log = self._state, self._log.bind(cluster=cluster.name)

@@ -9,9 +9,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
-from controller_runtime.apimachinery.decoding import convert, decode_yaml
+from controller_runtime.apimachinery.decoding import ConfigStruct, convert, decode_yaml
 from controller_runtime.auth.exec_credentials import API_VERSIONS
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import read_text
@@ -19,18 +17,14 @@ from controller_runtime.process.flags import read_text
 _SETTING = "clusterProfiles.providersFile"
 
 
-class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    pass
-
-
-class EnvVar(_Base):
+class EnvVar(ConfigStruct):
     """An environment variable of a plugin."""
 
     name: str
     value: str = ""
 
 
-class ExecConfig(_Base):
+class ExecConfig(ConfigStruct):
     """A plugin, with the fields of ``users[].user.exec`` of a kubeconfig."""
 
     command: str
@@ -42,19 +36,17 @@ class ExecConfig(_Base):
     interactive_mode: Literal["Never", "IfAvailable", ""] = ""
 
 
-class Provider(_Base):
+class Provider(ConfigStruct):
     """How to get credentials for the ClusterProfiles that name this provider."""
 
     name: str
     exec_config: ExecConfig
     # The format lets a ClusterProfile add arguments and variables to the command. That is refused, see the module's docstring.
-    profile_sourced_cli_args_policy: Literal["Ignore", ""] = msgspec.field(
-        default="", name="profileSourcedCLIArgsPolicy"
-    )
+    profile_sourced_cli_args_policy: Literal["Ignore", ""] = ""
     profile_sourced_env_vars_policy: Literal["Ignore", ""] = ""
 
 
-class _File(_Base):
+class _File(ConfigStruct):
     providers: list[Provider]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from controller_runtime.apimachinery import matching
+from controller_runtime.apimachinery.decoding import ConfigStruct
 from controller_runtime.resources import CLUSTER_PROFILES
 from controller_runtime.rights import PROFILE_NAMESPACE, Right
 
@@ -17,9 +17,7 @@ _OWN = ("name", "kubeconfig", "context", "server", "tokenSecrets", "nodeName", "
 """Fields of a cluster that each ClusterProfile needs with its own value, or that have no meaning for it."""
 
 
-class ClusterProfiles(
-    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class ClusterProfiles(ConfigStruct, kw_only=True):
     """ClusterProfile objects of the upper cluster that become lower clusters while the process runs."""
 
     namespace: Annotated[str, Meta(pattern=f"^{LABEL}$", max_length=63)]

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from clusterset.model import names
 from controller_runtime.apimachinery import quantity
+from controller_runtime.apimachinery.decoding import ConfigStruct
 
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 MARGIN_SECONDS = 5.0
@@ -25,11 +25,7 @@ _PODS = {"pods": "110"}
 """A kubelet's default number of pods, for shapes without one."""
 
 
-class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    pass
-
-
-class Taint(_Base):
+class Taint(ConfigStruct):
     """A node taint, as in core/v1."""
 
     key: str
@@ -37,7 +33,7 @@ class Taint(_Base):
     effect: str = "NoSchedule"
 
 
-class Shape(_Base):
+class Shape(ConfigStruct):
     """A kind of node that the autoscaler adds, such as a node group, a machine template or an instance type."""
 
     name: str
@@ -56,7 +52,7 @@ class Shape(_Base):
     """Maximum number of nodes of this shape, existing ones included. Unset: only the common ``maxNodes`` applies."""
 
 
-class Autoscaling(_Base):
+class Autoscaling(ConfigStruct):
     """Nodes that the lower cluster's autoscaler adds for pods that wait."""
 
     max_nodes: Annotated[int, Meta(ge=0)]

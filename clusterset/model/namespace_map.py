@@ -13,16 +13,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from controller_runtime.apimachinery.decoding import ConfigStruct
 
 NEVER_MIRRORED = "kube-system"
+DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A DNS-1123 label, such as the name of a namespace."""
 _LONGEST = 63
 _SHORTENED = re.compile(r".{54}-[0-9a-f]{8}")
 
 
-class NamespaceConfig(
-    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class NamespaceConfig(ConfigStruct):
     """The lower namespace of each upper namespace, and the upper namespaces that may use this cluster."""
 
     prefix: str = ""
@@ -34,6 +34,9 @@ class NamespaceConfig(
     adopt: bool | list[str] = False
     """Use existing lower namespaces that virtual-node did not create: ``true`` for all, or shell patterns of
     names. Pods that need any other existing namespace wait, with an event."""
+    remove: bool = True
+    """When an upper namespace is deleted, delete the lower namespace that we created for it, unless that has objects
+    of other owners."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""Decodes external JSON and YAML, with one exception type for all defects."""
+"""Decodes external JSON and YAML, with one exception type for all defects; the base of configuration structures."""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 import yaml
@@ -20,6 +20,30 @@ _COMPLAINT = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`")
 _STEP = re.compile(r"\.(\w+)|\[")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+_ACRONYMS = frozenset({"api", "ca", "cli", "id", "ip", "qps", "url"})
+
+
+def field_name(field: str) -> str:
+    """Return the name in files of a structure's field, as Kubernetes spells names: ``client_ca_file`` is ``clientCAFile``.
+
+    An acronym has capital letters, except as the first word.
+    """
+    first, *words = field.split("_")
+    return first + "".join(word.upper() if word in _ACRONYMS else word.capitalize() for word in words)
+
+
+def former_name(field: str) -> str:
+    """Return the name that a field had in files of earlier releases: ``client_ca_file`` was ``clientCaFile``."""
+    first, *words = field.split("_")
+    return first + "".join(map(str.capitalize, words))
+
+
+class ConfigStruct(
+    msgspec.Struct, rename=field_name, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """A structure of a configuration file: unknown fields are errors, and ``convert`` also reads former names of fields."""
 
 
 class NestedTooDeeplyError(msgspec.DecodeError):
@@ -55,11 +79,13 @@ and status with it."""
 def convert(document: Any, kind: type[T], *, where: str = "") -> T:
     """Return a decoded document as a value of a struct type; ``where`` is its location in the file, for errors.
 
+    Fields may also have their former names.
+
     Raises:
         ValueError: names the first invalid field and its path; for an unknown field, suggests a known one.
     """
     try:
-        return msgspec.convert(document, kind)
+        return msgspec.convert(with_current_names(document, kind, where=where), kind)
     except msgspec.ValidationError as error:
         complaint = _COMPLAINT.fullmatch(str(error))
         text, path = (complaint[1], complaint[2] or "") if complaint else (str(error), "")
@@ -69,6 +95,52 @@ def convert(document: Any, kind: type[T], *, where: str = "") -> T:
             text = f"unknown field `{unknown[1]}`{guess(unknown[1], fields)}"
         place = f"{where}{path}".removeprefix(".")
         raise ValueError(f"{place}: {text}" if place else text) from None
+
+
+def with_current_names(document: Any, kind: Any, *, where: str = "") -> Any:
+    """Return a decoded document of a type, with the current names of fields instead of their former names.
+
+    Raises:
+        ValueError: a structure has both names of a field.
+    """
+    struct = _struct_of(kind)
+    if struct is not None and isinstance(document, dict):
+        renamed = dict(document)
+        for field in msgspec.structs.fields(struct):
+            current, former = field.encode_name, former_name(field.name)
+            if former != current and former in renamed:
+                if current in renamed:
+                    place = f"{where}." if where else ""
+                    raise ValueError(f"{place}{former}: is the same field as {current}; leave {former} out")
+                renamed[current] = renamed.pop(former)
+            if current in renamed:
+                path = f"{where}.{current}".removeprefix(".")
+                renamed[current] = with_current_names(renamed[current], field.type, where=path)
+        return renamed
+    if isinstance(document, list) and (items := _items_of(kind, list)) is not None:
+        return [
+            with_current_names(item, items, where=f"{where}[{position}]")
+            for position, item in enumerate(document)
+        ]
+    if isinstance(document, dict) and (values := _items_of(kind, dict)) is not None:
+        return {
+            key: with_current_names(value, values, where=f"{where}.{key}") for key, value in document.items()
+        }
+    return document
+
+
+def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the structure that a type is, or that it annotates or may be."""
+    if get_origin(kind) in {list, dict}:
+        return None
+    kinds = (one for one in (kind, *get_args(kind)) if isinstance(one, type))
+    return next((one for one in kinds if issubclass(one, msgspec.Struct)), None)
+
+
+def _items_of(kind: Any, container: type) -> Any:
+    """Return the type of the items of a list type, or of the values of a dict type; None: the type is neither."""
+    found = (one for one in (kind, *get_args(kind)) if get_origin(one) is container)
+    return next((get_args(one)[-1] for one in found), None)
 
 
 def _fields_at(kind: Any, path: str) -> Iterator[msgspec.structs.FieldInfo]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from clusterset.inventory.providers import Provider
 from clusterset.model.autoscaling import TAINT_EFFECTS
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
+from clusterset.usage import UsageConfig
+from controller_runtime.apimachinery.decoding import former_name
 from controller_runtime.apimachinery.matching import LABEL_OPERATORS, LabelSelector
 from multi_scheduler.agent import GROUP
-from multi_scheduler.usage.config import UsageConfig
 from virtual_node.config.types import Config
 
 Schema = dict[str, Any]
@@ -44,16 +45,33 @@ def definitions() -> dict[str, Schema]:
     _, parts = msgspec.json.schema_components(
         (Config, LabelSelector, Provider, UsageConfig, *agents().values()), ref_template=_REFERENCE
     )
+    former = _former_names(Config)
     for name, part in parts.items():
         part["properties"] = {field: _compact(one) for field, one in part["properties"].items()}
         part["properties"] |= _PROPERTIES.get(name, {})
         part.update(_KEYS.get(name, {}))
+        if both := {field: former[field] for field in part["properties"] if field in former}:
+            part["properties"] |= {old: part["properties"][field] for field, old in both.items()}
+            part["not"] = {"anyOf": [{"required": list(names)} for names in both.items()]}
         if not part.get("required"):
             part.pop("required", None)
     # The chart sets this field: it writes the file from clusterProfiles.providers.
     del parts["ClusterProfiles"]["properties"]["providersFile"]
-    parts["Config"]["properties"]["enableControllers"]["items"] = {"enum": list(KNOWN_CONTROLLERS)}
+    parts["Config"]["properties"]["enableControllers"]["items"] = _CONTROLLERS
     return dict(parts)
+
+
+def _former_names(kind: Any) -> dict[str, str]:
+    """Return the former names of fields in a type, by their current names."""
+    found: dict[str, str] = {}
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        for field in msgspec.structs.fields(kind):
+            if (former := former_name(field.name)) != field.encode_name:
+                found[field.encode_name] = former
+            found |= _former_names(field.type)
+    for argument in get_args(kind):
+        found |= _former_names(argument)
+    return found
 
 
 def _compact(field: Schema) -> Schema:
@@ -67,16 +85,22 @@ def _compact(field: Schema) -> Schema:
     return {**merged, "type": [merged["type"], "null"]}
 
 
+_CONTROLLERS = {"enum": list(KNOWN_CONTROLLERS)}
 _SELECTOR = reference(LabelSelector.__name__)
 _PROPERTIES: Mapping[str, Mapping[str, Schema | bool]] = {
     "ClusterProfiles": {
-        "defaults": reference("LowerClusterConfig"),
+        "defaults": reference("Cluster"),
         "providers": {"type": "array", "minItems": 1, "items": reference(Provider.__name__)},
     },
     # templates/checks.yaml refuses these with an error that names the value.
     "Config": {field: {} for field in ("apiVersion", "kind", "clusters", "clusterProfiles")},
     # An entry of virtualNode.clusters sets name and kubeconfig; a second value in its ``config`` would be ignored.
-    "LowerClusterConfig": {"name": False, "kubeconfig": False, "podSelector": _SELECTOR},
+    "Cluster": {
+        "name": False,
+        "kubeconfig": False,
+        "podSelector": _SELECTOR,
+        "enableControllers": {"type": ["array", "null"], "items": _CONTROLLERS},
+    },
     "Override": {"podSelector": _SELECTOR},
     "Requirement": {"operator": {"enum": sorted(LABEL_OPERATORS)}},
     "Taint": {"effect": {"enum": list(TAINT_EFFECTS)}},
@@ -85,7 +109,7 @@ _PROPERTIES: Mapping[str, Mapping[str, Schema | bool]] = {
 _KEYS: Mapping[str, Schema] = {
     "ClusterProfiles": {"required": ["namespace", "providers"]},
     "LabelSelector": {"additionalProperties": False},
-    "LowerClusterConfig": {"required": []},
+    "Cluster": {"required": []},
     "Requirement": {"required": ["operator"], "additionalProperties": False},
 }
 """Structure → further keys of its schema."""

@@ -53,7 +53,7 @@ _CLUSTER = _map(
         "name": {"type": "string", "pattern": f"^{_LABEL}$", "maxLength": 50},
         "kubeconfig": _FILLED,
         "kubeconfigSecret": _map(_KUBECONFIG_SECRET, "name"),
-        "config": configuration.reference("LowerClusterConfig"),
+        "config": configuration.reference("Cluster"),
     },
     "name",
     oneOf=[{"required": ["kubeconfig"]}, {"required": ["kubeconfigSecret"]}],

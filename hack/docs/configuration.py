@@ -1,4 +1,4 @@
-"""``docs/reference/configuration.md``: every field of the YAML files, read from the structures that decode them."""
+"""``docs/reference/configuration.md``: every field of the YAML file, read from the structures that decode it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,47 @@ import msgspec
 
 import multi_scheduler.config
 import virtual_node.config.types
+from clusterset.config import FORMER_KINDS, KIND, ClusterSet
+from clusterset.model.autoscaling import Autoscaling
 from clusterset.model.overrides.config import ContainerPatch, EnvSource, Override, Toleration
 from clusterset.model.policy.config import Policy, Rules
 from clusterset.model.policy.presets import DEFAULT_PRESET, PRESETS
 from clusterset.model.policy.rules import field_of
+from clusterset.usage import UsageConfig
 from controller_runtime.util.docstrings import attribute_docstrings
 from hack.docs import markdown
 
-_INTRODUCTION = """# Configuration files
+_INTRODUCTION = f"""# Configuration file
 
-Unknown fields and values out of range are errors. Times are in seconds. `virtual-node check --config FILE` checks a file
-and the clusters that it names."""
+The file of `--config` has kind `{KIND}`. `virtual-node`, `virtual-node-multi-scheduler` and
+`virtual-node-annotator` read the same file, and each ignores the settings of the others. Unknown fields and values out of range are errors. Times
+are in seconds. Relative kubeconfig paths are relative to the file. `virtual-node check --config FILE` checks a file and
+the clusters that it names.
 
-_ABOUT: dict[type[msgspec.Struct], str] = {
-    virtual_node.config.types.Config: """The file of `virtual-node --config`. The process reads it again every two seconds. A change of
-`clusters` takes effect at once: new lower clusters start, removed lower clusters stop, changed ones restart, and the
-others continue. A change outside `clusters` takes effect at the next start. A file with an error changes nothing.
-Relative kubeconfig paths are relative to the file. A flag overrides its environment variable, the variable overrides the
+All programs also read the kinds of earlier releases ({" and ".join(f"`{kind}`" for kind in FORMER_KINDS)}), names of
+fields with acronyms in lower case (`clientCaFile` for `clientCAFile`), and a KubeSchedulerConfiguration of tensile-kube
+with `pluginConfig[].args.cluster_configuration`."""
+
+_ABOUT: dict[type[msgspec.Struct], tuple[str, str]] = {
+    ClusterSet: ("The lower clusters", "All programs use these settings."),
+    virtual_node.config.types.Config: (
+        "Settings of virtual-node",
+        """The process reads the file again every two seconds. A change of `clusters` takes effect at once: new lower
+clusters start, removed lower clusters stop, changed ones restart, and the others continue. Another change takes effect at
+the next start. A file with an error changes nothing. A flag overrides its environment variable, the variable overrides the
 file, and the file overrides the default. Flags that describe one lower cluster, such as `--nodename`, have no effect with
 the file.""",
-    multi_scheduler.config.Config: """The file of `virtual-node-multi-scheduler --config`, read at start. It can also be a
-KubeSchedulerConfiguration of tensile-kube, with `pluginConfig[].args.cluster_configuration`.""",
+    ),
+    multi_scheduler.config.Config: (
+        "Settings of virtual-node-multi-scheduler and virtual-node-annotator",
+        "The processes read the file at start. The annotator uses only `usage`.",
+    ),
 }
+"""Structure → heading of its section, and text below the heading."""
 
 _WORDS = {
     "api_version": "Always this.",
-    "kind": "Always this.",
+    "kind": "Always this, or a kind of an earlier release.",
     "address": "Address to listen on.",
     "name": "Its name; in logs, metrics and labels.",
     "clusters": "The lower clusters.",
@@ -47,11 +62,11 @@ _WORDS = {
     "value": "Value of the taint.",
     "effect": "NoSchedule, NoExecute or PreferNoSchedule.",
     "tls_private_key_file": "Private key of `tlsCertFile`.",
-    "LowerClusterConfig.node_selector": "Short for `nodes[].nodeSelector`.",
-    "LowerClusterConfig.labels": "Short for `nodes[].labels`.",
-    "LowerClusterConfig.taints": "Short for `nodes[].taints`.",
-    "LowerClusterConfig.capacity": "Short for `nodes[].capacity`.",
-    "LowerClusterConfig.port": "Short for `nodes[].port`.",
+    "Cluster.node_selector": "Short for `nodes[].nodeSelector`.",
+    "Cluster.labels": "Short for `nodes[].labels`.",
+    "Cluster.taints": "Short for `nodes[].taints`.",
+    "Cluster.capacity": "Short for `nodes[].capacity`.",
+    "Cluster.port": "Short for `nodes[].port`.",
 }
 """Descriptions of fields without a docstring, by name or by structure and name."""
 
@@ -59,7 +74,9 @@ _DOCUMENTED_ONCE: dict[type[msgspec.Struct], str] = {Policy: "clusters[].policy.
 """Large structure that is used in several places → path of its only table; empty: the page refers to Policy's."""
 
 _FIRST_PLACE: dict[type[msgspec.Struct], str] = {
+    Autoscaling: "clusters[].autoscaling",
     Override: "clusters[].overrides[]",
+    UsageConfig: "clusters[].usage",
     ContainerPatch: "clusters[].overrides[].patch.spec.containers[]",
 }
 """Structure → the place that has its table; later places refer to it."""
@@ -74,9 +91,8 @@ def render() -> str:
     """Return the page."""
     parts = [markdown.note(), _INTRODUCTION]
     seen: set[type[msgspec.Struct]] = set()
-    for root, about in _ABOUT.items():
-        kind = next(one.default for one in msgspec.structs.fields(root) if one.name == "kind")
-        parts += [f"## {kind}", about, *_sections(root, "", seen)]
+    for root, (heading, about) in _ABOUT.items():
+        parts += [f"## {heading}", about, *_sections(root, "", seen)]
     return markdown.page(parts)
 
 
@@ -105,6 +121,8 @@ def meaning(root: type[msgspec.Struct], one: msgspec.structs.FieldInfo, told: Ma
 def _sections(root: type[msgspec.Struct], prefix: str, seen: set[type[msgspec.Struct]]) -> Iterator[str]:
     told = attribute_docstrings(root)
     fields = msgspec.structs.fields(root)
+    if root is not ClusterSet and issubclass(root, ClusterSet):
+        fields = tuple(one for one in fields if one.name not in ClusterSet.__struct_fields__)
     if prefix:
         yield f"### `{prefix.rstrip('.')}`"
         yield markdown.prose(root.__doc__ or "")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import msgspec
 
 import virtual_node.config.command_line
+from clusterset.config import Cluster
+from controller_runtime.process.setting import settings
 from hack.docs import markdown
 from hack.docs.sources import environment_variables
 from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.setting import settings
-from virtual_node.config.types import Config, LeaderElectionConfig, LowerClusterConfig
+from virtual_node.config.types import Config, LeaderElectionConfig
 
 _PATHS: dict[type[msgspec.Struct], str] = {
     Config: "",
-    LowerClusterConfig: "clusters[].",
+    Cluster: "clusters[].",
     KubeletConfig: "kubelet.",
     LeaderElectionConfig: "leaderElection.",
 }

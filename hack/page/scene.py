@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.moving import silence
 from clusterset.model.moving.silence import Silence
@@ -25,7 +26,6 @@ from controller_runtime.objects import Object, from_dict
 from controller_runtime.tls.key_pairs import self_signed
 from hack.page.inspection import inspection
 from hack.page.pods import waiting_pod, workload_pods
-from virtual_node.config.types import LowerClusterConfig
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.health.facts import ClusterState, HealthFacts, PodSign
 from virtual_node.health.faults import Health
@@ -199,7 +199,7 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
     for informer in (upper, lower, lower_nodes):
         informer._reflector._contact = now - _SILENT  # noqa: SLF001 - as if the informer had synced
     return SimpleNamespace(
-        config=LowerClusterConfig(name=name, kubeconfig=kubeconfig, node_name=node),
+        config=Cluster(name=name, kubeconfig=kubeconfig, node_name=node),
         caches=PodCaches(upper={node: upper}, lower=lower, places=Places("upper", NamespaceMap())),
         lower_nodes=lower_nodes,
         nodes={node: SimpleNamespace(ready=True, capacity=capacity)},

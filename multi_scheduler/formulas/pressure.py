@@ -8,11 +8,8 @@ pressure counts only on busy nodes, because throttled containers raise it on idl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import msgspec
-from msgspec import Meta
-
+from clusterset.usage import Thresholds
 from multi_scheduler.formulas.numbers import clamp
 
 BUSY = 0.7
@@ -38,20 +35,6 @@ class Pressure:
     cpu: Stall = Stall()
     memory: Stall = Stall()
     io: Stall = Stall()
-
-
-Percent = Annotated[float, Meta(gt=0, le=100)]
-
-
-class Thresholds(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, frozen=True):
-    """Thresholds from which a node is under pressure, for the averages over 10 and 60 seconds."""
-
-    cpu: Percent = 50.0
-    """Percent of time in which some tasks wait for a CPU. Counts only while more than 70 % of the CPUs are in use."""
-    memory: Percent = 10.0
-    """Percent of time in which all tasks wait for memory."""
-    io: Percent = 40.0
-    """Percent of time in which all tasks wait for IO."""
 
 
 def load(pods: float, found: Pressure, *, utilization: float | None) -> float:

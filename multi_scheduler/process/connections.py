@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from clusterset.config import Cluster
+from clusterset.connection import connection, trouble
 from controller_runtime import log
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.util.file_changes import FileChanges
-from multi_scheduler.config import Config, SchedulerClusterConfig
+from multi_scheduler.config import Config
 from multi_scheduler.process.options import ProcessOptions
 from multi_scheduler.process.profile_clusters import AT_ONCE, ProfileClusters, following
 
@@ -72,15 +74,13 @@ async def run(options: ProcessOptions, program: str, work: Work) -> None:
                 logger.info("ClusterProfiles changed, restarting the clients")
 
 
-async def _unusable(clusters: Sequence[SchedulerClusterConfig]) -> str:
+async def _unusable(clusters: Sequence[Cluster]) -> str:
     """Return what is wrong with the current kubeconfig files; empty: they can be used.
 
     Called before the running clients are stopped, so that a bad file of one cluster does not stop scheduling for all.
     """
     for cluster in clusters:
-        if found := await kubeconfig.trouble(
-            cluster.kubeconfig, context=cluster.context, server=cluster.server
-        ):
+        if found := await trouble(cluster):
             return found
     return ""
 
@@ -106,14 +106,12 @@ async def _connected(
         await work(msgspec.structs.replace(wanted, clusters=used), upper, lower)
 
 
-async def _loaded(clusters: Sequence[SchedulerClusterConfig]) -> list[ConnectionConfig | BaseException]:
+async def _loaded(clusters: Sequence[Cluster]) -> list[ConnectionConfig | BaseException]:
     """Return each cluster's connection, or the error; at most ``AT_ONCE`` credential plugins run concurrently."""
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def load(cluster: SchedulerClusterConfig) -> ConnectionConfig:
+    async def load(cluster: Cluster) -> ConnectionConfig:
         async with slots:
-            return await kubeconfig.load(
-                cluster.kubeconfig, context=cluster.context, server=cluster.server, in_cluster=False
-            )
+            return await connection(cluster)
 
     return await asyncio.gather(*map(load, clusters), return_exceptions=True)

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
+from clusterset.config import names_in_use, profile_cluster
 from clusterset.inventory import inventory
 from clusterset.inventory.inventory import Inventory
 from controller_runtime import log
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from multi_scheduler.config import Config, profile_cluster
+from multi_scheduler.config import Config
 from multi_scheduler.process.options import ProcessOptions
 
 _AGAIN = 60.0
@@ -33,9 +34,7 @@ class ProfileClusters:
     def __init__(self, config: Config, found: Inventory | None, program: str) -> None:
         """Begin without clusters of ClusterProfiles; without ``found``, they are not used."""
         self._config, self._inventory = config, found
-        self._taken = frozenset(
-            name for one in config.clusters for name in (one.name, *(node.name for node in one.nodes))
-        )
+        self._taken = names_in_use(config.clusters)
         self._applied: Mapping[str, str] = {}
         self._applied_at = float("-inf")
         self._waits: dict[str, tuple[float, float]] = {}
@@ -54,7 +53,12 @@ class ProfileClusters:
             delay = min(2 * self._waits.get(name, (0.0, _INTERVAL / 2))[1], _LONGEST)
             self._waits[name] = now + delay, delay
         self._applied, self._applied_at = usable, now
-        clusters = [profile_cluster(self._config, name, path) for name, path in self._applied.items()]
+        profiles = self._config.cluster_profiles
+        clusters = [
+            profile_cluster(profiles, name, path)
+            for name, path in self._applied.items()
+            if profiles is not None
+        ]
         return msgspec.structs.replace(self._config, clusters=[*self._config.clusters, *clusters])
 
     def is_changed(self) -> bool:

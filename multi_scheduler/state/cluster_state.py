@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from clusterset.config import Cluster
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
-from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.state.accounting import Accounting
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
@@ -43,7 +43,7 @@ class ClusterState:
         settings: StateSettings,
         upper: Client,
         lower: Mapping[str, Client],
-        clusters: Mapping[str, SchedulerClusterConfig],
+        clusters: Mapping[str, Cluster],
         *,
         bound_pods: Informer | None = None,
         recorder: EventRecorder | None = None,

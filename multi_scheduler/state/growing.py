@@ -8,10 +8,10 @@ from functools import partial
 
 from prometheus_client import Counter, Gauge
 
+from clusterset.config import Cluster
 from controller_runtime import log
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
-from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.state.feeds.cluster_feed import Feed
 from multi_scheduler.state.growth.future_nodes import Failure, FutureNodes
 from multi_scheduler.state.growth.kinds import Pool
@@ -32,12 +32,13 @@ _FAILED = Counter(
 )
 
 
-def pools(cluster: SchedulerClusterConfig | None) -> list[Pool]:
+def pools(cluster: Cluster | None) -> list[Pool]:
     """Return the parts of a lower cluster that can grow."""
     if cluster is None:
         return []
-    found = [Pool(node.node_selector, node.autoscaling) for node in cluster.nodes if node.autoscaling]
-    return [*found, Pool({}, cluster.autoscaling)] if cluster.autoscaling else found
+    return [
+        Pool(node.node_selector, node.autoscaling) for node in cluster.virtual_nodes() if node.autoscaling
+    ]
 
 
 @dataclass(eq=False)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clusterset.config import Cluster
 from clusterset.model import cluster_selector, names
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
 from multi_scheduler import malformed
-from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.state import reasons
 from multi_scheduler.state.admission.gate import AdmissionGate, Allowed, GateResult
 from multi_scheduler.state.admission.predictor import Admission
@@ -38,7 +38,7 @@ class Judge:
     """Predicts admission and lower nodes."""
 
     settings: StateSettings
-    clusters: Mapping[str, SchedulerClusterConfig]
+    clusters: Mapping[str, Cluster]
     indexes: Mapping[str, ClusterIndex]
     admissions: Mapping[str, Admission]
     feeds: Mapping[str, Feed]
@@ -53,7 +53,7 @@ class Judge:
         allowed = Allowed()
         self.gates = {
             cluster: AdmissionGate(
-                self.clusters.get(cluster) or SchedulerClusterConfig(name=cluster, kubeconfig=""),
+                self.clusters.get(cluster) or Cluster(name=cluster, kubeconfig=""),
                 admission,
                 enforces=self.settings.admission == "Reject",
                 allowed=allowed,

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from clusterset.usage import PrometheusConfig
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import TokenFile
 from controller_runtime.client.client import Client
@@ -19,36 +18,6 @@ from multi_scheduler.usage.store import Sample
 
 _TIMEOUT = 10.0
 _PRESSURES = ("cpu_pressure", "memory_pressure", "io_pressure")
-_RATE = 'sum by (node) (rate({metric}{{id="/"}}[1m]))'
-
-
-def _share(metric: str) -> str:
-    return f"100 * {_RATE.format(metric=metric)}"
-
-
-class PrometheusConfig(
-    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
-    """Address of Prometheus, and the queries. A query returns one value per node."""
-
-    service: str = ""
-    """A Service of the lower cluster, reached through its API server: ``namespace/name:port``."""
-    url: str = ""
-    """URL that the multi-scheduler reaches directly, instead of ``service``."""
-    token_file: str = ""
-    """A file with a bearer token for ``url``."""
-    node_label: str = "node"
-    """Label of the query's results that has the node's name."""
-    cpu: str = _RATE.format(metric="container_cpu_usage_seconds_total")
-    """CPUs in use."""
-    memory: str = 'sum by (node) (container_memory_working_set_bytes{id="/"})'
-    """Bytes in use."""
-    cpu_pressure: str = _share("container_pressure_cpu_waiting_seconds_total")
-    """Percent of the last minute in which some tasks waited for a CPU; empty: not queried."""
-    memory_pressure: str = _share("container_pressure_memory_stalled_seconds_total")
-    """Percent of the last minute in which all tasks waited for memory; empty: not queried."""
-    io_pressure: str = _share("container_pressure_io_stalled_seconds_total")
-    """Percent of the last minute in which all tasks waited for IO; empty: not queried."""
 
 
 class Prometheus(Source):

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Counter
 
+from clusterset.usage import Thresholds
 from multi_scheduler.formulas import pressure
-from multi_scheduler.formulas.pressure import Pressure, Thresholds
+from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.usage.window import Measured, Series
 
 _NEUTRAL = Counter(

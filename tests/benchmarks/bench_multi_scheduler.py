@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from clusterset.config import Cluster
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from controller_runtime.process import lifecycle
@@ -28,7 +29,7 @@ from multi_scheduler.agent import GROUP
 from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.agents.learned import LearnedAgent
 from multi_scheduler.bound_pods import bound_pods
-from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
+from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.formulas.pressure import Pressure
@@ -117,7 +118,7 @@ def _measure(shared: Shared, clusters: list[str]) -> None:
 def _created(wanted: Sequence[AgentConfig], clusters: Sequence[str]) -> tuple[Shared, list[Weighted]]:
     fake: Any = SimpleNamespace(cluster="bench", caches=CacheBudget(0, cluster="bench"))
     bound = bound_pods(fake)
-    configured = [SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters]
+    configured = [Cluster(name=name, kubeconfig="") for name in clusters]
     config = Config(clusters=configured, agents=list(wanted))
     shared = Shared(config, fake, dict.fromkeys(clusters, fake), bound)
     return shared, [Weighted(one.name, shared.agent(one), 1.0) for one in wanted]

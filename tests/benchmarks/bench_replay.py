@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 import structlog
 
+from clusterset.config import Cluster, NodeConfig
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -29,7 +30,7 @@ from tests.benchmarks.canned_server import canned
 from tests.benchmarks.stage import progress
 from tests.benchmarks.tables import condition
 from tests.benchmarks.usage import usage
-from virtual_node.config.types import Config, LowerClusterConfig, NodeConfig
+from virtual_node.config.types import Config
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.translate.pods.status import status_patch, upper_status
@@ -143,7 +144,7 @@ def _context(upper: Client, lower: Client, node: str) -> ClusterContext:
         upper=upper,
         lower=lower,
         settings=Config(),
-        config=LowerClusterConfig(name=lower.cluster, kubeconfig="k", node_name=node),
+        config=Cluster(name=lower.cluster, kubeconfig="k", node_name=node),
         nodes={node: NodeConfig(name=node)},
         recorder=recorder,
         log=structlog.get_logger(),

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 import structlog
 
+from clusterset.config import Cluster, TokenSecret
 from clusterset.model.token_life import TokenLife, token_life
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
@@ -23,7 +24,6 @@ from controller_runtime.errors import ConfigError, Forbidden
 from hack.sandbox import Sandbox
 from hack.sandbox.command import command
 from virtual_node.cluster.credential_renewal import CredentialRenewal, kube_system
-from virtual_node.config.types import LowerClusterConfig, TokenSecret
 from virtual_node.controllers.base.context import ClusterContext
 
 from .installation import read
@@ -123,7 +123,7 @@ async def test_renews_both_tokens_and_no_others(clusters: Sandbox):
         for account, namespace in (("default", "virtual-node"), ("default", "kube-system")):
             with pytest.raises(Forbidden):
                 await _request(lower, account, namespace)
-        config = LowerClusterConfig(name="lower1", token_secrets=SECRETS)
+        config = Cluster(name="lower1", token_secrets=SECRETS)
         context = SimpleNamespace(
             name="lower1", upper=upper, lower=lower, config=config, log=structlog.get_logger()
         )
@@ -143,7 +143,7 @@ async def test_reports_the_command_to_run_when_a_token_is_refused(clusters: Sand
     path = await _mount(clusters, FULL)
     (path.parent / "token").write_text("expired", "utf-8")
     async with Client(await kubeconfig.load(str(path), in_cluster=False), cluster="lower1") as lower:
-        config = LowerClusterConfig(name="lower1", token_secrets=SECRETS)
+        config = Cluster(name="lower1", token_secrets=SECRETS)
         context = cast("ClusterContext", SimpleNamespace(name="lower1", lower=lower, config=config))
         with pytest.raises(ConfigError, match=f"lower-cluster register lower1 .* --namespace {SPACE}"):
             await kube_system(context)

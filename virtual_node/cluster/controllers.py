@@ -50,7 +50,7 @@ class ClusterControllers:
         self._namespaces = Namespaces(context, caches)
         self.volumes = (
             Volumes(context, caches, namespaces=self._namespaces, wake=wake)
-            if PV_CONTROLLERS in context.settings.enable_controllers
+            if PV_CONTROLLERS in context.controllers
             else None
         )
         self._services = ServiceController(context, caches, namespaces=self._namespaces)

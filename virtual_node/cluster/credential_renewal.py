@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from clusterset.config import TokenSecret
 from clusterset.model.token_life import TokenLife, token_life
 from controller_runtime import resources
 from controller_runtime.auth.credentials import token_problem
 from controller_runtime.errors import ApiError, ConfigError, NotFound, Unauthorized
 from virtual_node import metrics
-from virtual_node.config.types import TokenSecret
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from clusterset.config import Cluster, NodeConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
@@ -25,7 +26,6 @@ from virtual_node.certificates.client_ca import ClientAuthority
 from virtual_node.certificates.manager import NodeCertificates
 from virtual_node.cluster.kubelet_backend import CachedPods
 from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.types import LowerClusterConfig, NodeConfig
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.kubelet.auth.authentication import Authenticator
 from virtual_node.kubelet.auth.authorization import Authorizer
@@ -91,7 +91,7 @@ class KubeletEndpoints:
         self._lame_duck = 0.0
         self._another_works = False
         """Whether another process will run the clusters that stop; then their open streams continue."""
-        self._handed_over: list[tuple[LowerClusterConfig, asyncio.Event]] = []
+        self._handed_over: list[tuple[Cluster, asyncio.Event]] = []
         """Clusters that another process runs and that still have streams here, each with an event that ends them."""
 
     async def __aenter__(self) -> Self:
@@ -131,7 +131,7 @@ class KubeletEndpoints:
         """
         self._lame_duck, self._another_works = lame_duck, True
 
-    def keep(self, clusters: Sequence[LowerClusterConfig]) -> None:
+    def keep(self, clusters: Sequence[Cluster]) -> None:
         """End the open streams of handed-over clusters that are not in ``clusters``, after ``drainTimeout``.
 
         A cluster with a changed configuration counts as missing: its streams end in the replica that runs it, too.
@@ -145,7 +145,7 @@ class KubeletEndpoints:
         services: Sequence[KubeletService],
         clients: contextlib.AsyncExitStack,
         *,
-        cluster: LowerClusterConfig,
+        cluster: Cluster,
     ) -> None:
         """Drain the streams of a lower cluster in the background; any process may run the cluster meanwhile.
 

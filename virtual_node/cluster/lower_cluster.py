@@ -1,6 +1,9 @@
 """One lower cluster: its clients, caches, controllers and virtual nodes, in one task group.
 
 Lower clusters share no state except ``KubeletEndpoints`` and caches of the upper cluster, so a failure does not spread
+from clusterset.connection import connection
+from clusterset.config import Cluster
+from clusterset.connection import connection
 from one to another. The process (``app.py``) runs each in a supervised task of its own.
 """
 
@@ -14,6 +17,8 @@ from typing import Any
 
 import structlog
 
+from clusterset.config import Cluster
+from clusterset.connection import connection
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers
@@ -26,7 +31,7 @@ from virtual_node.cluster.controllers import ClusterControllers
 from virtual_node.cluster.credential_renewal import CredentialRenewal
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints, KubeletService
 from virtual_node.cluster.start_checks import refuse_real_nodes, refuse_upper_as_lower
-from virtual_node.config import types as configuration
+from virtual_node.config.types import Config
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.nodes.controller import NodeController
@@ -46,8 +51,8 @@ _REPORTING = 5.0
 class LowerCluster:
     """Runs everything of one lower cluster."""
 
-    config: configuration.LowerClusterConfig
-    settings: configuration.Config
+    config: Cluster
+    settings: Config
     """Configuration of the process."""
     cluster_id: str
     """Identity of the upper cluster."""
@@ -88,7 +93,7 @@ class LowerCluster:
         """
         settings, config = self.settings, self.config
         upper_config = await kubeconfig.load(settings.kubeconfig, server=settings.server)
-        lower_config = await kubeconfig.load(config.kubeconfig, context=config.context, in_cluster=False)
+        lower_config = await connection(config)
         weaknesses.warn(lower_config, cluster=config.name)
         agent = f"{COMPONENT}/{config.name}"
         async with contextlib.AsyncExitStack() as clients:

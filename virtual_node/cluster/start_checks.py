@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from clusterset.config import Cluster
+from clusterset.connection import connection
 from clusterset.inventory import providers
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
@@ -17,7 +19,7 @@ from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader
 from virtual_node.cluster.credential_renewal import kube_system
 from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.nodes.node import is_real
 
@@ -102,7 +104,7 @@ async def unusable(config: Config) -> str:
     return ""
 
 
-async def refuse(cluster: LowerClusterConfig, *, upper: Client) -> None:
+async def refuse(cluster: Cluster, *, upper: Client) -> None:
     """Check names and kubeconfig of a cluster before the start; checks that get no answer now are repeated later.
 
     Raises:
@@ -111,7 +113,7 @@ async def refuse(cluster: LowerClusterConfig, *, upper: Client) -> None:
     """
     with contextlib.suppress(ApiError):
         await refuse_real_nodes(upper, [node.name for node in cluster.virtual_nodes()])
-    loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context, in_cluster=False)
+    loaded = await connection(cluster)
     with contextlib.suppress(ApiError, TimeoutError):
         async with asyncio.timeout(_PATIENCE), Client(loaded, cluster=cluster.name) as lower:
             refuse_same_cluster(

@@ -12,25 +12,28 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from clusterset.config import CapacityPolicy, Cluster
 from clusterset.model import names
 from clusterset.model.autoscaling import TAINT_EFFECTS, Taint
+from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.policy.config import Policy
 from controller_runtime.errors import ConfigError
+from controller_runtime.process import setting
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import LogOptions, comma_list, take_klog
 from virtual_node.config import file as config_file
-from virtual_node.config import program, setting, usable, validation
+from virtual_node.config import program, validation
 from virtual_node.config import types as configuration
 from virtual_node.config.flags import DEFAULT_NODE_NAME, WITH_FLAGS, WITHOUT_EFFECT, add_flags
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 
 _EXAMPLES = (
     ("One lower cluster", "--nodename vn-tokyo --kubeconfig upper.yaml --client-kubeconfig tokyo.yaml"),
     ("Many, in a file that is applied live", "--config clusters.yaml"),
 )
 _OF_CLUSTER = {
-    **{declared.flag: field.encode_name for field, declared in setting.settings(LowerClusterConfig)},
+    **{declared.flag: field.encode_name for field, declared in setting.settings(Cluster)},
     "--adopt-namespaces": "namespaces.adopt",
     "--policy-preset": "policy.preset",
     "--disable-taint": "taints",
@@ -110,7 +113,7 @@ def parse(
         except ConfigError as error:
             if not accept_rejected:
                 raise
-            config, rejected = usable.load_usable(flags.config), str(error)
+            config, rejected = config_file.load_usable(flags.config), str(error)
         warnings += [
             f"{flag} has no effect beside --config; set clusters[].{field}"
             for flag, field in _OF_CLUSTER.items()
@@ -152,17 +155,17 @@ def parser() -> Parser:
 
 def _single_cluster(
     flags: argparse.Namespace, environment: Mapping[str, str], warnings: list[str]
-) -> LowerClusterConfig:
+) -> Cluster:
     if not flags.client_kubeconfig:
         raise ConfigError(
             "--client-kubeconfig: required: the kubeconfig of the lower cluster (or --config for many)"
         )
-    cluster = LowerClusterConfig(
+    cluster = Cluster(
         name="",
         labels=_node_label(environment, warnings),
         taints=_taints(flags, environment),
-        capacity=configuration.CapacityPolicy(),
-        namespaces=configuration.NamespaceConfig(adopt=comma_list(flags.adopt_namespaces or "")),
+        capacity=CapacityPolicy(),
+        namespaces=NamespaceConfig(adopt=comma_list(flags.adopt_namespaces or "")),
         policy=Policy(preset=flags.policy_preset),
     )
     setting.apply(cluster, flags, environment)

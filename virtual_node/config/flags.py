@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import argparse
 
+from clusterset.config import Cluster
 from clusterset.model.policy.presets import DEFAULT_PRESET, PRESETS
+from controller_runtime.process import setting
 from controller_runtime.process.flags import add_boolean, add_flag, add_log_flags, duration
-from virtual_node.config import setting
+from controller_runtime.process.setting import KUBELET, LOWER, NODE, PODS, PROCESS, UPPER
 from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.setting import KUBELET, LOWER, NODE, PODS, PROCESS, UPPER
-from virtual_node.config.types import Config, IdentitiesConfig, LeaderElectionConfig, LowerClusterConfig
+from virtual_node.config.types import Config, IdentitiesConfig, LeaderElectionConfig
 
-WITH_FLAGS = (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig, IdentitiesConfig)
+WITH_FLAGS = (Config, Cluster, KubeletConfig, LeaderElectionConfig, IdentitiesConfig)
 """The structures with fields that declare flags."""
 DEFAULT_NODE_NAME = "virtual-kubelet"
 WITHOUT_EFFECT = {

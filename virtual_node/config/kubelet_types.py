@@ -7,14 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from virtual_node.config.setting import KUBELET, Port, Setting
+from controller_runtime.apimachinery.decoding import ConfigStruct
+from controller_runtime.process.setting import KUBELET, Port, Setting
 
 
-class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    pass
-
-
-class KubeletLimits(_Base):
+class KubeletLimits(ConfigStruct):
     """Limits of the kubelet APIs, shared by all virtual nodes of the process."""
 
     connections: Annotated[int, Meta(ge=10)] = 1200
@@ -31,7 +28,7 @@ class KubeletLimits(_Base):
     does not send the user's name."""
 
 
-class KubeletConfig(_Base):
+class KubeletConfig(ConfigStruct):
     """The kubelet API that the upper apiserver connects to for logs, exec, attach and port-forward."""
 
     address: str = "0.0.0.0"  # noqa: S104 - the upper apiserver must reach it; every request is authenticated

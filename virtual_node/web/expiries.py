@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from clusterset.config import Cluster
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConfigError
 from virtual_node.certificates.expiries import of_kubeconfig
 from virtual_node.certificates.expiry import LEGACY_TOKEN, Expiry, ExpiryLimits, limits_of
-from virtual_node.config.types import LowerClusterConfig
 
 FRESH = 60.0
 """Seconds after which the files are read again."""
@@ -24,7 +24,7 @@ def expiry_row(name: str, one: Expiry, now: datetime) -> dict[str, str]:
     return {"name": name, "ends": timestamps.rfc3339(one.ends), "state": state}
 
 
-def of_cluster(cluster: LowerClusterConfig) -> list[dict[str, str]]:
+def of_cluster(cluster: Cluster) -> list[dict[str, str]]:
     """Read the kubeconfig of a lower cluster; return a row (see ``expiry_row``) for each credential in it."""
     try:
         found = of_kubeconfig(cluster.name, cluster.kubeconfig, context=cluster.context, in_cluster=False)

@@ -11,14 +11,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from controller_runtime.apimachinery.decoding import ConfigStruct
+
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    pass
-
-
-class ImageRewrite(_Base):
+class ImageRewrite(ConfigStruct):
     """Replaces the beginning of image names."""
 
     source: str = msgspec.field(name="from")
@@ -28,7 +26,7 @@ class ImageRewrite(_Base):
     """Text that replaces ``from``. It ends with ``/`` if ``from`` does."""
 
 
-class Toleration(_Base):
+class Toleration(ConfigStruct):
     """A toleration, as in core/v1."""
 
     key: str = ""
@@ -43,7 +41,7 @@ class Toleration(_Base):
     """For effect ``NoExecute``: seconds until the pod is evicted. Unset: it is not evicted."""
 
 
-class KeyReference(_Base):
+class KeyReference(ConfigStruct):
     """A key of a ConfigMap or Secret in the pod's upper namespace."""
 
     name: str
@@ -54,7 +52,7 @@ class KeyReference(_Base):
     """Whether the pod starts without the object or key."""
 
 
-class FieldReference(_Base):
+class FieldReference(ConfigStruct):
     """A field of the lower pod."""
 
     field_path: str
@@ -63,7 +61,7 @@ class FieldReference(_Base):
     """Version of the path; ``v1`` if not set."""
 
 
-class ResourceReference(_Base):
+class ResourceReference(ConfigStruct):
     """A resource of the lower container."""
 
     resource: str
@@ -74,7 +72,7 @@ class ResourceReference(_Base):
     """The unit."""
 
 
-class EnvSource(_Base):
+class EnvSource(ConfigStruct):
     """Source of a variable's value: exactly one field."""
 
     config_map_key_ref: KeyReference | None = None
@@ -87,7 +85,7 @@ class EnvSource(_Base):
     """A resource of the container."""
 
 
-class EnvPatch(_Base):
+class EnvPatch(ConfigStruct):
     """An environment variable that is set, replaced or removed."""
 
     name: str
@@ -101,7 +99,7 @@ class EnvPatch(_Base):
     """``delete``: remove the variable."""
 
 
-class ResourcesPatch(_Base):
+class ResourcesPatch(ConfigStruct):
     """Resources. A value of null removes the pod's own."""
 
     limits: dict[str, str | _Count | None] = {}
@@ -110,7 +108,7 @@ class ResourcesPatch(_Base):
     """Request by resource."""
 
 
-class ContainerPatch(_Base):
+class ContainerPatch(ConfigStruct):
     """Changes of one container, or of all. A pod without a container of that name is not changed by it."""
 
     name: str
@@ -131,14 +129,14 @@ class ContainerPatch(_Base):
     """Security context, merged by field."""
 
 
-class SecretReference(_Base):
+class SecretReference(ConfigStruct):
     """A pull secret in the pod's upper namespace."""
 
     name: str
     """Name of the Secret. It is copied to the lower cluster, as if the pod referenced it."""
 
 
-class SpecPatch(_Base):
+class SpecPatch(ConfigStruct):
     """Changes of the spec."""
 
     containers: list[ContainerPatch] = []
@@ -166,7 +164,7 @@ class SpecPatch(_Base):
     """DNS configuration, merged by field."""
 
 
-class MetadataPatch(_Base):
+class MetadataPatch(ConfigStruct):
     """Changes of labels and annotations. null removes the pod's own."""
 
     labels: dict[str, str | None] = {}
@@ -175,7 +173,7 @@ class MetadataPatch(_Base):
     """Annotations, merged by key."""
 
 
-class PodPatch(_Base):
+class PodPatch(ConfigStruct):
     """A strategic merge patch for lower pods. Other fields than these are refused."""
 
     metadata: MetadataPatch = msgspec.field(default_factory=MetadataPatch)
@@ -184,7 +182,7 @@ class PodPatch(_Base):
     """Changes of the spec."""
 
 
-class Override(_Base):
+class Override(ConfigStruct):
     """A change of pods in this lower cluster. First ``images`` apply, then ``tolerations``, then ``patch``."""
 
     name: str

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from clusterset.model import names
-from controller_runtime.apimachinery.decoding import decode
+from controller_runtime.apimachinery.decoding import ConfigStruct, decode
 
 CONTAINER_KINDS = ("initContainers", "containers")
 _MOST = 256
@@ -27,7 +27,7 @@ _SHOWN = 63
 _WHERE = f"Annotation {names.ANNOTATION_RESOURCE_CLAIMS}"
 
 
-class ResourceClaimsConfig(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+class ResourceClaimsConfig(ConfigStruct):
     """How ResourceClaims (dynamic resource allocation) follow pods to a lower cluster."""
 
     enabled: bool = False

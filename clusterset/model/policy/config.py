@@ -11,14 +11,12 @@ from typing import Literal
 
 import msgspec
 
+from controller_runtime.apimachinery.decoding import ConfigStruct
+
 PresetName = Literal["privileged", "baseline", "restricted"]
 
 
-class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    pass
-
-
-class ImageRules(_Base):
+class ImageRules(ConfigStruct):
     """Which images pods may use."""
 
     allow: list[str] = msgspec.field(default_factory=lambda: ["*"])
@@ -28,7 +26,7 @@ class ImageRules(_Base):
     """Shell patterns of forbidden images. They win over ``allow``."""
 
 
-class AnnotationRules(_Base):
+class AnnotationRules(ConfigStruct):
     """Which annotations pods may bring into the lower cluster."""
 
     allow: list[str] = msgspec.field(default_factory=lambda: ["*"])
@@ -40,7 +38,7 @@ class AnnotationRules(_Base):
     has annotations that grant cloud roles (kube2iam, kiam) and networks (Multus)."""
 
 
-class MetadataRules(_Base):
+class MetadataRules(ConfigStruct):
     """Which labels and annotations copies have, except pods. ``docs/policy.md`` has the built-in list."""
 
     keep: list[str] = []
@@ -49,7 +47,7 @@ class MetadataRules(_Base):
     """Shell patterns of further keys that copies do not have."""
 
 
-class Rules(_Base):
+class Rules(ConfigStruct):
     """What pods may ask of this lower cluster. A rule that is not set has the value of the preset."""
 
     preset: PresetName | None = None

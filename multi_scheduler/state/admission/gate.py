@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterset.config import Cluster
 from clusterset.model import names, namespace_map
 from clusterset.model.namespace_map import NamespaceMap
 from clusterset.model.overrides.applying import CompiledOverride, OverrideSet, applied
 from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
-from clusterset.model.pod.eligibility import Eligibility
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS, Eligibility
 from clusterset.model.pod.groups import group_of
 from clusterset.model.pod.lower_spec import lower_spec, preferred_node
 from clusterset.model.policy.rules import Effective, PolicySet
 from controller_runtime.apimachinery.translation_budget import TooLargeError
-from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.state.admission.limit_ranges import LimitRange
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.admission.quotas import Charge
@@ -67,7 +67,7 @@ class Allowed:
 class AdmissionGate:
     """Predicts whether a lower cluster or its virtual node refuses a pod."""
 
-    config: SchedulerClusterConfig
+    config: Cluster
     admission: Admission
     """Admission rules of the cluster's namespaces."""
     enforces: bool
@@ -86,7 +86,7 @@ class AdmissionGate:
             allowed=config.namespaces.allowed,
             pod_selector=config.pod_selector,
             takes_resource_claims=config.resource_claims.enabled,
-            controllers=config.enable_controllers,
+            controllers=KNOWN_CONTROLLERS if config.enable_controllers is None else config.enable_controllers,
         )
         self._policy = PolicySet(
             config.policy, cluster=config.name, host_paths=config.volumes.allowed_host_paths

@@ -27,6 +27,7 @@ import virtual_node.rights.daemon
 import virtual_node.rights.follow
 import webhook.flags
 import webhook.rights
+from clusterset.config import profile_cluster
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.rights import (
@@ -384,7 +385,7 @@ def test_configurations_parse(case):
         for field in ("pod_selector", "resource_claims", "policy", "overrides"):
             assert getattr(theirs, field) == getattr(ours, field)
         assert theirs.volumes.allowed_host_paths == ours.volumes.allowed_host_paths
-        assert theirs.enable_controllers == config.enable_controllers
+        assert extender.controllers(theirs) == config.controllers(ours)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -468,7 +469,8 @@ def test_the_extender_knows_the_controllers_of_virtual_nodes(controllers):
     ]
     config = multi_scheduler.config.parse(text)
     assert config.clusters[0].enable_controllers == controllers
-    assert multi_scheduler.config.profile_cluster(config, "p", "k").enable_controllers == controllers
+    assert config.cluster_profiles is not None
+    assert profile_cluster(config.cluster_profiles, "p", "k").enable_controllers == controllers
 
 
 def test_unknown_nodes_are_rejected_unless_the_value_passes_them():

@@ -8,13 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
 import multi_scheduler.config
-import virtual_node.config.types
+from clusterset.config import FORMER_KINDS, KIND, Cluster
+from controller_runtime.apimachinery.decoding import convert
 from hack.docs import flags
+from virtual_node.config import file as config_file
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -150,19 +151,17 @@ def test_clusters_in_values_are_configurations(page):
         for cluster in (values.get("virtualNode") or {}).get("clusters") or ():
             assert cluster.keys() <= {"name", "kubeconfig", "kubeconfigSecret", "config"}
             document = {"name": cluster["name"], "kubeconfig": "a", **cluster.get("config", {})}
-            msgspec.convert(document, virtual_node.config.types.LowerClusterConfig)
+            convert(document, Cluster)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_complete_configuration_files_are_accepted(page):
-    kinds: dict[str, Any] = {
-        "VirtualNodeConfiguration": virtual_node.config.types.Config,
-        "MultiSchedulerConfiguration": multi_scheduler.config.Config,
-    }
+    """By each program that reads such a file."""
     for block in _blocks(page, "yaml"):
         document = next(iter(yaml.safe_load_all(block)))
-        if isinstance(document, dict) and document.get("kind") in kinds:
-            msgspec.convert(document, kinds[document["kind"]])
+        if isinstance(document, dict) and document.get("kind") in {KIND, *FORMER_KINDS}:
+            multi_scheduler.config.parse(block)
+            config_file.parse(block)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

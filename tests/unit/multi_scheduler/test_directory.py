@@ -11,12 +11,13 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from clusterset.config import Cluster, NodeConfig
 from clusterset.inventory.settings import ClusterProfiles
 from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import Agent
-from multi_scheduler.config import Config, NodeConfig, SchedulerClusterConfig, parse
+from multi_scheduler.config import Config, parse
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.protocol import Candidates, Victims
@@ -32,12 +33,12 @@ def _of(cluster: str) -> Labels:
     return {**VIRTUAL, names.LABEL_LOWER_CLUSTER: cluster}
 
 
-def _cluster(name: str, *nodes: str) -> SchedulerClusterConfig:
-    return SchedulerClusterConfig(name=name, kubeconfig="k", nodes=[NodeConfig(name=node) for node in nodes])
+def _cluster(name: str, *nodes: str) -> Cluster:
+    return Cluster(name=name, kubeconfig="k", nodes=[NodeConfig(name=node) for node in nodes])
 
 
 def _directory(
-    *clusters: SchedulerClusterConfig, unknown: Literal["Reject", "Pass"] = "Reject", **nodes: Labels
+    *clusters: Cluster, unknown: Literal["Reject", "Pass"] = "Reject", **nodes: Labels
 ) -> NodeDirectory:
     """Return a directory that has read these Nodes; ``vn_a`` is Node ``vn-a``."""
     fake: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterset.usage import Thresholds
 from multi_scheduler.formulas import beta, congestion, cost, load, pigeon, pressure, safe
 from multi_scheduler.formulas.numbers import rounded
 from multi_scheduler.formulas.pressure import Pressure, Stall
@@ -287,7 +288,7 @@ def test_cpu_pressure_counts_on_busy_nodes_only() -> None:
     """CFS throttling raises CPU pressure on idle nodes."""
     throttled = Pressure(cpu=Stall(some10=90, some60=90))
     for utilization, counts in ((0.7, False), (0.71, True), (None, False)):
-        assert pressure.is_pressed(throttled, pressure.Thresholds(), utilization=utilization) == counts
+        assert pressure.is_pressed(throttled, Thresholds(), utilization=utilization) == counts
         assert (pressure.load(0, throttled, utilization=utilization) > 0) == counts
 
 
@@ -305,7 +306,7 @@ def test_pressure_starts_and_ends_at_different_averages(short, long, was_pressed
     """Hysteresis of KEP-5394."""
     found = Pressure(memory=Stall(full10=short, full60=long))
     assert (
-        pressure.is_pressed(found, pressure.Thresholds(memory=10), utilization=None, was_pressed=was_pressed)
+        pressure.is_pressed(found, Thresholds(memory=10), utilization=None, was_pressed=was_pressed)
         == expected
     )
 

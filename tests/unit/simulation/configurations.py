@@ -6,8 +6,8 @@ import json
 import random
 from typing import Any
 
+from clusterset.config import API_VERSION, KIND
 from clusterset.model.pod.eligibility import SERVICE_CONTROLLERS
-from virtual_node.config.types import API_VERSION, KIND
 
 Document = dict[str, Any]
 CLUSTERS = ("one", "two")

@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock
 
 import structlog
 
+from clusterset.config import Cluster
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import lifecycle
 from tests.fakes.apiserver.server import Server
@@ -30,7 +31,7 @@ class Process:
 
     def __init__(
         self, name: str, *, upper: Server, lower: Server, weathers: tuple[Weather, Weather],
-        seed: str, cluster: configuration.LowerClusterConfig, settings: configuration.Config,
+        seed: str, cluster: Cluster, settings: configuration.Config,
     ) -> None:  # fmt: skip
         self.name, self.lower = name, lower
         self.nodes = [node.name for node in cluster.virtual_nodes()]
@@ -71,7 +72,7 @@ class Process:
 
 
 def context_between(
-    upper: Any, lower: Any, *, cluster: configuration.LowerClusterConfig, settings: configuration.Config
+    upper: Any, lower: Any, *, cluster: Cluster, settings: configuration.Config
 ) -> ClusterContext:
     """Return what controllers know of two clusters, with their connections; events are not stored."""
     recorder: Any = SimpleNamespace(recent=[], run=asyncio.Event().wait, event=lambda *_, **__: None)

@@ -7,6 +7,8 @@ import random
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 
+from clusterset.config import Cluster, NodeConfig
+from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.eligibility import SERVICE_CONTROLLERS
 from controller_runtime.errors import ApiError
 from tests.fakes.apiserver.server import Server
@@ -115,12 +117,12 @@ class World:
 
     def start(self, name: str) -> None:
         lower, nodes = self._plan[name]
-        cluster = configuration.LowerClusterConfig(
+        cluster = Cluster(
             name=lower,
             kubeconfig="k",
-            nodes=[configuration.NodeConfig(name=node) for node in nodes],
+            nodes=[NodeConfig(name=node) for node in nodes],
             # Strangers create namespaces, too.
-            namespaces=configuration.NamespaceConfig(adopt=True),
+            namespaces=NamespaceConfig(adopt=True),
         )
         token = skew.set(self.skews.get(name, 0.0))
         process = Process(

@@ -14,13 +14,14 @@ import prometheus_client
 import pytest
 from structlog.testing import capture_logs
 
+from clusterset.config import Cluster
 from controller_runtime.errors import ConfigError
 from controller_runtime.util import backoff
 from tests.background import working
 from tests.kubeconfigs import write_token
 from virtual_node import supervision
 from virtual_node.app import App
-from virtual_node.config.types import Config, LeaderElectionConfig, LowerClusterConfig
+from virtual_node.config.types import Config, LeaderElectionConfig
 
 
 class _Cluster:
@@ -29,7 +30,7 @@ class _Cluster:
     started: ClassVar[list[weakref.ref[_Cluster]]] = []
     fails: ClassVar[bool] = False
 
-    def __init__(self, config: LowerClusterConfig, **_others: Any) -> None:
+    def __init__(self, config: Cluster, **_others: Any) -> None:
         self.config = config
         self.itself = self
         self.pods = None
@@ -46,9 +47,9 @@ class _Endpoints:
 
     def __init__(self) -> None:
         self.lame_duck = 0.0
-        self.kept: list[LowerClusterConfig] = []
+        self.kept: list[Cluster] = []
 
-    def keep(self, clusters: list[LowerClusterConfig]) -> None:
+    def keep(self, clusters: list[Cluster]) -> None:
         self.kept = clusters
 
     def begin_work(self) -> None:
@@ -80,7 +81,7 @@ async def _working(app: App, endpoints: Any) -> Any:
 async def test_a_failed_cluster_is_freed_before_the_pause(monkeypatch: pytest.MonkeyPatch):
     """The pause before the next start may last a minute, and caches are large."""
     monkeypatch.setattr(_Cluster, "fails", True)
-    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]))
+    app = _app(Config(clusters=[Cluster(name="a", kubeconfig="/nowhere")]))
     async with _working(app, _Endpoints()):
         gc.collect()
         assert [cluster() for cluster in _Cluster.started] == [None]
@@ -104,7 +105,7 @@ async def test_an_error_that_only_the_user_can_correct_makes_the_replica_not_rea
     """A real Node's name, or the upper cluster as the lower one: in readiness, event and report until it is corrected."""
     monkeypatch.setattr(supervision, "LowerCluster", _Owner)
     monkeypatch.setattr(_Cluster, "fails", True)
-    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]))
+    app = _app(Config(clusters=[Cluster(name="a", kubeconfig="/nowhere")]))
     app.state.cluster_id = "u"
     ready = app.state.checks()["clusters"]
     with capture_logs():
@@ -134,7 +135,7 @@ async def test_a_cluster_is_restarted_after_any_number_of_failures(monkeypatch: 
     """A kubeconfig may be invalid for a week."""
     monkeypatch.setattr(_Cluster, "fails", True)
     monkeypatch.setattr(backoff.Restarts, "MAXIMUM", 1.0)
-    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]))
+    app = _app(Config(clusters=[Cluster(name="a", kubeconfig="/nowhere")]))
     with capture_logs():
         async with _working(app, _Endpoints()):
             await asyncio.sleep(1500)
@@ -152,7 +153,7 @@ def _shown(metric: str, **labels: str) -> float | None:
 async def test_a_cluster_that_cannot_be_started_is_shown_as_down(monkeypatch: pytest.MonkeyPatch):
     """For example because of its kubeconfig; a removed or a running one is not shown."""
     monkeypatch.setattr(_Cluster, "fails", True)
-    app = _app(Config(clusters=[LowerClusterConfig(name="unusable", kubeconfig="/nowhere")]))
+    app = _app(Config(clusters=[Cluster(name="unusable", kubeconfig="/nowhere")]))
     with capture_logs():
         async with _working(app, _Endpoints()):
             await asyncio.sleep(300)
@@ -163,7 +164,7 @@ async def test_a_cluster_that_cannot_be_started_is_shown_as_down(monkeypatch: py
 @pytest.mark.looptime
 async def test_counters_of_a_cluster_begin_at_zero():
     """The first pod that is lost or refused shows as an increase."""
-    app = _app(Config(clusters=[LowerClusterConfig(name="fresh", kubeconfig="/nowhere")]))
+    app = _app(Config(clusters=[Cluster(name="fresh", kubeconfig="/nowhere")]))
     async with _working(app, _Endpoints()):
         assert _shown("virtual_node_pods_lost_total", cluster="fresh") == 0
         assert _shown("virtual_node_pods_refused_total", cluster="fresh", reason="ExceededQuota") == 0
@@ -175,9 +176,7 @@ async def test_a_bad_kubeconfig_stops_no_cluster(tmp_path: Path):
     files = {name: tmp_path / name for name in ("a", "b")}
     for file in files.values():
         write_token(file, "first")
-    app = _app(
-        Config(clusters=[LowerClusterConfig(name=name, kubeconfig=str(file)) for name, file in files.items()])
-    )
+    app = _app(Config(clusters=[Cluster(name=name, kubeconfig=str(file)) for name, file in files.items()]))
     async with _working(app, _Endpoints()):
         await asyncio.sleep(1)
         with capture_logs() as logs:
@@ -199,7 +198,7 @@ async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path:
     write_token(kubeconfig, "first")
     file = tmp_path / "config.yaml"
     file.write_text("{}", encoding="utf-8")
-    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig=str(kubeconfig))]), str(file))
+    app = _app(Config(clusters=[Cluster(name="a", kubeconfig=str(kubeconfig))]), str(file))
     async with _working(app, _Endpoints()):
         file.write_text(
             f"""
@@ -228,7 +227,7 @@ async def test_a_kubeconfig_rotated_on_standby_restarts_no_cluster(tmp_path: Pat
     """A replica that starts to lead reads every kubeconfig anyway."""
     file = tmp_path / "a"
     write_token(file, "first")
-    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig=str(file))]))
+    app = _app(Config(clusters=[Cluster(name="a", kubeconfig=str(file))]))
     write_token(file, "second-one")
     async with _working(app, _Endpoints()):
         await asyncio.sleep(10)
@@ -248,7 +247,7 @@ async def test_every_replica_reports_a_configuration_that_is_not_applied(tmp_pat
     """Also on standby, and a leader that continues with the previous content."""
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="labels"), encoding="utf-8")
-    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
+    app = _app(Config(clusters=[Cluster(name="a", kubeconfig="/nowhere")]), str(file))
     app.state.is_standby = is_standby
     endpoints: Any = _Endpoints()
     work = app._follow_config_standing_by(endpoints) if is_standby else app._work(endpoints)
@@ -270,7 +269,7 @@ async def test_a_standby_leads_with_the_last_valid_configuration(tmp_path: Path)
     """The file was changed on standby, and is invalid when it starts to lead."""
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="nodeSelector"), encoding="utf-8")
-    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
+    app = _app(Config(clusters=[Cluster(name="a", kubeconfig="/nowhere")]), str(file))
     app.state.is_standby = True
     endpoints: Any = _Endpoints()
     with capture_logs():
@@ -298,7 +297,7 @@ async def test_a_change_is_kept_by_a_replica_that_loses_its_lease_while_applying
     monkeypatch.setattr(_Cluster, "run", run)
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="nodeSelector"), encoding="utf-8")
-    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
+    app = _app(Config(clusters=[Cluster(name="a", kubeconfig="/nowhere")]), str(file))
     endpoints: Any = _Endpoints()
     async with working(app._follow_config_standing_by(endpoints)):
         async with _working(app, endpoints):

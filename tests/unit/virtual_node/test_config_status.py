@@ -10,8 +10,8 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
+from clusterset.config import API_VERSION, KIND
 from tests.background import working
-from virtual_node.config.types import API_VERSION, KIND
 from virtual_node.config_status import ConfigStatus
 
 POD = {"POD_NAMESPACE": "system", "POD_NAME": "vn-1", "POD_UID": "u-1"}
@@ -68,7 +68,7 @@ def test_reports_fields_that_wait_for_a_restart(tmp_path):
     path.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND}), encoding="utf-8")
     status = ConfigStatus(str(path), environment={})
     assert read(clusters=clusters) == []
-    assert read(clusters=clusters, pingInterval=20, clusterId="a-b") == [["clusterId", "pingInterval"]]
+    assert read(clusters=clusters, pingInterval=20, clusterID="a-b") == [["clusterID", "pingInterval"]]
     assert read(pingInterval=20) == [["pingInterval"]]
     assert read() == []
 

@@ -11,12 +11,13 @@ import prometheus_client
 import pytest
 from structlog.testing import capture_logs
 
+from clusterset.config import Cluster
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
 from tests.background import working
 from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, waits
 from virtual_node import process_health as module
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.health.faults import Kind, Verdict
 from virtual_node.health.pods import waiting_sign
 from virtual_node.process_health import ProcessHealth
@@ -80,7 +81,7 @@ class _Process:
 
     def configure(self, *clusters: str) -> None:
         """Replace the configured lower clusters."""
-        self.state.config.clusters = [LowerClusterConfig(name=name, kubeconfig="/x") for name in clusters]
+        self.state.config.clusters = [Cluster(name=name, kubeconfig="/x") for name in clusters]
 
     async def verdict(self) -> tuple[Verdict, list[Kind]]:
         """Return verdict and kinds of faults, after one more pass over the pods."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from virtual_node.config.types import Config, LowerClusterConfig
+from clusterset.config import Cluster
+from virtual_node.config.types import Config
 from virtual_node.process_state import ProcessState
 
 
@@ -35,7 +36,7 @@ def test_a_standby_is_ready_and_names_the_leader():
 
 def test_a_replica_with_shards_runs_only_the_clusters_that_it_holds():
     """The others are named with the replica that runs them."""
-    clusters = [LowerClusterConfig(name=name, kubeconfig="/x") for name in ("a", "b")]
+    clusters = [Cluster(name=name, kubeconfig="/x") for name in ("a", "b")]
     state = ProcessState(Config(clusters=clusters))
     assert state.configured == ["a", "b"]
     shards: Any = SimpleNamespace(held={"b": object()}, elsewhere=lambda: {"a": "vn-1"})

@@ -44,8 +44,8 @@ def _parsed(settings: str) -> Any:
         ("{namespace: fleet, providersFile: x, defaults: {nodes: []}}", "clusterProfiles.defaults.nodes: cannot be"),
         ("{namespace: fleet, providersFile: x, defaults: {lables: {}}}", "clusterProfiles.defaults: unknown field `lables`"),
         (
-            "{namespace: fleet, providersFile: x, defaults: {clientQps: fast}}",
-            "clusterProfiles.defaults.clientQps: Expected `float`",
+            "{namespace: fleet, providersFile: x, defaults: {clientQPS: fast}}",
+            "clusterProfiles.defaults.clientQPS: Expected `float`",
         ),
         (
             "{namespace: fleet, providersFile: x, defaults: {capacity: {reserve: {cpu: much}}}}",

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from clusterset.config import Cluster
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.weaknesses import weaknesses
@@ -15,7 +16,7 @@ from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.rights import Right
 from virtual_node.cluster import start_checks
 from virtual_node.commands.common import connect, permissions, probes
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.rights import daemon as rights
 
 AGENT = "virtual-node-check"
@@ -54,16 +55,20 @@ async def upper(config: Config, patience: float) -> list[CheckResult]:
     return await _results("upper", checks, patience, path=path, server=server, in_cluster=True)
 
 
-async def lower(cluster: LowerClusterConfig, patience: float) -> list[CheckResult]:
+async def lower(cluster: Cluster, patience: float) -> list[CheckResult]:
     """Return the results for a lower cluster, see ``upper``."""
     needed = rights.lower(
         cluster.follow,
         resource_claims=cluster.resource_claims.enabled,
         shared_volumes=bool(cluster.volumes.shared),
     )
-    path, context = cluster.kubeconfig, cluster.context
     return await _results(
-        cluster.name, lambda client: _cluster(client, needed), patience, path=path, context=context
+        cluster.name,
+        lambda client: _cluster(client, needed),
+        patience,
+        path=cluster.kubeconfig,
+        context=cluster.context,
+        server=cluster.server,
     )
 
 

@@ -12,6 +12,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 
+from clusterset.connection import connection
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.connection import ConnectionConfig
@@ -55,7 +56,7 @@ async def check(config: Config, patience: float) -> dict[str, Verdict]:
             wanted = _ends(await read(upper))
         for cluster in asked:
             with contextlib.suppress(ApiError, ConfigError):
-                loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context, in_cluster=False)
+                loaded = await connection(cluster)
                 async with _client(loaded, cluster.name, patience) as lower:
                     own = await _service_cidrs(lower)
                     fits = {

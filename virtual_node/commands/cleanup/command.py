@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
+from clusterset.config import Cluster
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
@@ -31,7 +32,7 @@ from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect, output, profiles
 from virtual_node.config import command_line, program
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 
 _STOPPING = 45.0
 """Seconds to wait for our daemons to stop."""
@@ -126,7 +127,7 @@ async def _clean(client: Client, config: Config, own: argparse.Namespace) -> Non
 
 
 async def _lower(
-    cluster: LowerClusterConfig,
+    cluster: Cluster,
     cluster_id: str,
     claims: frozenset[str],
     own: argparse.Namespace,
@@ -146,6 +147,7 @@ async def _lower(
             cluster.kubeconfig,
             agent="virtual-node-cleanup",
             context=cluster.context,
+            server=cluster.server,
             cluster=cluster.name,
             timeout=_BELOW,
         ) as client:

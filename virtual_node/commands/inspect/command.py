@@ -12,6 +12,8 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
+from clusterset.config import Cluster
+from clusterset.connection import connection
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
@@ -24,7 +26,7 @@ from virtual_node.commands.inspect import history, reading, report
 from virtual_node.commands.inspect.facts import InspectFacts, InspectFinding
 from virtual_node.commands.inspect.rules import registry
 from virtual_node.config import program
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.health.inspections import Inspection
 
 _SECOND_LOOK = 5.0
@@ -92,11 +94,11 @@ async def _opened(config: Config, context: str, patience: float) -> AsyncIterato
     upper_config = await kubeconfig.load(config.kubeconfig, context=context, server=config.server)
     async with contextlib.AsyncExitStack() as stack:
 
-        async def open_(cluster: LowerClusterConfig) -> Client | ConfigError:
+        async def open_(cluster: Cluster) -> Client | ConfigError:
             nonlocal credentials
             where, context = cluster.kubeconfig, cluster.context
             try:
-                loaded = await kubeconfig.load(where, context=context, in_cluster=False)
+                loaded = await connection(cluster)
                 credentials += expiries.of_kubeconfig(cluster.name, where, context=context, in_cluster=False)
             except ConfigError as error:
                 return error

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceMap
 from clusterset.model.overrides.applying import OverrideSet
 from clusterset.model.policy.rules import PolicySet
 from virtual_node.commands.inspect.facts import ClusterFacts, VirtualNode
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 
 
-def lower_cluster(config: Config, cluster: LowerClusterConfig, cluster_id: str) -> ClusterFacts:
+def lower_cluster(config: Config, cluster: Cluster, cluster_id: str) -> ClusterFacts:
     """Return a lower cluster with its configuration and without objects."""
     mapping = NamespaceMap(cluster.namespaces.prefix, cluster.namespaces.map)
     nodes = {

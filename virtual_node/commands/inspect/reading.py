@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from controller_runtime import resources
@@ -31,7 +32,7 @@ from virtual_node.commands.inspect.facts import (
     InspectFacts,
 )
 from virtual_node.commands.inspect.listing import all_of, list_into, read_backends, read_version
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.health.objects import is_virtual
 from virtual_node.health.pods import WAITING
@@ -59,7 +60,7 @@ class Opened:
 
     config: Config
     upper: Client
-    lowers: Sequence[tuple[LowerClusterConfig, Client | ConfigError]]
+    lowers: Sequence[tuple[Cluster, Client | ConfigError]]
     """Each lower cluster with its client, or with the error of its kubeconfig, which does not stop other clusters."""
     credentials: Sequence[Expiry]
     """Expiry times of the kubeconfigs' credentials."""
@@ -102,7 +103,7 @@ async def read(
     served, _ = await asyncio.gather(_served(pending), asyncio.gather(*reading))
     await _guarded(opened, opened.upper, upper, counterparts.read(opened.upper, upper, lowers))
     for cluster in (upper, *lowers):
-        _drop_optional(cluster, opened.config)
+        _drop_optional(cluster, opened)
     return InspectFacts(
         upper=upper,
         lowers=lowers,
@@ -138,14 +139,19 @@ async def _identity(upper: Client) -> str:
     return str(system["metadata"]["uid"])
 
 
-def _drop_optional(cluster: ClusterFacts, config: Config) -> None:
+def _drop_optional(cluster: ClusterFacts, opened: Opened) -> None:
     """Remove from a cluster's unread kinds those that only a disabled controller or component needs."""
     controllers = {
         PV_CONTROLLERS: ("PersistentVolumeClaim", "PersistentVolume"),
         SERVICE_CONTROLLERS: ("EndpointSlice",),
     }
+    config = opened.config
+    # Kinds of the upper cluster are needed if any lower cluster has the controller.
+    concerned = [one for one, _ in opened.lowers if cluster.name in {one.name, UPPER}]
+    lists = [config.controllers(one) for one in concerned] or [config.enable_controllers]
+    enabled = {name for controllers_of_one in lists for name in controllers_of_one}
     for name, kinds in controllers.items():
-        if name not in config.enable_controllers:
+        if name not in enabled:
             for kind in kinds:
                 cluster.unread.pop(kind, None)
     cluster.unread.pop(resources.SWARMS.kind, None)  # optional
@@ -165,7 +171,7 @@ async def _guarded(opened: Opened, client: Client, cluster: ClusterFacts, readin
         cluster.mark_malformed(error)
 
 
-def _followed(config: LowerClusterConfig) -> set[Resource]:
+def _followed(config: Cluster) -> set[Resource]:
     """Return the resources that follow pods into a lower cluster."""
     return {resource for setting in config.follow for resource in _FOLLOWED[setting]}
 

@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 import yaml
 
+from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from virtual_node.commands.lower_cluster import account
-from virtual_node.config.types import NamespaceConfig
 
 _CHART = "virtual-node"
 _STDERR_LINES = 3

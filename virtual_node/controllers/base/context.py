@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import structlog
 
+from clusterset.config import Cluster, NodeConfig
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceMap
 from clusterset.model.overrides.applying import OverrideSet
@@ -23,7 +24,7 @@ from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from virtual_node.config.types import Config, LowerClusterConfig, NodeConfig
+from virtual_node.config.types import Config
 from virtual_node.controllers.base.problems import Problem, lower_cluster_full, namespace_too_large
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
@@ -57,7 +58,7 @@ class ClusterContext:
     upper: Client
     lower: Client
     settings: Config
-    config: LowerClusterConfig
+    config: Cluster
     """The lower cluster's own settings."""
     nodes: dict[str, NodeConfig]
     """The virtual nodes of this lower cluster by name."""
@@ -103,6 +104,11 @@ class ClusterContext:
             )
             for name in self.nodes
         }
+
+    @property
+    def controllers(self) -> Sequence[str]:
+        """Return the optional controllers of this lower cluster."""
+        return self.settings.controllers(self.config)
 
     def _node_labels(self, name: str) -> dict[str, str]:
         return {

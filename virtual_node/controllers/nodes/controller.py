@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.config import NodeConfig
 from clusterset.model.moving.silence import NO_READY_NODES
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import is_finished
@@ -19,7 +20,6 @@ from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotF
 from controller_runtime.objects import Object
 from controller_runtime.process import version
 from virtual_node import metrics
-from virtual_node.config.types import NodeConfig
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
 from virtual_node.controllers.nodes.health import HealthController

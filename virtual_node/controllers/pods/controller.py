@@ -28,6 +28,7 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from clusterset.config import REJECT
 from clusterset.model import names
 from clusterset.model.autoscaling import MARGIN_SECONDS
 from clusterset.model.pod.conditions import condition, is_finished
@@ -38,7 +39,6 @@ from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
-from virtual_node.config.types import REJECT
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.pods import live_reads

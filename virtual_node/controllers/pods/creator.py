@@ -92,7 +92,7 @@ class PodCreator:
             allowed=self.context.config.namespaces.allowed,
             pod_selector=self.context.config.pod_selector,
             takes_resource_claims=self.context.config.resource_claims.enabled,
-            controllers=self.context.settings.enable_controllers,
+            controllers=self.context.controllers,
         )
         self._lag = metrics.MIRROR_SECONDS.labels(self.context.name, "down")
 

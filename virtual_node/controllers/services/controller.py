@@ -69,7 +69,7 @@ class ServiceController:
     def __post_init__(self) -> None:
         """Create the copies' writer and the work queue."""
         self._copies = ServiceCopies(self.context, self.namespaces, self.caches.lower_services)
-        self._is_enabled = SERVICE_CONTROLLERS in self.context.settings.enable_controllers
+        self._is_enabled = SERVICE_CONTROLLERS in self.context.controllers
         self.controller = self.context.controller(
             "services", self.reconcile, workers=_WORKERS, flow=namespace_of
         )

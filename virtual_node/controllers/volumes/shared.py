@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from clusterset.config import SharedStorage
 from clusterset.model import names
 from clusterset.model.moving import movable
 from clusterset.model.pod.conditions import is_finished
@@ -20,7 +21,6 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find, find_object
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Result
-from virtual_node.config.volumes import SharedStorage
 from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict, claim_problem

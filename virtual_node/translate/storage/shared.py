@@ -15,11 +15,11 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from clusterset.config import SharedStorage
 from clusterset.model import names
 from clusterset.model.moving import movable
 from clusterset.model.policy.config import MetadataRules
 from controller_runtime.objects import Object
-from virtual_node.config.volumes import SharedStorage
 from virtual_node.translate.base.metadata import DEFAULT_RULES
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.storage import pv, pvc

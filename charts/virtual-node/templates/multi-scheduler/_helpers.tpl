@@ -51,12 +51,12 @@ clusters:
   {{- $config := .config | default dict }}
   - name: {{ toYaml .name }}
     kubeconfig: {{ include "virtual-node.kubeconfigPath" . }}
-    {{- with get $clusterUsage .name }}
+    {{- with get $clusterUsage .name | default $config.usage }}
     usage:
       {{- toYaml . | nindent 6 }}
     {{- end }}
-    {{- with $config.context }}
-    context: {{ toYaml . }}
+    {{- with pick $config "context" "server" }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
     {{- with pick ($config.namespaces | default dict) "prefix" "map" "allowed" "adopt" }}
     namespaces:
@@ -74,7 +74,7 @@ clusters:
     resourceClaims:
       {{- toYaml . | nindent 6 }}
     {{- end }}
-    {{- with $ofProcess }}
+    {{- with merge (pick $config "enableControllers") $ofProcess }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
     {{- with $config.policy }}
@@ -104,7 +104,7 @@ clusters:
 {{- $profiles := include "virtual-node.profileConfig" $root | fromYaml }}
 {{- if and $profiles (index . 3) }}
 {{- $defaults := $profiles.defaults | default dict }}
-{{- $used := pick $defaults "podSelector" "resourceClaims" "policy" "overrides" "nodeSelector" "autoscaling" | merge (deepCopy $ofProcess) }}
+{{- $used := merge (pick $defaults "enableControllers" "usage" "podSelector" "resourceClaims" "policy" "overrides" "nodeSelector" "autoscaling") $ofProcess }}
 {{- with pick ($defaults.namespaces | default dict) "prefix" "map" "allowed" "adopt" }}{{ $_ := set $used "namespaces" . }}{{ end }}
 {{- with pick ($defaults.volumes | default dict) "allowedHostPaths" }}{{ $_ := set $used "volumes" . }}{{ end }}
 clusterProfiles:

@@ -185,7 +185,7 @@ nodes may use. */}}
 {{- $_ := set $config "clusterProfiles" . }}
 {{- end }}
 {{- with .Values.clusterId }}
-{{- $_ := set $config "clusterId" . }}
+{{- $_ := set $config "clusterID" . }}
 {{- end }}
 {{- toYaml (mergeOverwrite $config (deepCopy ($values.config | default dict))) }}
 {{- end }}

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import Cluster
 from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agents.division import DivisionAgent
 from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.bound_pods import bound_pods
-from multi_scheduler.config import Config, SchedulerClusterConfig
+from multi_scheduler.config import Config
 from multi_scheduler.divided_pods import DividedPods
 from multi_scheduler.shared import Shared
 from multi_scheduler.virtual_node import VirtualNode
@@ -40,7 +41,7 @@ class Scene:
             find=lambda name, _: next((one for one in self.virtual if one.name == name), None)
         )
         config = Config(
-            clusters=[SchedulerClusterConfig(name=name, kubeconfig="") for name in self.cpus],
+            clusters=[Cluster(name=name, kubeconfig="") for name in self.cpus],
             agents=[agent("fit"), agent("division", **settings)],
         )
         self.bound = bound_pods(fake)

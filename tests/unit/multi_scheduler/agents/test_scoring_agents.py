@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import Cluster
+from clusterset.usage import UsageConfig
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
@@ -21,12 +23,11 @@ from multi_scheduler.agents.load import LoadAgent
 from multi_scheduler.agents.pigeon import PigeonAgent
 from multi_scheduler.agents.pressure import PressureAgent
 from multi_scheduler.agents.safe import SafeAgent
-from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
+from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.formulas.pigeon import DemandHistory
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.shared import Shared, _annotated
 from multi_scheduler.state.feeds.cluster_feed import shrink_pod
-from multi_scheduler.usage.config import UsageConfig
 from multi_scheduler.usage.store import Sample
 from multi_scheduler.virtual_node import VirtualNode
 from tests.background import working
@@ -55,7 +56,7 @@ class Scene:
     def __init__(self, *agents: AgentConfig, clusters: tuple[str, ...] = ("a", "b"), nodes: int = 1) -> None:
         fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         config = Config(
-            clusters=[SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters],
+            clusters=[Cluster(name=name, kubeconfig="") for name in clusters],
             agents=list(agents),
             upper_usage=UsageConfig(),
         )

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from clusterset.config import Cluster
 from clusterset.model.policy.config import Policy
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
@@ -61,10 +62,7 @@ def _fit(
 ) -> tuple[FitAgent, Extender]:
     """Return a fit agent for clusters with one node each, with the given cores."""
     fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
-    configured = {
-        name: config.SchedulerClusterConfig(name=name, kubeconfig="", policy=policy or Policy())
-        for name in clusters
-    }
+    configured = {name: Cluster(name=name, kubeconfig="", policy=policy or Policy()) for name in clusters}
     agent = fit_agent(AgentContext("fit", settings or {}, fake, dict.fromkeys(clusters, fake), configured))
     for name, cpu in clusters.items():
         node = {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": {"cpu": cpu, "pods": "9"}}}
@@ -271,16 +269,16 @@ def test_reads_tensile_kubes_configuration():
         ("clusters: [{name: a, kubeconfig: k, colour: red}]", "colour"),
         (
             "clusters: [{name: a, kubeconfig: k, nodes: [{name: n, autoscaling: {maxNodes: 1, shapes: []}}]}]",
-            "clusters: a: nodes: n: autoscaling.shapes: at least one shape",
+            r"clusters\[0\].nodes\[0\].autoscaling.shapes: at least one shape",
         ),
         ("clusters: [{name: a, kubeconfig: k}, {name: a, kubeconfig: k}]", "there twice"),
         (
             "clusters: [{name: a, kubeconfig: k, enableControllers: [PVController]}]",
-            "clusters: a: enableControllers: unknown 'PVController', known are PVControllers",
+            r"clusters\[0\].enableControllers: unknown 'PVController', known are PVControllers",
         ),
         (
             "clusterProfiles: {namespace: n, providersFile: f, defaults: {enableControllers: [All]}}",
-            "clusterProfiles.defaults: enableControllers: unknown 'All'",
+            "clusterProfiles.defaults.enableControllers: unknown 'All'",
         ),
         (
             '{"pluginConfig": [{"name": "multi-scheduler", "args": {"cluster_configuration": {"a": {}}}}]}',

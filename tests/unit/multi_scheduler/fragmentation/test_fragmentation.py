@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterset.config import Cluster
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.agents.fragmentation import FragmentationAgent
-from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
+from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.fragmentation.gradient import Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Typical, Workload
 from multi_scheduler.shared import Shared
@@ -182,9 +183,7 @@ class _Scene:
     def __init__(self, settings: dict[str, Any], fit: dict[str, Any] | None = None) -> None:
         fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         agents = [AgentConfig(name="fit", config=fit or {"devices": {GPU: 1000}})]
-        config = Config(
-            clusters=[SchedulerClusterConfig(name=name, kubeconfig="") for name in "ab"], agents=agents
-        )
+        config = Config(clusters=[Cluster(name=name, kubeconfig="") for name in "ab"], agents=agents)
         shared = Shared(config, fake, dict.fromkeys("ab", fake))
         self.fit = FitAgent(shared.context(agents[0]))
         self.agent = FragmentationAgent(shared.context(AgentConfig(name="fragmentation", config=settings)))

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from clusterset.config import Cluster
 from clusterset.inventory.settings import ClusterProfiles
 from controller_runtime.client.client import Client
-from multi_scheduler.config import Config, SchedulerClusterConfig
+from multi_scheduler.config import Config
 from multi_scheduler.process import connections
 from multi_scheduler.process.profile_clusters import ProfileClusters
 from tests.background import working
@@ -34,7 +35,7 @@ class _Program:
 
 @contextlib.asynccontextmanager
 async def _running(folder: Path) -> AsyncIterator[_Program]:
-    clusters = [SchedulerClusterConfig(name=name, kubeconfig=str(folder / name)) for name in ("a", "b")]
+    clusters = [Cluster(name=name, kubeconfig=str(folder / name)) for name in ("a", "b")]
     for name in ("upper", "a", "b"):
         write_token(folder / name, "first")
     options: Any = SimpleNamespace(
@@ -98,7 +99,7 @@ async def test_clusters_of_profiles_are_added_and_removed_with_few_restarts(
     inventory = _Inventory(tmp_path / "profiles")
     found: Any = inventory
     config = Config(
-        clusters=[SchedulerClusterConfig(name="a", kubeconfig=str(tmp_path / "a"))],
+        clusters=[Cluster(name="a", kubeconfig=str(tmp_path / "a"))],
         cluster_profiles=ClusterProfiles(
             namespace="fleet", providers_file="unused", defaults={"nodeSelector": {"pool": "x"}}
         ),
@@ -120,7 +121,7 @@ async def test_clusters_of_profiles_are_added_and_removed_with_few_restarts(
     async def work(config: Config, _upper: Client, lower: Mapping[str, Client]) -> None:
         starts.append(list(lower))
         assert [one.name for one in config.clusters] == list(lower)
-        assert all(one.nodes[0].node_selector == {"pool": "x"} for one in config.clusters[1:])
+        assert all(one.virtual_nodes()[0].node_selector == {"pool": "x"} for one in config.clusters[1:])
         await asyncio.Event().wait()
 
     options: Any = SimpleNamespace(config=config, kubeconfig=str(tmp_path / "upper"), master="")
@@ -149,7 +150,7 @@ async def test_a_cluster_that_changes_all_the_time_neither_blocks_others_nor_res
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ):
     """Its plugin ends before the next change, or only after it."""
-    config = Config(clusters=[SchedulerClusterConfig(name="a", kubeconfig="")])
+    config = Config(clusters=[Cluster(name="a", kubeconfig="")])
     inventory: Any = _Inventory(tmp_path)
     clusters = ProfileClusters(config, inventory, "program")
 

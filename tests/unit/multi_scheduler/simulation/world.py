@@ -14,10 +14,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from clusterset.config import Cluster
 from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
-from multi_scheduler import config
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.agents.fit.groups import pending_pods
@@ -153,7 +153,7 @@ class World:
             list=self._list,
         )
         virtual = {f"vn-{name}": VirtualNode(f"vn-{name}", name, {}, {}) for name in self.clusters}
-        configured = {name: config.SchedulerClusterConfig(name=name, kubeconfig="") for name in self.clusters}
+        configured = {name: Cluster(name=name, kubeconfig="") for name in self.clusters}
         self.agent = agent = fit_agent(
             AgentContext(
                 "fit",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
+from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig, NamespaceMap
 from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
@@ -17,7 +18,6 @@ from controller_runtime.errors import Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.agent import FitAgent
-from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.state.cluster.pod_info import Placed
 from multi_scheduler.state.feeds.upper_namespaces import UpperNamespaceFeed
 from multi_scheduler.virtual_node import VirtualNode
@@ -35,9 +35,7 @@ OURS = {names.LABEL_UPPER_CLUSTER: "11111111-2222"}
 def _agent(**namespaces: Any) -> FitAgent:
     """Return an agent for a lower cluster with nodes n-0 and n-1; in the upper one, namespace shop has label team=x."""
     fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
-    config = SchedulerClusterConfig(
-        name="a", kubeconfig="", namespaces=NamespaceConfig(prefix="up-", **namespaces)
-    )
+    config = Cluster(name="a", kubeconfig="", namespaces=NamespaceConfig(prefix="up-", **namespaces))
     agent = fit_agent(AgentContext("fit", {}, fake, {"a": fake}, {"a": config}))
     for name in ("n-0", "n-1"):
         node = {"metadata": {"name": name, "labels": {names.LABEL_HOSTNAME: name}}, "spec": {}}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import Cluster
 from clusterset.model.overrides.applying import OverrideSet
 from clusterset.model.overrides.config import Override
 from clusterset.model.policy.config import ImageRules, Policy
@@ -14,7 +15,7 @@ from clusterset.model.policy.rules import PolicySet
 from clusterset.model.policy.scheduling import keep_off_control_plane
 from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.errors import ConfigError
-from multi_scheduler.config import SchedulerClusterConfig, parse
+from multi_scheduler.config import parse
 from multi_scheduler.state.admission.gate import AdmissionGate, Allowed
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster.pod_requirements import demand
@@ -68,7 +69,7 @@ def test_the_demand_is_that_of_the_overridden_pod(override, selector, pool):
     )
     lower = lower_pod.overridden(lower_pod.lower_pod(pod, options), pod, options)
     spec = keep_off_control_plane(lower["spec"], rules)
-    config = SchedulerClusterConfig(name="a", kubeconfig="", policy=POLICY, overrides=configured)
+    config = Cluster(name="a", kubeconfig="", policy=POLICY, overrides=configured)
     gate = AdmissionGate(config, Admission(), allowed=Allowed(), enforces=True)
     gated = gate.judge(pod, VirtualNode("vn-a", "a", {}, {}))
     assert gated.refusal == ""
@@ -88,7 +89,7 @@ def test_clusters_with_different_overrides_do_not_share_a_demand():
     keys = set()
     for override in OVERRIDES.values():
         configured = [convert({"name": "o", **override}, Override)]
-        config = SchedulerClusterConfig(name="a", kubeconfig="", overrides=configured)
+        config = Cluster(name="a", kubeconfig="", overrides=configured)
         gate = AdmissionGate(config, Admission(), allowed=Allowed(), enforces=True)
         keys.add(gate.judge(_pod(None), VirtualNode("vn-a", "a", {}, {})).demand_key)
     assert len(keys) == len(OVERRIDES)
@@ -98,9 +99,7 @@ def test_a_pod_that_overrides_make_too_large_is_refused():
     """As by the virtual node, so that the scheduler chooses another one."""
     variable = {"name": "A", "value": "x" * 1000}
     change = {"patch": {"spec": {"containers": [{"name": "*", "env": [variable]}]}}}
-    config = SchedulerClusterConfig(
-        name="a", kubeconfig="", overrides=[convert({"name": "o", **change}, Override)]
-    )
+    config = Cluster(name="a", kubeconfig="", overrides=[convert({"name": "o", **change}, Override)])
     gate = AdmissionGate(config, Admission(), allowed=Allowed(), enforces=True)
     pod = _pod(None)
     pod["spec"]["containers"] = [{"name": f"c{number}", "image": "i"} for number in range(4000)]
@@ -116,5 +115,5 @@ def test_an_error_names_the_cluster():
         "kind": "MultiSchedulerConfiguration",
         "clusters": [cluster],
     }
-    with pytest.raises(ConfigError, match=r"clusters: a: overrides\[0\]\.name"):
+    with pytest.raises(ConfigError, match=r"clusters\[0\]\.overrides\[0\]\.name"):
         parse(json.dumps(document))

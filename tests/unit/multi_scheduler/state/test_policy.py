@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from clusterset.config import Cluster, VolumeConfig
 from clusterset.model import names
 from clusterset.model.policy.config import AnnotationRules, Policy, Rules
 from clusterset.model.policy.decision import summary, violations
@@ -19,7 +20,7 @@ from clusterset.model.policy.scheduling import keep_off_control_plane
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import AgentContext
-from multi_scheduler.config import SchedulerClusterConfig, VolumeConfig, parse
+from multi_scheduler.config import parse
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.state.admission.gate import AdmissionGate, Allowed
@@ -51,10 +52,8 @@ class _Clusters:
     def __init__(self, policy: Policy | None = None, *, host_paths: tuple[str, ...] = ()) -> None:
         fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         volumes = VolumeConfig(allowed_host_paths=list(host_paths))
-        a = SchedulerClusterConfig(name="a", kubeconfig="", policy=policy or Policy(), volumes=volumes)
-        b = SchedulerClusterConfig(
-            name="b", kubeconfig="", policy=Policy(preset="privileged", control_plane=True)
-        )
+        a = Cluster(name="a", kubeconfig="", policy=policy or Policy(), volumes=volumes)
+        b = Cluster(name="b", kubeconfig="", policy=Policy(preset="privileged", control_plane=True))
         self.agent = fit_agent(AgentContext("fit", {}, fake, {"a": fake, "b": fake}, {"a": a, "b": b}))
         for cluster in self.agent.state.feeds:
             self.add_node(cluster, cluster)
@@ -255,7 +254,7 @@ def test_fit_agent_agrees_with_the_virtual_node(seed, selector, preset, extras, 
     lower = lower_pod.lower_pod(pod, options)
     refused = summary(violations(lower, rules))
     gate = AdmissionGate(
-        SchedulerClusterConfig(name="a", kubeconfig="", policy=policy),
+        Cluster(name="a", kubeconfig="", policy=policy),
         Admission(),
         allowed=Allowed(),
         enforces=True,
@@ -277,5 +276,5 @@ def test_policy_errors_name_the_cluster():
             "clusters": [{"name": "a", "kubeconfig": "k", "policy": {"hostPaths": ["var"]}}],
         }
     )
-    with pytest.raises(ConfigError, match=r"clusters: a: policy.hostPaths: 'var' is not an absolute path"):
+    with pytest.raises(ConfigError, match=r"clusters\[0\].policy.hostPaths: 'var' is not an absolute path"):
         parse(text)

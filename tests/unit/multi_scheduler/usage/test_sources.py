@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
+from clusterset.usage import Kind, PrometheusConfig, UsageConfig
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden, Unavailable
 from multi_scheduler import config
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.usage import node_annotations
-from multi_scheduler.usage.config import Kind, UsageConfig, make_source
 from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.kubelets import Resource, Summary
 from multi_scheduler.usage.metrics_api import MetricsApi
-from multi_scheduler.usage.prometheus import Prometheus, PrometheusConfig
+from multi_scheduler.usage.prometheus import Prometheus
+from multi_scheduler.usage.sources import make_source
 from multi_scheduler.usage.store import Sample
 from multi_scheduler.usage.window import Measured
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import API_VERSION, KIND, NodeConfig
 from controller_runtime.errors import ConfigError
 from virtual_node.config import command_line
 from virtual_node.config import file as config_file
-from virtual_node.config.types import API_VERSION, KIND, NodeConfig
 from virtual_node.rights import daemon, manifests
 
 

@@ -12,10 +12,10 @@ import pytest
 import structlog
 from prometheus_client import REGISTRY
 
+from clusterset.config import Cluster, TokenSecret
 from controller_runtime.errors import ConfigError, Forbidden, NotFound, Unauthorized
 from tests.unit.clusterset.model.test_token_life import HOUR, START, token
 from virtual_node.cluster.credential_renewal import CredentialRenewal, kube_system
-from virtual_node.config.types import LowerClusterConfig, TokenSecret
 from virtual_node.controllers.base.context import ClusterContext
 
 SECRET = TokenSecret(namespace="ns", name="virtual-node-tokyo")
@@ -55,7 +55,7 @@ class _Clusters:
 
     @property
     def context(self) -> ClusterContext:
-        config = LowerClusterConfig(name="tokyo", token_secrets=[SECRET])
+        config = Cluster(name="tokyo", token_secrets=[SECRET])
         log = structlog.get_logger()
         return cast(
             "ClusterContext", SimpleNamespace(name="tokyo", upper=self, lower=self, config=config, log=log)

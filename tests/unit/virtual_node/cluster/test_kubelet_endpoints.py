@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import Cluster
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.types import LowerClusterConfig
 
-PARIS = LowerClusterConfig(name="paris", kubeconfig="/paris")
+PARIS = Cluster(name="paris", kubeconfig="/paris")
 
 
 class _Remains:
@@ -99,14 +99,14 @@ async def test_streams_of_a_cluster_that_another_process_runs_continue_until_thi
 @pytest.mark.looptime
 @pytest.mark.parametrize(
     "configured",
-    [[], [LowerClusterConfig(name="paris", kubeconfig="/other")]],
+    [[], [Cluster(name="paris", kubeconfig="/other")]],
     ids=["removed", "changed"],
 )
 async def test_streams_of_a_cluster_that_another_process_runs_end_with_its_configuration(
-    configured: list[LowerClusterConfig],
+    configured: list[Cluster],
 ):
     """The streams of other clusters continue; nothing is kept of the ended one."""
-    endpoints, berlin = _endpoints(), LowerClusterConfig(name="berlin", kubeconfig="/berlin")
+    endpoints, berlin = _endpoints(), Cluster(name="berlin", kubeconfig="/berlin")
     services: list[Any] = [_Service(_Remains()), _Service(_Remains())]
     endpoints.begin_shutdown(lame_duck=5)
     for service, cluster in zip(services, (PARIS, berlin), strict=True):

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import structlog
 
+from clusterset.config import Cluster
 from clusterset.model.pod import pod_resources
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.cluster.start_checks import refuse_real_nodes
-from virtual_node.config.types import LowerClusterConfig
 from virtual_node.controllers.base.caches import shrink_foreign
 from virtual_node.translate.nodes.capacity import Capacity
 
@@ -132,7 +132,7 @@ class _Unwritable:
 async def test_a_cluster_that_is_too_large_stops_as_such_if_this_cannot_be_reported():
     """Otherwise it would look like a wrong configuration, and be listed again after seconds."""
     nothing: Any = None
-    cluster = LowerCluster(LowerClusterConfig(name="low"), nothing, "id", nothing)
+    cluster = LowerCluster(Cluster(name="low"), nothing, "id", nothing)
     cluster.nodes["vn"] = unwritable = _Unwritable()  # type: ignore[assignment]
     context: Any = SimpleNamespace(name="low", upper=SimpleNamespace(cluster="upper"))
     with structlog.testing.capture_logs() as logs:

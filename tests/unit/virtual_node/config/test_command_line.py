@@ -219,6 +219,6 @@ def test_flags_of_one_lower_cluster_warn_beside_a_file(tmp_path):
     options = command_line.parse([f"--config={file}", "--client-qps=500", "--disable-taint"], {})
     assert options.config.clusters[0].client_qps == 7
     assert options.warnings == (
-        "--client-qps has no effect beside --config; set clusters[].clientQps",
+        "--client-qps has no effect beside --config; set clusters[].clientQPS",
         "--disable-taint has no effect beside --config; set clusters[].taints",
     )

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from clusterset.config import Cluster
 from controller_runtime.errors import ConfigError
 from virtual_node.config import file as config_file
-from virtual_node.config import usable
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 
-HEAD = "apiVersion: virtual-node.io/v1alpha1\nkind: VirtualNodeConfiguration\n"
+HEAD = "apiVersion: virtual-node.io/v1alpha1\nkind: ClusterSetConfiguration\n"
 
 
 def test_one_cluster_in_short_form_is_one_virtual_node():
@@ -83,10 +83,10 @@ clusters:
         ),
         ("enableControllers: [Foo]", "enableControllers: unknown 'Foo'"),
         ("pingTimeout: 0", "pingTimeout"),
-        ("kubernetesServiceUrl: 'http://12[[7.0.0.1:1'", "kubernetesServiceUrl: .* is not a URL"),
+        ("kubernetesServiceURL: 'http://12[[7.0.0.1:1'", "kubernetesServiceURL: .* is not a URL"),
         (f"clusters: [{'{name: a},' * 501}]", "clusters: 501 are too many for one process; at most 500"),
         (f"clusters: [{'{name: a},' * 50}]", "and [0-9]+ more$"),
-        ("kind: Pod", "kind: expected VirtualNodeConfiguration"),
+        ("kind: Pod", "kind: expected ClusterSetConfiguration"),
     ],
 )
 def test_mistakes_name_their_field(text, message):
@@ -139,7 +139,7 @@ def test_a_misspelt_field_gets_a_suggestion(field: str, told: str):
     ("text", "kept"),
     [
         ("{name: a, lables: {a: b}, nodeName: x}", {"name": "a", "nodeName": "x"}),
-        ("{name: a, clientQps: fast, port: 1}", {"name": "a", "port": 1}),
+        ("{name: a, clientQPS: fast, port: 1}", {"name": "a", "port": 1}),
         ("{name: a, labels: {a: b, c: 1}, context: c}", {"name": "a", "context": "c"}),
         ("{name: a, nodes: [{name: n, port: x}, {labels: {}}, {name: m}]}", {"name": "a", "nodes": [{"name": "n"}, {"name": "m"}]}),
         ("{name: a, labels: {1: b, c: d}, taints: [{key: a, effect: 1}]}", {"name": "a", "labels": {"c": "d"}, "taints": [{"key": "a"}]}),
@@ -150,14 +150,14 @@ def test_the_valid_part_of_a_rejected_file_is_kept(tmp_path: Path, text: str, ke
     """Only unknown fields and wrong types are left out."""
     file = tmp_path / "c.yaml"
     file.write_text(f"{HEAD}\nclusters: [{text}, {{name: b}}]\nclustres: 1\n", encoding="utf-8")
-    wanted = [msgspec.convert(one, LowerClusterConfig) for one in (kept, {"name": "b"})]
-    assert usable.load_usable(file).clusters == wanted
+    wanted = [msgspec.convert(one, Cluster) for one in (kept, {"name": "b"})]
+    assert config_file.load_usable(file).clusters == wanted
 
 
 @pytest.mark.parametrize("text", ["", "[", "- a", "clusters: b", "{1: 2}", "\0", "{'a`b': 1}"])
 def test_an_unusable_file_gives_the_defaults(tmp_path: Path, text: str):
     """A missing file also gives the defaults."""
     file = tmp_path / "c.yaml"
-    assert usable.load_usable(file) == Config()
+    assert config_file.load_usable(file) == Config()
     file.write_text(text, encoding="utf-8")
-    assert usable.load_usable(file) == Config()
+    assert config_file.load_usable(file) == Config()

@@ -11,15 +11,17 @@ from unittest.mock import AsyncMock
 
 import structlog
 
+from clusterset.config import Cluster as LowerCluster
+from clusterset.config import NodeConfig, VolumeConfig
 from clusterset.model import names
 from clusterset.model.autoscaling import Autoscaling
+from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.policy.config import Policy
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
-from virtual_node.config.volumes import VolumeConfig
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.dependencies.allocations import Allocations
@@ -48,7 +50,7 @@ class Scene:
         lower: Cluster,
         *,
         node: str = "vn",
-        namespaces: configuration.NamespaceConfig | None = None,
+        namespaces: NamespaceConfig | None = None,
         policy: Policy | None = None,
         on_unschedulable: Literal["Wait", "Reject"] = "Wait",
         autoscaling: Autoscaling | None = None,
@@ -68,12 +70,12 @@ class Scene:
         self.context = context = ClusterContext(
             name=cluster, cluster_id=CLUSTER, upper=clients[0], lower=clients[1],
             settings=configuration.Config(**settings),
-            config=configuration.LowerClusterConfig(
+            config=LowerCluster(
                 name=cluster, kubeconfig="k", node_name=node, volumes=volumes or VolumeConfig(),
-                namespaces=namespaces or configuration.NamespaceConfig(), policy=policy or Policy(),
+                namespaces=namespaces or NamespaceConfig(), policy=policy or Policy(),
                 on_unschedulable=on_unschedulable, resource_claims=ResourceClaimsConfig(enabled=takes_claims),
             ),
-            nodes={node: configuration.NodeConfig(name=node, autoscaling=autoscaling)}, recorder=recorder, log=structlog.get_logger(),
+            nodes={node: NodeConfig(name=node, autoscaling=autoscaling)}, recorder=recorder, log=structlog.get_logger(),
         )  # fmt: skip
         self.all_caches = caches = ClusterCaches(context)
         self.caches = caches.pods

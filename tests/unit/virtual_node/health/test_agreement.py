@@ -17,6 +17,7 @@ import prometheus_client
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
+from clusterset.config import Cluster
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.objects import Object, from_dict
@@ -30,7 +31,7 @@ from virtual_node.commands.doctor import chain
 from virtual_node.commands.doctor.facts import Installation
 from virtual_node.commands.inspect import facts as inspection_facts
 from virtual_node.commands.inspect.rules import registry
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.health.faults import SWARMS as FAULTS_OF_SWARMS
 from virtual_node.health.faults import Health, Verdict
 from virtual_node.health.reports import Report
@@ -187,7 +188,7 @@ def by_process(world: World) -> tuple[Health, Health]:
         )
     configured = sorted({*running, *world.report.failed})
     process = ProcessState(
-        Config(clusters=[LowerClusterConfig(name=name, kubeconfig="/x") for name in configured]),
+        Config(clusters=[Cluster(name=name, kubeconfig="/x") for name in configured]),
         clusters=running,
         failures=dict(world.report.failed),
         rejected=world.report.rejected,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from clusterset.config import Cluster
 from clusterset.inventory.settings import ClusterProfiles
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.rights import daemon, follow, manifests
 
 
 def test_rights_for_resource_claims_only_if_they_are_mirrored():
     """They are not needed in other clusters."""
-    takes = LowerClusterConfig(name="a", resource_claims=ResourceClaimsConfig(enabled=True))
-    config = Config(clusters=[LowerClusterConfig(name="b"), takes])
+    takes = Cluster(name="a", resource_claims=ResourceClaimsConfig(enabled=True))
+    config = Config(clusters=[Cluster(name="b"), takes])
     assert {*daemon.UPPER_RESOURCE_CLAIMS} <= {*daemon.upper(config)}
     assert not {*daemon.UPPER_RESOURCE_CLAIMS} & {*daemon.upper(Config(clusters=config.clusters[:1]))}
     profiles = ClusterProfiles(

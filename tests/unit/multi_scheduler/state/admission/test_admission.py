@@ -10,12 +10,12 @@ import pytest
 
 import multi_scheduler.rights
 import virtual_node.rights.daemon
+from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext
-from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.state.feeds.cluster_feed import shrink_pod
@@ -46,7 +46,7 @@ class Clusters:
     def __init__(self, *, settings: dict[str, str] | None = None, **config: Any) -> None:
         fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         lower = {"a": fake, "b": fake}
-        clusters = {"a": SchedulerClusterConfig(name="a", kubeconfig="", **config)}
+        clusters = {"a": Cluster(name="a", kubeconfig="", **config)}
         self.agent = fit_agent(AgentContext("fit", settings or {}, fake, lower, clusters))
         for name in lower:
             node = {

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
+from clusterset.config import Cluster
 from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
-from multi_scheduler import config
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.groups import pending_pods
 from multi_scheduler.bound_pods import shrink
@@ -75,9 +75,7 @@ class Scene:
         recorder: Any = SimpleNamespace(
             event=lambda pod, _kind, reason, _text: self.events.append((pod.uid, reason))
         )
-        cluster = config.SchedulerClusterConfig(
-            name="a", kubeconfig="", namespaces=NamespaceConfig(map={"shop": "store"})
-        )
+        cluster = Cluster(name="a", kubeconfig="", namespaces=NamespaceConfig(map={"shop": "store"}))
         context = AgentContext(
             "fit",
             {"passNode": binds},

@@ -9,12 +9,14 @@ from typing import Any, Literal
 import pytest
 from aiohttp import web
 
+from clusterset.config import Cluster as LowerCluster
+from clusterset.config import ClusterServicesConfig
 from tests.unit.controller_runtime.loopback import failure, reply, serve
 from tests.unit.virtual_node.commands.check.test_check import REVIEWS
 from tests.unit.virtual_node.commands.run_command import kubeconfig
 from virtual_node.commands.check import command, service_ranges
 from virtual_node.commands.check.cluster import CheckResult
-from virtual_node.config.types import ClusterServicesConfig, Config, LowerClusterConfig
+from virtual_node.config.types import Config
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
 SERVICES = "/api/v1/namespaces/default/services"
@@ -82,7 +84,7 @@ async def _check(
     for name in ("upper", "lower"):
         (folder / name).mkdir()
     async with serve(upper.answer) as above, serve(lower.answer) as below:
-        tokyo = LowerClusterConfig(
+        tokyo = LowerCluster(
             name="tokyo",
             kubeconfig=kubeconfig(folder / "lower", below.url),
             services=ClusterServicesConfig(cluster_ip=mode),

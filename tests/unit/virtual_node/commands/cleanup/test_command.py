@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import Cluster
 from clusterset.model import names
 from controller_runtime.auth import kubeconfig
 from controller_runtime.errors import ConfigError, Forbidden
@@ -17,7 +18,7 @@ from tests.unit.virtual_node.commands.installations import CLUSTER, Api, thing, 
 from virtual_node.commands.cleanup import command as cleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.translate.storage import pv, pvc, shared
 
 pytestmark = pytest.mark.looptime
@@ -263,9 +264,7 @@ async def test_lower_clusters_have_a_minimum_of_time(monkeypatch):
         elections=[],
         secrets=[],
     )
-    config = Config(
-        cluster_id=CLUSTER, clusters=[LowerClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
-    )
+    config = Config(cluster_id=CLUSTER, clusters=[Cluster(name="tokyo", kubeconfig="k", node_name="vn")])
     await cleanup._run(config, own)
     assert given == [15.0]
 
@@ -303,5 +302,5 @@ async def test_a_cluster_without_a_kubeconfig_gets_no_default(monkeypatch, capsy
     """The default kubeconfig may lead to the upper or any other cluster."""
     monkeypatch.setattr(connect, "by_file", None)
     own: Any = SimpleNamespace(dry_run=False)
-    await cleanup._lower(LowerClusterConfig(name="a"), "id", frozenset(), own, deadline=1e9)
+    await cleanup._lower(Cluster(name="a"), "id", frozenset(), own, deadline=1e9)
     assert "a: not cleaned (it has no kubeconfig)" in capsys.readouterr().err

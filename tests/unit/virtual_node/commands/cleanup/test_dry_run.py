@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import Cluster
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
@@ -18,7 +19,7 @@ from tests.unit.virtual_node.commands.run_command import kubeconfig as kubeconfi
 from virtual_node.commands.cleanup import command
 from virtual_node.commands.cleanup.dry_run import dry_run_client
 from virtual_node.commands.common import connect
-from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.config.types import Config
 from virtual_node.translate.storage import pv
 
 pytestmark = pytest.mark.looptime
@@ -60,7 +61,7 @@ async def _rehearse(monkeypatch: Any, *apis: ReadOnly, arguments: Sequence[str] 
         connect, "Client", lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster])
     )
     own = command.parser().parse_args(["--dry-run", *arguments])
-    clusters = [LowerClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
+    clusters = [Cluster(name="tokyo", kubeconfig="k", node_name="vn")]
     await command._run(Config(cluster_id=CLUSTER, clusters=clusters), own)
 
 
@@ -116,7 +117,7 @@ async def test_an_unreachable_lower_cluster_is_reported(monkeypatch, capsys, tmp
 
     monkeypatch.setattr(connect, "Client", client)
     own = command.parser().parse_args(["--dry-run", f"--kubeconfig={file}"])
-    clusters = [LowerClusterConfig(name="tokyo", kubeconfig=file, node_name="vn")]
+    clusters = [Cluster(name="tokyo", kubeconfig=file, node_name="vn")]
     await command._run(Config(kubeconfig=file, cluster_id=CLUSTER, clusters=clusters), own)
     told = capsys.readouterr().err
     assert (

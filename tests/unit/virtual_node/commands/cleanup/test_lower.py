@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceConfig
 from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, thing
 from virtual_node.commands.cleanup.lower import LowerCleanup
-from virtual_node.config.types import NamespaceConfig
 
 pytestmark = pytest.mark.looptime
 

@@ -10,6 +10,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from clusterset.config import Cluster
+from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConnectionFailed, Forbidden, NotFound
@@ -19,7 +21,7 @@ from virtual_node.certificates.expiry import ExpiryLimits
 from virtual_node.commands.inspect import reading
 from virtual_node.commands.inspect.facts import FOREIGN_POD
 from virtual_node.commands.inspect.rules import registry
-from virtual_node.config.types import Config, LowerClusterConfig, NamespaceConfig
+from virtual_node.config.types import Config
 
 
 class FakeClient:
@@ -73,11 +75,7 @@ class FakeClient:
 UNSELECTED = {"nodes", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
 """What is read of a lower cluster without a label selector."""
 CONFIG = Config(
-    clusters=[
-        LowerClusterConfig(
-            name="paris", kubeconfig="p", node_name="vn", namespaces=NamespaceConfig(prefix="x-")
-        )
-    ]
+    clusters=[Cluster(name="paris", kubeconfig="p", node_name="vn", namespaces=NamespaceConfig(prefix="x-"))]
 )
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import structlog
 from prometheus_client import REGISTRY
 
+from clusterset.config import Cluster, NodeConfig
 from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Batch, ObjectList
 from controller_runtime.client.reconnect_queue import Outage
@@ -179,11 +181,11 @@ class Mirroring:
         recorder: Any = self.recorder
         context = ClusterContext(
             name="a", cluster_id="c", upper=clients[0], lower=clients[1], settings=configuration.Config(),
-            config=configuration.LowerClusterConfig(
+            config=Cluster(
                 name="a", kubeconfig="k", node_name="vn",
-                namespaces=configuration.NamespaceConfig(**{"adopt": True, **namespaces}),
+                namespaces=NamespaceConfig(**{"adopt": True, **namespaces}),
             ),
-            nodes={"vn": configuration.NodeConfig(name="vn")}, recorder=recorder, log=structlog.get_logger(),
+            nodes={"vn": NodeConfig(name="vn")}, recorder=recorder, log=structlog.get_logger(),
         )  # fmt: skip
         kind = self._mirrored(context)
         (self.upper,), self.lower = kind.upper, kind.lower

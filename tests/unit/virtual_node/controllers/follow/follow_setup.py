@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import Mock
 
+from clusterset.model.namespace_map import NamespaceConfig
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.cluster import Cluster
-from virtual_node.config.types import NamespaceConfig
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.follow.controller import FollowController
 from virtual_node.controllers.follow.kinds import KINDS

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceConfig
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, mirroring
-from virtual_node.config.types import NamespaceConfig
 
 pytestmark = pytest.mark.looptime
 

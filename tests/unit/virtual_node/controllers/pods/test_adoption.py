@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.errors import AlreadyExists, Forbidden, NotFound
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
@@ -18,7 +19,6 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import (
     mirroring,
     running,
 )
-from virtual_node.config.types import NamespaceConfig
 
 pytestmark = pytest.mark.looptime
 

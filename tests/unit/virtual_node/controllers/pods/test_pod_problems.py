@@ -7,10 +7,10 @@ import json
 
 import pytest
 
+from clusterset.config import NodeConfig
 from clusterset.model import names
 from controller_runtime.errors import Conflict, Invalid, TooManyRequests
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, pod, running
-from virtual_node.config.types import NodeConfig
 
 pytestmark = pytest.mark.looptime
 

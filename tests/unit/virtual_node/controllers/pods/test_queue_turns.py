@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, lower_pod, pod
 from tests.unit.virtual_node.controllers.services import service_controller_setup as services
-from virtual_node.config.types import NamespaceConfig
 from virtual_node.controllers.base.object_key import ObjectKey
 
 pytestmark = pytest.mark.looptime

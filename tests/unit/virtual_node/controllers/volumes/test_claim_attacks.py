@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.objects import from_dict
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import clusters, pod, running
 from tests.unit.virtual_node.controllers.volumes.test_facade import KEY, OURS, VolumeScene, claim, following
-from virtual_node.config.types import NamespaceConfig
 from virtual_node.translate.storage import binder_pod, pvc
 
 pytestmark = pytest.mark.looptime

@@ -11,7 +11,9 @@ from unittest.mock import Mock, patch
 
 import pytest
 
+from clusterset.config import NodeConfig
 from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
@@ -24,7 +26,6 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import (
     lower_namespace,
     pod,
 )
-from virtual_node.config.types import NamespaceConfig, NodeConfig
 from virtual_node.controllers.base.pace import BURST
 from virtual_node.controllers.volumes.binder import VolumeBinder
 from virtual_node.controllers.volumes.caches import VolumeCaches

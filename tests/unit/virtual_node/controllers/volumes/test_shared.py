@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import SharedStorage, VolumeConfig
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.errors import NotFound
@@ -17,7 +18,6 @@ from tests.background import working
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, clusters
-from virtual_node.config.volumes import SharedStorage, VolumeConfig
 from virtual_node.translate.storage import pvc, shared
 
 pytestmark = pytest.mark.looptime

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import VolumeConfig
 from clusterset.model import names
 from controller_runtime import resources
 from tests.unit.virtual_node.controllers.volumes import test_shared
 from tests.unit.virtual_node.controllers.volumes.test_shared import MIRROR, VOLUMES, Pair
-from virtual_node.config.volumes import VolumeConfig
 from virtual_node.translate.storage import shared
 
 pytestmark = pytest.mark.looptime

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
+from clusterset.config import Cluster
 from clusterset.model.autoscaling import Autoscaling
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
-from multi_scheduler import config
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
@@ -78,10 +78,7 @@ class World:
         )  # no pod that left the queue exists any more
         fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"), list=listed)
         configured = {
-            name: config.SchedulerClusterConfig(
-                name=name, kubeconfig="", autoscaling=(growth or {}).get(name)
-            )
-            for name in clusters
+            name: Cluster(name=name, kubeconfig="", autoscaling=(growth or {}).get(name)) for name in clusters
         }
         self.events: list[tuple[str, str, str]] = []
         """UID of the pod, reason and message of each event."""

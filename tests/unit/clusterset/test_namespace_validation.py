@@ -8,24 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterset import validation
+from clusterset.config import Cluster, ClusterSet
 from clusterset.model import namespace_map
-from clusterset.model.namespace_map import NamespaceMap
-from virtual_node.config import namespace_validation
-from virtual_node.config.types import LowerClusterConfig, NamespaceConfig
+from clusterset.model.namespace_map import NamespaceConfig, NamespaceMap
 
 
 def found(*namespaces: dict[str, Any], kubeconfigs: tuple[str, ...] = ("k", "k")) -> list[str]:
     """Return the errors of clusters with these namespace settings."""
-    return list(
-        namespace_validation.problems(
-            [
-                LowerClusterConfig(
-                    name=f"c{number}", kubeconfig=kubeconfig, namespaces=NamespaceConfig(**settings)
-                )
-                for number, (settings, kubeconfig) in enumerate(zip(namespaces, kubeconfigs, strict=False))
-            ]
-        )
-    )
+    clusters = [
+        Cluster(name=f"c{number}", kubeconfig=kubeconfig, namespaces=NamespaceConfig(**settings))
+        for number, (settings, kubeconfig) in enumerate(zip(namespaces, kubeconfigs, strict=False))
+    ]
+    return list(validation.problems(ClusterSet(clusters=clusters)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,232 @@
+"""The description of the lower clusters, which all programs read from the same file.
+
+Each program adds its own settings to ``ClusterSet``. ``reading`` reads the file and ``validation`` validates it. Unknown
+fields are errors, because a silently ignored typing error is hard to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from clusterset.inventory.settings import ClusterProfiles
+from clusterset.model.autoscaling import Autoscaling, Taint
+from clusterset.model.namespace_map import NamespaceConfig
+from clusterset.model.overrides.config import Override
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
+from clusterset.model.pod.resource_claims import ResourceClaimsConfig
+from clusterset.model.policy.config import Policy
+from clusterset.usage import UsageConfig
+from controller_runtime.apimachinery.decoding import ConfigStruct, convert
+from controller_runtime.process.setting import LOWER, NODE, PODS, Port, Positive, Setting
+
+API_VERSION = "virtual-node.io/v1alpha1"
+KIND = "ClusterSetConfiguration"
+FORMER_KINDS = ("VirtualNodeConfiguration", "MultiSchedulerConfiguration")
+"""Kinds of earlier releases, each for one program. All programs read them like ``KIND``."""
+
+
+REJECT = "Reject"
+"""Value of ``Cluster.on_unschedulable``."""
+
+
+class SecretReference(ConfigStruct):
+    """A Secret in the lower cluster."""
+
+    name: str
+    """Name of the Secret."""
+    namespace: str
+    """Namespace of the Secret."""
+
+
+class SharedStorage(ConfigStruct):
+    """Storage that several lower clusters reach: all clusters with an entry of the same name."""
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+    """Name of the storage, the same in all clusters. Labels of the virtual nodes contain it."""
+    drivers: Annotated[list[str], Meta(min_length=1)]
+    """CSI drivers whose volume handles mean the same volume in all of these clusters."""
+    secret: SecretReference | None = None
+    """Secret in this cluster that the driver gets for volumes of another cluster. Without it, volumes that need a Secret
+    stay in their cluster."""
+
+
+class VolumeConfig(ConfigStruct):
+    """How PersistentVolumeClaims and volumes are mirrored in this cluster."""
+
+    storage_classes: dict[str, str] = {}
+    """Lower StorageClass by upper StorageClass, if their names differ."""
+    published: list[str] = []
+    """Upper StorageClasses, with provisioner ``kubernetes.io/no-provisioner`` or ``virtual-node.io/…``, of which
+    ``Available`` lower volumes appear in the upper cluster, at most 100 per lower cluster. Claims of every upper
+    namespace can bind them. Empty: none."""
+    deletion_policy: Literal["Delete", "Retain"] = "Delete"
+    """What happens to the lower claim when an upper claim is deleted. Delete: it is deleted, and the lower
+    volume's reclaim policy decides about the data. Retain: the lower claim stays."""
+    orphans: Literal["Keep", "Delete"] = "Keep"
+    """What happens to a lower claim whose upper claim disappeared without a regular deletion."""
+    allowed_host_paths: list[str] = []
+    """Directories of lower nodes that pods may mount, in addition to ``policy.hostPaths``."""
+    binder_image: str = "registry.k8s.io/pause:3.10"
+    """Image of the placeholder pod for which the lower scheduler selects a node for new volumes."""
+    shared: list[SharedStorage] = []
+    """Storage that other lower clusters reach, too. Volumes on this storage follow their pods to these clusters."""
+
+
+class CapacityPolicy(ConfigStruct):
+    """How the lower nodes' capacity is offered in the upper cluster."""
+
+    reserve: dict[str, str] = {}
+    """Subtracted from allocatable, per resource: a quantity (``"2"``, ``"4Gi"``) or a percentage (``"10%"``)."""
+
+
+class NodeConfig(ConfigStruct):
+    """One virtual node: all lower nodes that its selector matches appear as one Node in the upper cluster."""
+
+    name: str
+    """The Node's name in the upper cluster."""
+    node_selector: dict[str, str] = {}
+    """Labels that a lower node must have to belong to this virtual node. Empty: every lower node that is not
+    virtual."""
+    labels: dict[str, str] = {}
+    """Labels of the Node, which override the default labels. A label that is removed here is removed from the
+    Node, too."""
+    taints: list[Taint] | None = None
+    """Taints of the Node. Unset: ``virtual-kubelet.io/provider=k8s:NoSchedule``. An empty list: none."""
+    capacity: CapacityPolicy = msgspec.field(default_factory=CapacityPolicy)
+    autoscaling: Autoscaling | None = None
+    """Nodes that the lower cluster's autoscaler adds for pods that wait. The virtual node offers them in addition to the
+    existing nodes. Unset: none are expected."""
+    port: Port | None = None
+    """Port of the kubelet API. Unset: the first free port from ``kubelet.port`` on. 0: any free port."""
+
+
+class ClusterServicesConfig(ConfigStruct):
+    """How Services appear in this cluster."""
+
+    cluster_ip: Literal["own", "same"] = "own"
+    """own: this cluster chooses the addresses of copies. same: a new copy gets the upper Service's address if
+    it is free and in this cluster's Service range, otherwise an address that this cluster chooses, with event
+    ``OtherClusterIP``."""
+
+
+class TokenSecret(ConfigStruct):
+    """A Secret of the upper cluster with a token for a lower cluster, as ``lower-cluster register`` creates it."""
+
+    namespace: str
+    """Namespace of the Secret."""
+    name: str
+    """Name of the Secret. The token is written to its key ``token``."""
+
+
+class Cluster(ConfigStruct):
+    """One lower cluster. ``nodeName`` and the other node fields are short for a single ``nodes`` entry."""
+
+    name: str
+    kubeconfig: Annotated[str, Setting(LOWER, "--client-kubeconfig FILE")] = ""
+    """Path of the lower cluster's kubeconfig. There is no default."""
+    context: str = ""
+    """The kubeconfig's context. Empty: its current context."""
+    server: str = ""
+    """Overrides the API server's URL in the kubeconfig."""
+    token_secrets: list[TokenSecret] = []
+    """Secrets of the upper cluster with tokens for this lower cluster, which the virtual node renews before they expire.
+    Empty: no token is renewed, for example if the kubeconfig is only a file."""
+    client_qps: Annotated[Positive, Setting(LOWER, "--client-qps N")] = 500
+    """Requests per second of the virtual node to the lower apiserver, on average."""
+    client_burst: Annotated[int, Meta(gt=0), Setting(LOWER, "--client-burst N")] = 1000
+    """Requests that may be sent at once before ``clientQPS`` limits them."""
+    cache_bytes: Annotated[int, Meta(ge=0)] = 128 * 1024**2
+    """Maximum memory for cached objects of this cluster, in each program. Beyond it, the virtual nodes of this cluster stop
+    with condition ``LowerClusterTooLarge``, the extender rejects them, and both read the cluster again after five minutes.
+    Other clusters go on. 128 MiB are enough for about 10,000 mirrored pods, 2,000 nodes and 30,000 other pods, and in the
+    extender for about 60,000 pods. 0: no limit."""
+    node_name: Annotated[str, Setting(NODE, "--nodename NODE", "DEFAULT_NODE_NAME", "DEFAULTNODE_NAME")] = ""
+    """Name of the cluster's only virtual node. Empty: the cluster's name, or ``virtual-kubelet`` without
+    ``--config``. Not used beside ``nodes``."""
+    node_selector: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    taints: list[Taint] | None = None
+    capacity: CapacityPolicy | None = None
+    autoscaling: Autoscaling | None = None
+    port: Port | None = None
+    namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
+    pod_selector: dict[str, Any] = {}
+    """LabelSelector (``matchLabels``, ``matchExpressions``) of pods that may run in this cluster. Empty: all."""
+    on_unschedulable: Literal["Wait", "Reject"] = "Wait"
+    """What happens to a pod that the lower scheduler cannot place. Wait: it stays Pending until there is room or the
+    descheduler moves it. Reject: it fails with the kubelet's reason, such as OutOfcpu, so that its controller creates
+    another pod, which the upper scheduler places again. With ``autoscaling``, it fails only after ``provisionSeconds``."""
+    volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
+    resource_claims: ResourceClaimsConfig = msgspec.field(default_factory=ResourceClaimsConfig)
+    services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
+    follow: list[Literal["networkPolicies", "podDisruptionBudgets", "ingresses", "gateways"]] = []
+    """Kinds of objects that are copied to this cluster for the pods that run there. Each kind needs more rights."""
+    ingress_classes: dict[str, str] = {}
+    """Lower IngressClass by upper IngressClass, if their names differ."""
+    gateway_classes: dict[str, str] = {}
+    """Lower GatewayClass by upper GatewayClass, if their names differ."""
+    enable_controllers: list[str] | None = None
+    """Optional controllers of this cluster. Unset: those of the top-level ``enableControllers``."""
+    policy: Policy = msgspec.field(default_factory=Policy)
+    overrides: list[Override] = []
+    """Changes of pods in this cluster, applied in order when a lower pod is created."""
+    usage: UsageConfig | None = None
+    """Source of the usage of this cluster's nodes. Unset: the top-level ``usage`` applies."""
+    nodes: list[NodeConfig] = []
+    """Several virtual nodes for one lower cluster, because a single very large Node would attract all pods. The extender
+    also accepts further Nodes with label ``virtual-node.io/lower-cluster: <name>``."""
+
+    def virtual_nodes(self) -> list[NodeConfig]:
+        """Return the virtual nodes of this cluster, also for the short form."""
+        if self.nodes:
+            return self.nodes
+        return [
+            NodeConfig(
+                name=self.node_name or self.name,
+                node_selector=self.node_selector,
+                labels=self.labels,
+                taints=self.taints,
+                capacity=self.capacity or CapacityPolicy(),
+                autoscaling=self.autoscaling,
+                port=self.port,
+            )
+        ]
+
+
+class ClusterSet(ConfigStruct):
+    """The part of the configuration that all programs use."""
+
+    api_version: str = API_VERSION
+    kind: str = KIND
+    enable_controllers: Annotated[list[str], Setting(PODS, "--enable-controllers CONTROLLERS")] = (
+        msgspec.field(default_factory=lambda: list(KNOWN_CONTROLLERS))
+    )
+    """Optional controllers of the virtual nodes: PVControllers, ServiceControllers. Without PVControllers, pods with
+    PersistentVolumeClaims are rejected."""
+    cluster_profiles: ClusterProfiles | None = None
+    clusters: list[Cluster] = []
+
+    def controllers(self, cluster: Cluster) -> Sequence[str]:
+        """Return the optional controllers of a lower cluster."""
+        return self.enable_controllers if cluster.enable_controllers is None else cluster.enable_controllers
+
+
+def profile_cluster(profiles: ClusterProfiles, name: str, path: str) -> Cluster:
+    """Return the lower cluster of a ClusterProfile: the defaults with this name and the kubeconfig ``path``.
+
+    Raises:
+        ValueError: the defaults are invalid; the message names the field.
+    """
+    whole = {**profiles.defaults, "name": name, "nodeName": name, "kubeconfig": path}
+    return convert(whole, Cluster, where="clusterProfiles.defaults")
+
+
+def names_in_use(clusters: Sequence[Cluster]) -> frozenset[str]:
+    """Return the names of lower clusters and of their virtual nodes, which no ClusterProfile can have."""
+    return frozenset(
+        name for one in clusters for name in (one.name, *(node.name for node in one.virtual_nodes()))
+    )

@@ -1,0 +1,209 @@
+"""Reads the configuration file of all programs, which describes the lower clusters.
+
+Every program reads the same document with its own structure, and ignores the settings of the other programs. The forms
+of earlier releases (``FORMER_KINDS``, former names of fields) and of tensile-kube are read, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from clusterset.config import API_VERSION, KIND, ClusterSet
+from controller_runtime.apimachinery.decoding import (
+    convert,
+    decode_yaml,
+    field_name,
+    former_name,
+    with_current_names,
+)
+from controller_runtime.apimachinery.readable import guess
+from controller_runtime.errors import ConfigError
+from controller_runtime.process.flags import read_text
+
+T = TypeVar("T", bound=ClusterSet)
+OWN_FIELDS: Mapping[str, Sequence[str]] = {
+    "virtual-node": (
+        "kubeconfig", "server", "cluster_id", "kube_api_qps", "kube_api_burst", "enable_serviceaccount", "identities",
+        "kubernetes_service", "kubernetes_service_url", "ignore_labels", "pod_sync_workers", "ping_interval",
+        "ping_timeout", "status_interval", "lease_duration", "full_resync_period", "metrics_address", "web_address",
+        "workers", "inspection_history", "leader_election", "kubelet", "services", "limits",
+    ),
+    "virtual-node-multi-scheduler": ("usage", "upper_usage", "unknown_nodes", "agents"),
+}  # fmt: skip
+"""Program → its own top-level fields, which other programs ignore. The annotator has none: it reads ``usage``."""
+_SHOWN = 20
+"""Maximum number of problems in an error message."""
+_TENSILE_PLUGIN = "multi-scheduler"
+_UNKNOWN_FIELD = re.compile(r"unknown field `(.*?)`(?: - at |$)", re.DOTALL)
+_PLACE = re.compile(r" - at (?P<key>`key` in )?`\$(?P<path>.*?)(?P<map>\[\.\.\.\].*)?`$")
+"""Location in msgspec's error message, up to the first map. With ``key``, the error concerns the map's keys."""
+_OTHER_KEYS = "keys that are not text"
+_STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile(Generic[T]):
+    """The configuration file as one program reads it."""
+
+    kind: type[T]
+    """Structure with the program's own settings."""
+    problems: Callable[[T], Iterable[str]]
+    """Returns the problems of a configuration beyond its types, each as ``field: problem``."""
+    paths: Sequence[str] = ()
+    """The program's own fields that are paths."""
+
+    def load(self, path: str | Path) -> T:
+        """Return the configuration in a file. Relative paths in it are relative to the directory of the file.
+
+        Raises:
+            ConfigError: the file cannot be read or is invalid, as for ``parse``.
+        """
+        return self._placed(Path(path), self.parse(read_text("--config", path), source=str(path)))
+
+    def parse(self, text: str, *, source: str = "config") -> T:
+        """Return the configuration in a YAML or JSON text.
+
+        Raises:
+            ConfigError: the text is invalid; the error names the source and the field.
+        """
+        try:
+            document = decode_yaml(text)
+        except ValueError as error:
+            raise ConfigError(f"{source}: not YAML: {error}") from None
+        if not isinstance(document, dict):
+            raise ConfigError(f"{source}: expected a mapping with apiVersion, kind and clusters")
+        try:
+            parsed = convert(self._own_part(document), self.kind)
+        except ValueError as error:
+            raise ConfigError(f"{source}: {error}") from None
+        if problems := list(self.problems(parsed)):
+            more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            raise ConfigError(f"{source}: " + "; ".join(problems[:_SHOWN]) + more)
+        return parsed
+
+    def load_usable(self, path: str | Path) -> T:
+        """Return a file's configuration without unknown fields and values of a wrong type.
+
+        The program must not run with it, because it differs from what was configured. Values that contradict each
+        other are kept. If the file cannot be read or is not YAML, the result is the default configuration.
+        """
+        try:
+            document = decode_yaml(read_text("--config", path))
+            if not isinstance(document, dict):
+                return self.kind()
+            document = with_current_names(_without_fields_of_others(document, self.kind), self.kind)
+        except (ConfigError, ValueError):
+            return self.kind()
+        while True:
+            try:
+                return self._placed(Path(path), msgspec.convert(document, self.kind))
+            except msgspec.ValidationError as error:
+                if not _drop(document, str(error)):
+                    return self.kind()
+
+    def _own_part(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a document in the current form, without the settings of other programs.
+
+        Raises:
+            ValueError: a top-level field is unknown to all programs, or tensile-kube's arguments are invalid.
+        """
+        if "pluginConfig" in document:
+            return _from_tensile(document)
+        shared = [field.name for field in msgspec.structs.fields(ClusterSet)]
+        known = [field_name(name) for name in [*shared, *(one for own in OWN_FIELDS.values() for one in own)]]
+        own = _without_fields_of_others(document, self.kind)
+        for name in with_current_names(own, self.kind):
+            if isinstance(name, str) and name not in known:
+                raise ValueError(f"unknown field `{name}`{guess(name, known)}")
+        return own
+
+    def _placed(self, file: Path, parsed: T) -> T:
+        """Resolve relative paths against the file's directory, in place; return ``parsed``."""
+        for field in self.paths:
+            setattr(parsed, field, _beside(file, getattr(parsed, field)))
+        if (profiles := parsed.cluster_profiles) is not None:
+            profiles.providers_file = _beside(file, profiles.providers_file)
+        for cluster in parsed.clusters:
+            cluster.kubeconfig = _beside(file, cluster.kubeconfig)
+        return parsed
+
+
+def _beside(config_file: Path, path: str) -> str:
+    if not path:
+        return path
+    expanded = Path(path).expanduser()
+    return str(expanded if expanded.is_absolute() else config_file.parent / expanded)
+
+
+def _without_fields_of_others(document: dict[str, Any], kind: type[ClusterSet]) -> dict[str, Any]:
+    """Return a document without the top-level fields that only other programs use."""
+    own = kind.__struct_fields__
+    ignored = {
+        spelled(field)
+        for fields in OWN_FIELDS.values()
+        for field in fields
+        if field not in own
+        for spelled in (field_name, former_name)
+    }
+    return {name: value for name, value in document.items() if name not in ignored}
+
+
+def _from_tensile(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert tensile-kube's KubeSchedulerConfiguration; its plug-in's arguments list the lower clusters."""
+    for plugin in document.get("pluginConfig") or ():
+        arguments = (plugin or {}).get("args") or {}
+        clusters = arguments.get("cluster_configuration")
+        if plugin.get("name") == _TENSILE_PLUGIN or clusters:
+            if not isinstance(clusters, dict):
+                raise ValueError("pluginConfig[].args.cluster_configuration: expected an object")
+            listed = [_tensile_cluster(name, entry) for name, entry in clusters.items()]
+            return {"apiVersion": API_VERSION, "kind": KIND, "clusters": listed}
+    raise ValueError("pluginConfig: no entry has args.cluster_configuration")
+
+
+def _tensile_cluster(name: str, entry: Any) -> dict[str, Any]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("kube_config"), str):
+        raise ValueError(f"cluster_configuration.{name}.kube_config: the path of a kubeconfig is required")
+    return {
+        "name": str(entry.get("name") or name),
+        "kubeconfig": entry["kube_config"],
+        "server": str(entry.get("kube_master") or ""),
+        # In tensile-kube the key of a cluster is its clusterID and, by convention, the name of its virtual node.
+        "nodes": [{"name": name}],
+        # tensile-kube has no setting for adoption, and uses every existing namespace.
+        "namespaces": {"adopt": True},
+    }
+
+
+def _drop(document: Any, complaint: str) -> bool:
+    """Delete the part of a document that a msgspec error names; report whether something was deleted.
+
+    ``$.a[0].b[...]`` is an entry of a map for which msgspec does not give the key, so the whole map is
+    deleted.
+    """
+    place, unknown = _PLACE.search(complaint), _UNKNOWN_FIELD.search(complaint)
+    steps: list[str | int] = [
+        int(step[2]) if step[2] else step[1] for step in _STEP.finditer(place["path"] if place else "")
+    ]
+    if place is not None and place["key"]:
+        steps.append(_OTHER_KEYS)
+    elif unknown is not None and not (place is not None and place["map"]):
+        steps.append(unknown[1])
+    if not steps:
+        return False
+    for step in steps[:-1]:
+        document = document[step]
+    if steps[-1] is _OTHER_KEYS:
+        for key in [one for one in document if not isinstance(one, str)]:
+            del document[key]
+        return True
+    if isinstance(document, dict) and steps[-1] not in document:
+        return False  # the name contains msgspec's quotation marks and was cut
+    del document[steps[-1]]
+    return True

@@ -1,0 +1,224 @@
+"""Validation of the lower clusters beyond their types: names, pairs of fields and contradictions.
+
+No two upper namespaces may share a lower namespace. Conflicts that the configuration does not show (with another process,
+another upper cluster or existing namespaces) are refused at run time, because the owner is recorded on the lower namespace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+
+import msgspec
+
+from clusterset import usage
+from clusterset.config import (
+    API_VERSION,
+    FORMER_KINDS,
+    KIND,
+    Cluster,
+    ClusterSet,
+    NodeConfig,
+    profile_cluster,
+)
+from clusterset.inventory import settings
+from clusterset.model import autoscaling, namespace_map
+from clusterset.model.autoscaling import TAINT_EFFECTS
+from clusterset.model.namespace_map import DNS_LABEL, NamespaceConfig
+from clusterset.model.overrides import validation as overrides_validation
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS, SERVICE_CONTROLLERS
+from clusterset.model.policy import validation as policy_validation
+from controller_runtime.apimachinery import matching, quantity
+from controller_runtime.apimachinery.decoding import field_name
+
+_DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_OF_NODE = ("node_name", "node_selector", "labels", "taints", "capacity", "autoscaling", "port")
+"""Fields of a cluster that describe its only virtual node."""
+_RESERVED_PREFIX = "kube-"
+_SYSTEM = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""Namespaces of every cluster. A lower one is used only for the upper namespace of that name, if ``adopt`` allows it."""
+
+
+def problems(config: ClusterSet) -> Iterator[str]:
+    """Yield the problems of what all programs read, each as ``field: problem``; none: it is valid."""
+    if config.api_version != API_VERSION:
+        yield f"apiVersion: expected {API_VERSION}, got {config.api_version!r}"
+    if config.kind not in {KIND, *FORMER_KINDS}:
+        yield f"kind: expected {KIND}, got {config.kind!r}"
+    yield from _controller_problems("enableControllers", config.enable_controllers)
+    yield from _profile_problems(config)
+    yield from _cluster_problems(config)
+
+
+def _controller_problems(where: str, controllers: Iterable[str]) -> Iterator[str]:
+    for name in controllers:
+        if name not in KNOWN_CONTROLLERS:
+            yield f"{where}: unknown {name!r}, known are {', '.join(KNOWN_CONTROLLERS)}"
+
+
+def _cluster_problems(config: ClusterSet) -> Iterator[str]:
+    seen_clusters: set[str] = set()
+    seen_nodes: set[str] = set()
+    for position, cluster in enumerate(config.clusters):
+        where = f"clusters[{position}]"
+        if not cluster.name:
+            yield f"{where}.name: required"
+        if cluster.name in seen_clusters:
+            yield f"{where}.name: {cluster.name!r} is there twice"
+        seen_clusters.add(cluster.name)
+        if not cluster.kubeconfig:
+            yield f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})"
+        yield from matching.selector_problems(f"{where}.podSelector", cluster.pod_selector)
+        yield from policy_validation.problems(f"{where}.policy", cluster.policy)
+        yield from _controller_problems(f"{where}.enableControllers", cluster.enable_controllers or ())
+        has_services = SERVICE_CONTROLLERS in config.controllers(cluster)
+        yield from _follow_problems(where, cluster, has_services=has_services)
+        yield from _shared_storage_problems(f"{where}.volumes.shared", cluster)
+        if cluster.usage is not None:
+            yield from usage.problems(f"{where}.usage", cluster.usage)
+        yield from overrides_validation.problems(f"{where}.overrides", cluster.overrides)
+        if cluster.nodes:
+            given = [field for field in _OF_NODE if getattr(cluster, field) not in ("", {}, None)]
+            yield from (
+                f"{where}.{field_name(field)}: has no effect beside nodes; put it into each of them"
+                for field in given
+            )
+        for number, node in enumerate(cluster.virtual_nodes()):
+            yield from _node_problems(f"{where}.nodes[{number}]" if cluster.nodes else where, node)
+            if node.name in seen_nodes:
+                yield f"{where}: the node name {node.name!r} is there twice"
+            seen_nodes.add(node.name)
+    yield from _namespace_problems(config.clusters)
+
+
+def _shared_storage_problems(where: str, cluster: Cluster) -> Iterator[str]:
+    names, drivers = set[str](), set[str]()
+    for position, storage in enumerate(cluster.volumes.shared):
+        if storage.name in names:
+            yield f"{where}[{position}].name: {storage.name!r} is there twice"
+        if again := drivers.intersection(storage.drivers):
+            yield f"{where}[{position}].drivers: {min(again)!r} is in another entry, too"
+        names.add(storage.name)
+        drivers.update(storage.drivers)
+
+
+def _follow_problems(where: str, cluster: Cluster, *, has_services: bool) -> Iterator[str]:
+    for kind, field, classes in (
+        ("ingresses", "ingressClasses", cluster.ingress_classes),
+        ("gateways", "gatewayClasses", cluster.gateway_classes),
+    ):
+        if kind in cluster.follow and not has_services:
+            yield f"{where}.follow: {kind} needs {SERVICE_CONTROLLERS} in enableControllers"
+        if classes and kind not in cluster.follow:
+            yield f"{where}.{field}: has no effect without {kind} in follow"
+        if "" in {*classes, *classes.values()}:
+            yield f"{where}.{field}: a class has no name"
+
+
+def _profile_problems(config: ClusterSet) -> list[str]:
+    """Return what is wrong with ``clusterProfiles``; its defaults are validated as those of an ordinary cluster."""
+    if (profiles := config.cluster_profiles) is None:
+        return []
+    if found := list(settings.problems(profiles)):
+        return found
+    try:
+        cluster = profile_cluster(profiles, "profile", "profile")
+    except ValueError as error:
+        return [str(error)]
+    sample = ClusterSet(clusters=[cluster], enable_controllers=config.enable_controllers)
+    return [one.replace("clusters[0]", "clusterProfiles.defaults", 1) for one in _cluster_problems(sample)]
+
+
+def _node_problems(where: str, node: NodeConfig) -> Iterator[str]:
+    if not _DNS1123.fullmatch(node.name) or len(node.name) > 63:
+        yield f"{where}: node name {node.name!r} must be a DNS-1123 name of at most 63 characters (it is also a label value)"
+    for taint in node.taints or []:
+        if taint.effect not in TAINT_EFFECTS:
+            yield f"{where}.taints: effect {taint.effect!r} is not one of {', '.join(TAINT_EFFECTS)}"
+    for resource, reserve in node.capacity.reserve.items():
+        if not _is_reserve(reserve):
+            yield f"{where}.capacity.reserve.{resource}: {reserve!r} is neither a quantity nor a percentage"
+    if node.autoscaling is not None:
+        yield from autoscaling.problems(f"{where}.autoscaling", node.autoscaling)
+
+
+def _is_reserve(text: str) -> bool:
+    if text.endswith("%"):
+        return text[:-1].replace(".", "", 1).isdigit() and float(text[:-1]) <= 100
+    try:
+        return quantity.milli(text) >= 0
+    except ValueError:
+        return False
+
+
+def _namespace_problems(clusters: Sequence[Cluster]) -> Iterator[str]:
+    by_place: dict[tuple[str, str], dict[bytes, int]] = defaultdict(dict)
+    for position, cluster in enumerate(clusters):
+        yield from _namespaces_of_one(f"clusters[{position}].namespaces", cluster.namespaces)
+        # The first position of each different setting for the same lower cluster.
+        different = by_place[cluster.kubeconfig, cluster.context]
+        different.setdefault(msgspec.json.encode(cluster.namespaces), position)
+    for different in by_place.values():
+        for first, second in combinations(different.values(), 2):
+            meeting = _meeting(clusters[first].namespaces, clusters[second].namespaces)
+            if meeting:
+                yield (
+                    f"clusters[{second}].namespaces: leads to the same lower cluster as clusters[{first}], and {meeting}; "
+                    "give both the same namespaces, or prefixes of which none begins with the other"
+                )
+
+
+def _namespaces_of_one(where: str, config: NamespaceConfig) -> Iterator[str]:
+    prefix = config.prefix
+    if prefix and not DNS_LABEL.fullmatch(prefix + "x"):
+        yield f"{where}.prefix: {prefix!r} cannot begin a namespace's name"
+    made = (name for name in _SYSTEM if prefix and name.startswith(prefix))
+    system = next((name for name in made if DNS_LABEL.fullmatch(name.removeprefix(prefix))), "")
+    if system or prefix.startswith(_RESERVED_PREFIX):
+        what = f"would make {system}" if system else "belongs to the lower cluster's own system"
+        yield f"{where}.prefix: {prefix!r} {what}; choose another prefix"
+    targets: dict[str, str] = {}
+    for upper, lower in config.map.items():
+        field = f"{where}.map.{upper}"
+        if not DNS_LABEL.fullmatch(lower):
+            yield f"{field}: {lower!r} is not a namespace's name (DNS-1123 label)"
+        elif lower != upper and (lower in _SYSTEM or lower.startswith(_RESERVED_PREFIX)):
+            yield f"{field}: {lower!r} belongs to the lower cluster's own system; choose another name"
+        elif lower in targets:
+            yield f"{where}.map: {targets[lower]!r} and {upper!r} both lead to {lower!r}"
+        elif other := _unmapped(lower, config):
+            yield (
+                f"{field}: {lower!r} is the lower namespace of upper namespace {other!r}, too; "
+                f"map that one elsewhere, or leave it out with {where}.allowed"
+            )
+        targets[lower] = upper
+
+
+def _unmapped(lower: str, config: NamespaceConfig) -> str:
+    """Return the upper namespace that maps to ``lower`` without an entry in ``map``; empty: none."""
+    upper = lower.removeprefix(config.prefix)
+    is_led_here = lower.startswith(config.prefix) and DNS_LABEL.fullmatch(upper) and upper not in config.map
+    return upper if is_led_here and namespace_map.allowed(upper, config.allowed) else ""
+
+
+def _meeting(one: NamespaceConfig, other: NamespaceConfig) -> str:
+    """Return how two upper namespaces would share a lower one under two configurations; empty: they would not."""
+    for first, second in ((one, other), (other, one)):
+        for upper, lower in first.map.items():
+            mapped = next((name for name, target in second.map.items() if target == lower), "")
+            rival = mapped or _unmapped(lower, second)
+            if rival and rival != upper:
+                return f"{upper!r} and {rival!r} would share {lower!r}"
+        rest = second.prefix.removeprefix(first.prefix)
+        begins = second.prefix.startswith(first.prefix) and DNS_LABEL.fullmatch(f"{rest}x")
+        if rest and begins and _may_begin(rest, first.allowed):
+            return f"{rest + 'x'!r} and 'x' would share {second.prefix + 'x'!r}"
+    return ""
+
+
+def _may_begin(prefix: str, patterns: Sequence[str]) -> bool:
+    """Report whether a name with that prefix may match a shell pattern; no patterns match every name."""
+    beginnings = [re.split(r"[*?\[]", pattern, maxsplit=1)[0] for pattern in patterns]
+    return not patterns or any(one.startswith(prefix) or prefix.startswith(one) for one in beginnings)

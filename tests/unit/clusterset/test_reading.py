@@ -1,0 +1,130 @@
+"""All programs read the same file; each ignores the settings of the others, and earlier forms are read, too."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+import multi_scheduler.config
+import virtual_node.config.types
+from clusterset.config import FORMER_KINDS, KIND, ClusterSet
+from clusterset.reading import OWN_FIELDS
+from controller_runtime.errors import ConfigError
+from tests.unit.charts.rendering import CASES, objects
+from virtual_node.config import file as config_file
+
+PROGRAMS = {"virtual-node": config_file.parse, "virtual-node-multi-scheduler": multi_scheduler.config.parse}
+STRUCTURES: dict[str, type[msgspec.Struct]] = {
+    "virtual-node": virtual_node.config.types.Config,
+    "virtual-node-multi-scheduler": multi_scheduler.config.Config,
+}
+every_program = pytest.mark.parametrize("parse", PROGRAMS.values(), ids=PROGRAMS)
+
+DOCUMENT = """
+apiVersion: virtual-node.io/v1alpha1
+kind: ClusterSetConfiguration
+clusterID: a
+kubelet: {nodeIP: 10.0.0.1}
+agents: [{name: fit}, {name: load, weight: 2}]
+usage: {source: MetricsAPI}
+enableControllers: [PVControllers]
+clusters:
+- name: tokyo
+  kubeconfig: tokyo.yaml
+  server: https://tokyo
+  nodeName: vn-tokyo
+  nodeSelector: {pool: a}
+  usage: {source: Summary}
+- {name: osaka, kubeconfig: osaka.yaml, enableControllers: [ServiceControllers], follow: [ingresses]}
+"""
+
+
+@every_program
+def test_every_program_reads_the_same_clusters(parse: Any):
+    config: ClusterSet = parse(DOCUMENT)
+    tokyo, osaka = config.clusters
+    assert (tokyo.server, tokyo.virtual_nodes()[0].name) == ("https://tokyo", "vn-tokyo")
+    assert tokyo.virtual_nodes()[0].node_selector == {"pool": "a"}
+    assert config.controllers(tokyo) == ["PVControllers"]
+    assert config.controllers(osaka) == ["ServiceControllers"]
+
+
+def test_each_program_has_its_own_settings():
+    assert config_file.parse(DOCUMENT).kubelet.node_ip == "10.0.0.1"
+    assert [one.name for one in multi_scheduler.config.parse(DOCUMENT).agents] == ["fit", "load"]
+
+
+@every_program
+@pytest.mark.parametrize("kind", [KIND, *FORMER_KINDS])
+def test_the_kinds_of_earlier_releases_mean_the_same(parse: Any, kind: str):
+    parsed = parse(DOCUMENT.replace(KIND, kind))
+    assert parsed.clusters == parse(DOCUMENT).clusters
+
+
+@every_program
+def test_tensile_kubes_file_is_read(parse: Any):
+    """Its key is the name of the virtual node."""
+    entry = {"kube_config": "/k", "kube_master": "https://a", "name": "tokyo"}
+    arguments = {"cluster_configuration": {"vn-tokyo": entry}}
+    document = {"pluginConfig": [{"name": "multi-scheduler", "args": arguments}]}
+    (cluster,) = parse(json.dumps(document)).clusters
+    assert (cluster.name, cluster.kubeconfig, cluster.server) == ("tokyo", "/k", "https://a")
+    assert [node.name for node in cluster.virtual_nodes()] == ["vn-tokyo"]
+    assert cluster.namespaces.adopt is True
+
+
+@every_program
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("agnets: []", "unknown field `agnets`, did you mean agents?"),
+        ("kubelt: {}", "unknown field `kubelt`, did you mean kubelet?"),
+        ("clusters: [{name: a, kubeconfg: k}]", "clusters[0]: unknown field `kubeconfg`, did you mean kubeconfig?"),
+        ("clusters: [{name: a, clientQps: 1, clientQPS: 2}]", "clusters[0].clientQps: is the same field as clientQPS"),
+        ("clusters: [{name: a}]", "clusters[0].kubeconfig: required"),
+        ("clusters: [{name: a, kubeconfig: k, enableControllers: [X]}]", "clusters[0].enableControllers: unknown 'X'"),
+        (
+            "clusters: [{name: a, kubeconfig: k, usage: {source: Prometheus}}]",
+            "clusters[0].usage.prometheus: give either service or url",
+        ),
+        ("kind: Pod", "kind: expected ClusterSetConfiguration, got 'Pod'"),
+        ("pluginConfig: []", "pluginConfig: no entry has args.cluster_configuration"),
+    ],
+)  # fmt: skip
+def test_errors_are_the_same_in_every_program(parse: Any, document: str, message: str):
+    with pytest.raises(ConfigError) as caught:
+        parse(document)
+    assert message in str(caught.value)
+
+
+@every_program
+def test_former_names_of_fields_are_read(parse: Any):
+    """With acronyms in lower case, also in the defaults of ClusterProfiles and in settings of other programs."""
+    profiles = "{namespace: fleet, providersFile: f, defaults: {clientQps: 5}}"
+    parsed = parse(
+        f"kubeApiQps: 7\nclusterProfiles: {profiles}\nclusters: [{{name: a, kubeconfig: k, clientQps: 3}}]"
+    )
+    assert parsed.clusters[0].client_qps == 3
+
+
+@every_program
+@pytest.mark.parametrize("case", CASES)
+def test_every_program_reads_the_files_of_the_chart(parse: Any, case: Any):
+    files = [
+        text
+        for item in objects(case)
+        if item["kind"] == "ConfigMap"
+        for name, text in item.get("data", {}).items()
+        if f"kind: {KIND}" in text or any(f"kind: {kind}" in text for kind in FORMER_KINDS)
+    ]
+    for text in files:
+        if parse is config_file.parse or "clusters: []" not in text or "clusterProfiles" in text:
+            parse(text)
+
+
+@pytest.mark.parametrize("program", STRUCTURES)
+def test_the_settings_of_a_program_are_known_to_the_others(program: str):
+    assert set(STRUCTURES[program].__struct_fields__) == {*ClusterSet.__struct_fields__, *OWN_FIELDS[program]}
