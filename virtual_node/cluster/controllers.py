@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clusterset.model.pod.eligibility import PV_CONTROLLERS
+from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.dependencies.allocations import Allocations
@@ -18,7 +19,9 @@ from virtual_node.controllers.follow.facade import Follow
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
+from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.controllers.services.controller import ServiceController
 from virtual_node.controllers.services.environment import ServiceLinks
 from virtual_node.controllers.volumes.facade import Volumes
@@ -42,42 +45,52 @@ class ClusterControllers:
     def __post_init__(self) -> None:
         """Create the controllers without any IO."""
         context, caches = self.context, self.caches
-
-        def wake(uid: str) -> None:
-            # ``pods`` is assigned later, because it is created from objects that get ``wake``.
-            self.pods.enqueue(uid)
-
+        # The queue of the pods comes first, because all that a pod waits for adds the pod to it. Namespaces take turns,
+        # so one tenant's thousands of pods do not delay others.
+        queue: WorkQueue[str] = context.queue(
+            "pods",
+            workers=context.settings.pod_sync_workers,
+            first_delay=0.1,
+            flow=caches.pods.upper_namespace,
+        )
         self._namespaces = Namespaces(context, caches)
         self.volumes = (
-            Volumes(context, caches, namespaces=self._namespaces, wake=wake)
+            Volumes(context, caches, namespaces=self._namespaces, wake=queue.add)
             if PV_CONTROLLERS in context.controllers
             else None
         )
         self._services = ServiceController(context, caches, namespaces=self._namespaces)
-        self._dependencies = DependencyController(context, caches, namespaces=self._namespaces, wake=wake)
+        self._dependencies = DependencyController(
+            context, caches, namespaces=self._namespaces, wake=queue.add
+        )
         allocations = Allocations(
             context,
             caches,
             dependencies=self._dependencies,
-            changed=lambda uid: self.pods.devices_changed(uid),  # noqa: PLW0108 - as in ``wake``
+            changed=queue.add,
         )
         self.informers = allocations.informers
         status = StatusWriter(context, devices=allocations.record)
         self._follow = Follow(
-            context, caches, namespaces=self._namespaces, dependencies=self._dependencies, wake=wake
+            context, caches, namespaces=self._namespaces, dependencies=self._dependencies, wake=queue.add
         )
         self._identities = IdentityController(context, caches, node_uid=self.node_uid)
+        links = ServiceLinks(context, caches, settled=self._services.settled)
         creator = PodCreator(
             context,
             namespaces=self._namespaces,
             dependencies=self._dependencies,
             identities=self._identities,
             volumes=self.volumes,
-            service_links=ServiceLinks(context, caches, settled=self._services.settled),
+            service_links=links,
             status=status,
             follow=self._follow,
+            refusals=Refusals(queue.add_after),
         )
-        self.pods = PodController(context, caches.pods, creator=creator, status=status)
+        updater = PodUpdater(context, self._dependencies, links)
+        self.pods = PodController(
+            context, caches.pods, queue, creator=creator, updater=updater, status=status
+        )
         claims = () if self.volumes is None else (self.volumes.claims,)
         self._mirror = EventMirror(context, (kinds.pods(caches.pods), *claims))
 

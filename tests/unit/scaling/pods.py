@@ -239,8 +239,11 @@ def _stages(source: Mapping[str, Any]) -> Iterable[Stage]:
             "spec": {**pod["spec"], "ephemeralContainers": [], "tolerations": older},
         }
         changes = update.pod_patch(base, changed, changed, options, budget)
-        allowed, _ = policy.allowed_changes(base, changes, rules)
-        return [allowed.metadata_and_spec, allowed.resize, allowed.ephemeral_containers]
+        allowed = policy.ChangePolicy(base, rules)
+        main: Mapping[str, Any] = changes.metadata_and_spec or {}
+        main, _ = allowed.annotations(main, main)
+        main, _ = allowed.spec(main, main)
+        return [main, changes.resize, allowed.debug_containers(changes.debug_containers, [])]
 
     def status(_budget: TranslationBudget) -> Any:
         return synthetic_status.refused(pod, reason="TooLarge", message="m" * 300, now=_NOW)

@@ -24,6 +24,7 @@ from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.config.types import Config
 from virtual_node.controllers.base.problems import Problem, lower_cluster_full, namespace_too_large
 from virtual_node.translate.base import ownership
@@ -128,23 +129,41 @@ class ClusterContext:
         longest_delay: float = 60.0,
         flow: Callable[[K], str] | None = None,
     ) -> Controller[K]:
-        """Return a controller of this lower cluster, to be run by the caller.
+        """Return a controller of this lower cluster with a new ``queue``, to be run by the caller."""
+        queue = self.queue(
+            name, workers=workers, first_delay=first_delay, longest_delay=longest_delay, flow=flow
+        )
+        return Controller(queue.name, reconcile, workers=workers, queue=queue)
 
-        When one of the API servers answers again after an outage, the controller retries all failed keys
-        immediately. Otherwise they would wait for their back-offs, which are long after a long outage.
+    def queue(
+        self,
+        name: str,
+        *,
+        workers: int,
+        first_delay: float,
+        longest_delay: float = 60.0,
+        flow: Callable[[K], str] | None = None,
+    ) -> WorkQueue[K]:
+        """Return the work queue of a controller of this lower cluster.
+
+        When one of the API servers answers again after an outage, all failed keys are retried immediately. Otherwise
+        they would wait for their back-offs, which are long after a long outage.
 
         Args:
             name: in logs and metrics, before the cluster's name.
-            reconcile: as in ``Controller``.
-            workers: as in ``Controller``.
+            workers: of the controller.
             first_delay: first back-off of a failing key, in seconds.
             longest_delay: longest back-off of a failing key, in seconds.
-            flow: as in ``Controller``.
+            flow: as in ``WorkQueue``.
         """
-        backoff = ExponentialBackoff(first_delay, longest_delay)
-        made = Controller(f"{name}-{self.name}", reconcile, workers=workers, backoff=backoff, flow=flow)
+        made: WorkQueue[K] = WorkQueue(
+            f"{name}-{self.name}",
+            rate_limiter=ExponentialBackoff(first_delay, longest_delay),
+            flow=flow,
+            workers=workers if flow else 0,
+        )
         for client in (self.upper, self.lower):
-            client.outage.on_return(made.queue.retry_failed)
+            client.outage.on_return(made.retry_failed)
         return made
 
     def lower_informer(
@@ -304,6 +323,13 @@ class PodCaches:
         found = self.lower.store.by_index(INDEX_UPPER_UID, upper_uid)
         # Pods of an upper pod that is gone. A user may have copied our pod with its labels, which is older than the copy.
         return min(found, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)
+
+    def upper_namespace(self, upper_uid: str) -> str:
+        """Return the upper namespace of the pod of that uid; empty: neither it nor its lower pod is cached."""
+        if (upper := self.upper_pod(upper_uid)) is not None:
+            return upper.namespace
+        lower = self.lower_pod(upper_uid)
+        return "" if lower is None else ownership.upper_namespace(lower)
 
     def is_ours(self, lower: Object) -> bool:
         """Report whether a labelled lower pod is ours: where we put it, or confirmed by its upper pod.

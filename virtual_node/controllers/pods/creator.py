@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from clusterset.model.pod.eligibility import Eligibility
@@ -32,14 +34,13 @@ from virtual_node.controllers.base.problems import (
     TOO_LARGE,
     Problem,
     namespace_too_large,
-    too_large,
 )
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
 from virtual_node.controllers.follow.facade import Follow
 from virtual_node.controllers.namespaces.controller import Namespaces
-from virtual_node.controllers.pods import debugging, live_reads
-from virtual_node.controllers.pods.record import PodRecord, has_same_mirrored_fields
+from virtual_node.controllers.pods import live_reads
+from virtual_node.controllers.pods.record import Creation, PodRecord, has_same_mirrored_fields
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.services.environment import References, ServiceLinks
@@ -83,7 +84,7 @@ class PodCreator:
     service_links: ServiceLinks
     status: StatusWriter
     follow: Follow
-    refusals: Refusals = field(default_factory=Refusals)
+    refusals: Refusals
 
     def __post_init__(self) -> None:
         """Create without any IO."""
@@ -105,40 +106,11 @@ class PodCreator:
         self.adopt(upper, lower)
         self.identities.adopt(upper)
 
-    async def prepare_debugging(
-        self, upper: Object, upper_pod: dict[str, Any], patch: dict[str, Any], budget: TranslationBudget
-    ) -> dict[str, Problem]:
-        """Complete a patch's debug containers in place, remove those that must wait; return by name why they wait.
-
-        Raises:
-            ApiError: a temporary error; the caller retries with back-off.
-            TooLargeError: not even one container fits the budget. If some fit, the others wait for the next update.
-        """
-        found = await self.dependencies.ensure(upper, upper_pod)
-        ready, waiting = debugging.split(patch["spec"]["ephemeralContainers"], found)
-        await self.service_links.settled(upper.namespace)
-        spec: dict[str, Any] = {"ephemeralContainers": []}
-        count = len(ready)
-        while count:
-            spec = {"ephemeralContainers": ready[:count]}
-            try:
-                await self.service_links.add_to_containers(
-                    spec, upper_pod, self._references(upper), budget.copy()
-                )
-                break
-            except TooLargeError as error:
-                if count == 1:
-                    raise
-                count //= 2
-                waiting |= {container["name"]: too_large(str(error)) for container in ready[count:]}
-        patch["spec"] = spec
-        return waiting
-
     async def wait_until_read(self, upper: Object, record: PodRecord) -> Result:
         """Report that a pod's namespace is too large, so that the pod is kept as a stub and cannot be created."""
         limit = self.context.settings.limits.cache_bytes_per_namespace
         problem = namespace_too_large(upper.namespace, "this pod is not read", limit)
-        await self._wait_for(upper, upper.to_dict(), record, [problem])
+        await self._wait_for(upper, record, problem)
         return Result(requeue_after=TOO_LARGE_RETRY)
 
     def forget_pod(self, uid: str) -> None:
@@ -176,22 +148,22 @@ class PodCreator:
             ApiError: a temporary error; the caller retries with back-off.
         """
         others: int | None = None
-        if record.too_large is not None:
+        creation = record.creation
+        if creation.too_large is not None:
             # Read before the translation. The first refusal has no version, because reading it for each pod would cost
             # time, so a pod that is too large is translated twice.
             others = self._version_of_others(upper)
-            refused, with_others = record.too_large
+            refused, with_others = creation.too_large
             if others == with_others and has_same_mirrored_fields(refused, upper):
-                record.too_large = upper, others  # otherwise the older object would stay in memory
+                creation.too_large = upper, others  # otherwise the older object would stay in memory
                 return Result(requeue_after=_TOO_LARGE_CHECK)
-            record.too_large = None
+            creation.too_large = None
         try:
             return await self._create(upper, record)
         except (TooLargeError, RequestTooLarge) as error:
-            self.refusals.forget(upper.uid)
             message = f"Lower cluster {self.context.name} cannot take the pod: {error}"
             await self._refused(upper, record, TOO_LARGE, message)
-            record.too_large = upper, others
+            creation.too_large = upper, others
             return Result(requeue_after=_TOO_LARGE_CHECK)
 
     def _references(self, upper: Object) -> References:
@@ -208,29 +180,28 @@ class PodCreator:
         translated = await run_apart(lambda: self._translated(upper, options, rules), size=upper.size)
         upper_pod, body = translated.upper_pod, translated.body
         if not_here := translated.not_here:
-            self.refusals.forget(upper.uid)
             await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
             return None
         if await self._has_no_node(upper, body["spec"], record, node_name=options.owner.node_name):
             return None
-        if waiting := self.refusals.pause(upper.uid, record):
+        if waiting := self.refusals.pause(upper.uid, record.creation):
             return waiting
         if why := self.refusals.foresee(upper.uid, namespace, body["spec"]):
             message = f"Lower cluster {self.context.name} has just refused an equal pod: {why}"
-            await self._refused(upper, record, "ExceededQuota", message)
+            await self._refused(upper, record, "ExceededQuota", message, is_by_quota=True)
             return self.refusals.follow(upper.uid, namespace, body["spec"])
         try:
             with self.namespaces.in_use(namespace):
                 if problems := await self._missing(upper, upper_pod, options):
-                    return await self._wait_for(upper, upper_pod, record, problems)
+                    return await self._wait_for(upper, record, problems[0])
                 await self.service_links.settled(upper.namespace)
                 await self.service_links.add(body, upper_pod, self._references(upper), translated.budget)
                 lower = shrink_large(from_dict(body))
                 # Asked again, because others were created meanwhile.
                 if (problem := self.context.no_room(upper.namespace, lower.memory)) is not None:
-                    return await self._wait_for(upper, upper_pod, record, [problem])
+                    return await self._wait_for(upper, record, problem)
                 with self.context.lower.caches.growing("Pod", namespace, upper.name, lower.memory):
-                    created = await self._send(body, record)
+                    created = await self._send(body, record.creation)
         except AlreadyExists:
             return await self._name_is_taken(upper, record)
         except ApiError as error:
@@ -238,22 +209,25 @@ class PodCreator:
                 raise
             reason = synthetic_status.refusal_reason(error.reason, error.message)
             message = f"Lower cluster {self.context.name} refused the pod: {error.message}"
-            await self._refused(upper, record, reason, message)
-            if reason == "ExceededQuota":
+            is_by_quota = reason == "ExceededQuota"
+            await self._refused(upper, record, reason, message, is_by_quota=is_by_quota)
+            if is_by_quota:
                 return self.refusals.refused_by_quota(upper.uid, namespace, body["spec"], error.message)
-            return self.refusals.refused(upper.uid, namespace, record)
-        self.refusals.created(upper.uid, record)
-        record.lower_uid = created["metadata"]["uid"]
-        record.created_at = asyncio.get_running_loop().time()
-        if record.wanted_at:
-            self._lag.observe(record.created_at - record.wanted_at)
-            record.wanted_at = 0.0
-        record.observed = False
+            return self.refusals.refused(upper.uid, namespace, record.creation)
+        self.refusals.created(upper.uid, record.creation)
+        self._note_created(record, created["metadata"]["uid"])
+        if record.creation.wanted_at:
+            self._lag.observe(record.creation.created_at - record.creation.wanted_at)
+            record.creation.wanted_at = 0.0
         # Debug containers can only be added to an existing pod, so the next reconcile adds them.
-        record.synced = None if upper_pod["spec"].get("ephemeralContainers") else upper
-        record.reached = int(created["metadata"].get("generation") or 0)
-        record.complaint = ("", "")
+        record.spec.synced = None if upper_pod["spec"].get("ephemeralContainers") else upper
+        record.spec.reached = int(created["metadata"].get("generation") or 0)
         return None
+
+    @staticmethod
+    def _note_created(record: PodRecord, uid: str) -> None:
+        record.lower.created(uid)
+        record.creation.created_at = asyncio.get_running_loop().time()
 
     async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Create what a new pod needs in the lower cluster; return what is missing or cannot be created."""
@@ -283,50 +257,33 @@ class PodCreator:
         if not why:
             node_pools.keep_to(spec, pool)
             return False
-        self.refusals.forget(upper.uid)
-        if record.complaint != ("FailedScheduling", why):
-            status = synthetic_status.unschedulable(upper.to_dict(), message=why, now=datetime.now(UTC))
-            await self._complain(upper, record, "FailedScheduling", why, status)
+        status = partial(synthetic_status.unschedulable, message=why, now=datetime.now(UTC))
+        await self._report(upper, record, "FailedScheduling", why, status)
         return True
 
-    async def _send(self, body: dict[str, Any], record: PodRecord) -> dict[str, Any]:
-        was_sent, record.sent = record.sent, True
+    async def _send(self, body: dict[str, Any], creation: Creation) -> dict[str, Any]:
+        was_sent, creation.sent = creation.sent, True
         try:
             return await self.context.lower.create(
                 resources.PODS, body, namespace=body["metadata"]["namespace"]
             )
         except NotConnected:
-            record.sent = was_sent  # this request has not reached the server
+            creation.sent = was_sent  # this request has not reached the server
             raise
         except ApiError as error:
             if 400 <= error.code < 500:
-                record.sent = False
+                creation.sent = False
             raise
-
-    async def _wait_for(
-        self, upper: Object, upper_pod: dict[str, Any], record: PodRecord, problems: list[Problem]
-    ) -> Result:
-        self.refusals.forget(upper.uid)
-        first = problems[0]
-        if first.event_reason in NAMESPACE_PROBLEMS:
-            await self._refused(upper, record, "NotAllowed", first.message, event=first.event_reason)
-        elif record.complaint != (first.event_reason, first.message):
-            status = synthetic_status.pending(
-                upper_pod, reason=first.waiting_reason, message=first.waiting_message
-            )
-            await self._complain(upper, record, first.event_reason, first.message, status)
-        return Result(requeue_after=_DEPENDENCY_RETRY)
 
     async def _name_is_taken(self, upper: Object, record: PodRecord) -> Result | None:
         self.refusals.forget(upper.uid)
         existing = await live_reads.lower_named_as(self.context, upper)
         if existing is None:
             return Result(requeue_after=0)
-        if live_reads.is_lower_pod_of(self.context, upper, existing, known_uid=record.lower_uid):
+        if live_reads.is_lower_pod_of(self.context, upper, existing, known_uid=record.lower.uid):
             # We created this pod before a restart, or by a request whose response was lost. The informer will
             # show it, unless its labels were removed.
-            record.lower_uid = existing.uid
-            record.created_at = asyncio.get_running_loop().time()
+            self._note_created(record, existing.uid)
             return Result(requeue_after=_PREDECESSOR_RETRY)
         if not ownership.is_owned(existing.labels, self.context.cluster_id):
             return await self._name_conflict(upper, record, f"a pod {existing.key} that is not ours")
@@ -348,26 +305,63 @@ class PodCreator:
             f"Lower cluster {self.context.name} has {what}; it is left alone. Delete or rename one of the two"
         )
         why = "NameConflict"
-        if record.complaint != (why, message):
-            status = synthetic_status.pending(upper.to_dict(), reason=why, message=message, pod_reason=why)
-            await self._complain(upper, record, why, message, status)
+        status = partial(synthetic_status.pending, reason=why, message=message, pod_reason=why)
+        await self._report(upper, record, why, message, status)
         return Result(requeue_after=_CONFLICT_RETRY)
 
-    async def _refused(
-        self, upper: Object, record: PodRecord, reason: str, message: str, *, event: str = "FailedCreate"
-    ) -> None:
-        if record.complaint != (event, message):
-            status = synthetic_status.refused(
-                upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
+    async def _wait_for(self, upper: Object, record: PodRecord, problem: Problem) -> Result:
+        event, message = problem.event_reason, problem.message
+        if event in NAMESPACE_PROBLEMS:
+            await self._refused(upper, record, "NotAllowed", message, event=event)
+        else:
+            status = partial(
+                synthetic_status.pending, reason=problem.waiting_reason, message=problem.waiting_message
             )
-            await self._complain(upper, record, event, message, status)
+            await self._report(upper, record, event, message, status)
+        return Result(requeue_after=_DEPENDENCY_RETRY)
+
+    async def _refused(
+        self,
+        upper: Object,
+        record: PodRecord,
+        reason: str,
+        message: str,
+        *,
+        event: str = "FailedCreate",
+        is_by_quota: bool = False,
+    ) -> None:
+        status = partial(synthetic_status.refused, reason=reason, message=message, now=datetime.now(UTC))
+        if await self._report(upper, record, event, message, status, is_by_quota=is_by_quota):
             metrics.REFUSED.labels(self.context.name, reason).inc()
 
-    async def _complain(
-        self, upper: Object, record: PodRecord, reason: str, message: str, status: dict[str, Any]
-    ) -> None:
-        """Write a problem to the upper pod's status, then as an event; repeat both if the status write fails."""
-        await self.status.write_own(upper, status)
-        record.complaint = (reason, message)
+    async def _report(
+        self,
+        upper: Object,
+        record: PodRecord,
+        reason: str,
+        message: str,
+        status: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        *,
+        is_by_quota: bool = False,
+    ) -> bool:
+        """Report on the upper pod why it has no lower pod; return False if that was the last report, too.
+
+        The event follows the status, and both are repeated if the status cannot be written.
+
+        Args:
+            upper: the upper pod.
+            record: of the pod.
+            reason: of the event.
+            message: of the event.
+            status: returns the status for an upper pod.
+            is_by_quota: the pod waits for a quota, and not for something else.
+        """
+        if not is_by_quota:
+            self.refusals.forget(upper.uid)
+        if record.creation.complaint == (reason, message):
+            return False
+        await self.status.write_own(upper, status(upper.to_dict()))
+        record.creation.complaint = (reason, message)
         self.context.warn(upper, reason, message)
         self.context.log.info("pod has to wait", pod=upper.key, uid=upper.uid, reason=reason, why=message)
+        return True

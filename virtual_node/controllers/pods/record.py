@@ -2,7 +2,7 @@
 
 Losing a record is safe, because after a restart the ownership labels in the lower cluster and the
 ``virtual-node.io/lower-uid`` annotation in the upper cluster give the same information. The record covers the
-time between a write and its watch event.
+time between a write and its watch event. Each part has one owner, which changes it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,60 @@ _LARGE = 32 << 10
 
 
 @dataclass(slots=True)
-class PodRecord:
-    """The progress of one upper pod, keyed by its uid."""
+class LowerState:
+    """What is known about the lower pod; of the controller. ``decision`` reads it."""
 
-    lower_uid: str = ""
+    has_seen_upper: bool = True
+    """The cache has shown the upper pod to this process."""
+    uid: str = ""
     """Uid of the lower pod that we created or saw. Empty: none yet."""
     given_up: str = ""
     """Uid of a lower pod that was deleted because the node that it required had no room. Empty: none."""
+    observed: bool = False
+    """The informer has shown the lower pod."""
+    last: Object | None = None
+    """The lower pod as last seen. Its last status is kept after its deletion, so that it reaches the upper pod."""
+    is_gone: bool = False
+    """The upper pod has finished, and a live read found no pod of ours for it in the lower cluster."""
+
+    def saw(self, lower: Object) -> None:
+        """Record that the informer shows the lower pod."""
+        self.uid, self.last, self.observed, self.is_gone = lower.uid, lower, True, False
+
+    def created(self, uid: str) -> None:
+        """Record that a lower pod was created, which the informer has not shown yet."""
+        self.uid, self.observed = uid, False
+
+
+@dataclass(slots=True)
+class Creation:
+    """The attempts to create the lower pod; of the creator."""
+
+    wanted_at: float = 0.0
+    """Loop time at which the upper pod was first seen; 0: the time until its lower pod was already measured."""
     sent: bool = False
     """A create request was sent and not refused. Only the informer or a live read shows whether it succeeded."""
     created_at: float = 0.0
     """Loop time at which this process created the lower pod or found it by name; 0: neither."""
-    observed: bool = False
-    """The informer has shown the lower pod."""
-    last_lower: Object | None = None
-    """The lower pod as last seen. Its last status is kept after its deletion, so that it reaches the upper pod."""
+    too_large: tuple[Object, int | None] | None = None
+    """The upper pod, and a hash of the other objects that it was translated with (None: unknown), when the translation
+    exceeded its budget. None: it did not."""
+    complaint: tuple[str, str] = ("", "")
+    """Reason and message of the last problem written to the upper pod. Prevents repeated writes."""
+    refusals: int = 0
+    """Number of refusals by the lower cluster, without those by quotas."""
+    retry_at: float = 0.0
+    """Loop time before which a refused pod is not tried again."""
+
+
+@dataclass(slots=True)
+class SpecSync:
+    """The state of the lower pod's spec and metadata; of the updater."""
+
+    synced: Object | None = None
+    """The upper pod state that the lower pod's spec and metadata are known to match."""
+    reached: int = 0
+    """Generation at which the lower pod has what ``synced`` requests; 0: unknown, or the change was refused."""
     written: Object | None = None
     """The lower pod as our last change left it, until the informer shows that state.
 
@@ -41,56 +80,61 @@ class PodRecord:
     then reverts the upper pod, the cached lower pod would not differ from it, and the revert would be lost."""
     resized: bool = False
     """A resize was sent, but the lower pod's annotation of the requested resources does not include it yet."""
-    synced: Object | None = None
-    """The upper pod state that the lower pod's spec and metadata are known to match."""
     followed: int = 0
     """``metadata_digest`` of the lower pod, as the informer showed it, when its labels and annotations were last compared
     with ``synced``; 0: never."""
     restored_at: float | None = None
     """Loop time at which labels or annotations changed in the lower cluster were last restored; None: never."""
-    is_gone: bool = False
-    """The upper pod has finished, and a live read found no pod of ours for it in the lower cluster."""
-    reached: int = 0
-    """Generation at which the lower pod has what ``synced`` requests; 0: unknown, or the change was refused."""
-    delete_sent: int | None = None
-    """Grace period of the last delete request; None: none was sent. Avoids a second request before the
-    informer shows the deletion."""
-    compared: tuple[str, str] = ("", "")
-    """resourceVersions (upper, lower) at which the upper status was found to be current."""
-    dropped: int = 0
-    """Digest of the part of the last status that the upper cluster did not store, because its version does
-    not know the fields; 0: it stored all. This part is not sent again."""
-    turn: PodTurn = field(default_factory=PodTurn)
-    """Limits the writes of the status."""
-    wanted_at: float = 0.0
-    """Loop time at which the upper pod was first seen; 0: the time until its lower pod was already measured."""
-    changed_at: float = 0.0
-    """Loop time of the first lower change that is not in the upper cluster yet; 0: none."""
     refused: str = ""
-    """The last changes of the running pod that the policy refused. Prevents repeated reports."""
-    complaint: tuple[str, str] = ("", "")
-    """Reason and message of the last problem written to the upper pod. Prevents repeated writes."""
-    too_large: tuple[Object, int | None] | None = None
-    """The upper pod, and a hash of the other objects that it was translated with (None: unknown), when the translation
-    exceeded its budget. None: it did not."""
+    """The last changes that were refused without a request. Prevents repeated events."""
     debugging: str = ""
     """The last event about waiting debug containers. Prevents repeated events."""
 
-    refusals: int = 0
-    """Number of refusals by the lower cluster, without those by quotas."""
-    retry_at: float = 0.0
-    """Loop time before which a refused pod is not tried again."""
+    def saw(self, lower: Object) -> None:
+        """Record that the informer shows the lower pod."""
+        if self.written is not None and not _is_older(lower, self.written):
+            self.written = None
+
+    def wrote(self, changed: Object, before: Object) -> None:
+        """Record the answer to a change of a lower pod, unless it is far larger than the cached pod, whose memory counts."""
+        self.written = changed if changed.memory <= 2 * before.memory + _LARGE else None
+
+    def matches(self, upper: Object, *, shown: Object, reached: int) -> None:
+        """Record that a lower pod, as the informer shows it, has what the upper pod requests, or will not get it."""
+        self.synced, self.followed, self.reached = upper, metadata_digest(shown), reached
+
+
+@dataclass(slots=True)
+class StatusSync:
+    """The state of the upper status; of the status writer."""
+
+    compared: tuple[str, ...] = ()
+    """resourceVersions (upper, lower) and devices at which the upper status was found to be current."""
+    dropped: int = 0
+    """Digest of the part of the last status that the upper cluster did not store, because its version does
+    not know the fields; 0: it stored all. This part is not sent again."""
+    changed_at: float = 0.0
+    """Loop time of the first lower change that is not in the upper cluster yet; 0: none."""
+    turn: PodTurn = field(default_factory=PodTurn)
+    """Limits the writes of the status."""
+
+
+@dataclass(slots=True)
+class PodRecord:
+    """The progress of one upper pod, keyed by its uid."""
+
+    lower: LowerState = field(default_factory=LowerState)
+    creation: Creation = field(default_factory=Creation)
+    spec: SpecSync = field(default_factory=SpecSync)
+    status: StatusSync = field(default_factory=StatusSync)
+    deletion: tuple[str, int | None] = ("", None)
+    """Uid of a lower pod and grace period of its last delete request; of the remover. Avoids a second request before the
+    informer shows the deletion."""
 
     def saw(self, lower: Object) -> None:
         """Record that the informer shows the lower pod."""
-        if lower.uid != self.lower_uid:
-            self.delete_sent = None
-        self.lower_uid = lower.uid
-        self.is_gone = False
-        self.observed = True
-        self.last_lower = lower
-        if self.written is not None and not _is_older(lower, self.written):
-            self.written = None
+        self.lower.saw(lower)
+        self.spec.saw(lower)
 
     def saw_deletion(self, lower: Object, *, containers: int) -> None:
         """Record the last state of a lower pod that is deleted; ``containers``: number of the upper pod's.
@@ -98,16 +142,14 @@ class PodRecord:
         Only a bounded part of a large pod is kept. The cache no longer counts its memory, and a hostile server could
         delete a pod of megabytes for each of our pods.
         """
+        if self.lower.uid not in {"", lower.uid} or lower.uid == self.lower.given_up:
+            return
         if lower.memory > _LARGE:
             status = status_fields.rebuilt(lower.status or {}, containers=containers)
             lower = Object(lower.metadata, lower.api_version, lower.kind).with_fields(spec={}, status=status)
             lower = lower.without_metadata("labels", "annotations", "finalizers", "raw_owner_references")
-        self.saw(lower)
-        self.written = None
-
-    def wrote(self, changed: Object, before: Object) -> None:
-        """Record the answer to a change of a lower pod, unless it is far larger than the cached pod, whose memory counts."""
-        self.written = changed if changed.memory <= 2 * before.memory + _LARGE else None
+        self.lower.saw(lower)
+        self.spec.written = None
 
 
 def metadata_digest(pod: Object) -> int:

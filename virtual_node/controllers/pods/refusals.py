@@ -1,11 +1,21 @@
-"""Decides when refused pods are tried again, so that many of them do not use up the lower cluster's rate limit."""
+"""Decides when refused pods are tried again, so that many of them do not use up the lower cluster's rate limit.
+
+Ten thousand pods that a quota refuses and that are each tried every ten seconds use up the rate limit of their lower
+cluster. So one pod of each lower namespace, the probe, is tried with back-off. When it is created, other pods are admitted
+for a try, two for each success. Each refusal makes another pod the probe. Pods with different demands (what
+they request) take turns, so a large pod does not keep small ones waiting. A pod that gets only server errors
+and no quota decision loses its turn after some seconds. A new pod with the demand of a pod that was just
+refused waits without a try, so ten thousand new pods cost the lower cluster one request per second.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import math
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,64 +23,53 @@ import msgspec
 from controller_runtime.util import backoff
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import SHORTEST_PAUSE
-from virtual_node.controllers.pods.quota_gate import QuotaGate, Wakes
-from virtual_node.controllers.pods.record import PodRecord
+from virtual_node.controllers.pods.record import Creation
 
-_BASE, _LONGEST = 0.1, 60.0
+_BASE, _LONGEST_BACKOFF = 0.1, 60.0
 """Seconds until a single pod is tried again: after its first refusal, and at most."""
 _PER_SECOND, _BURST = 5.0, 50
 """Tries of refused pods of one namespace: per second, and in a burst."""
 _ALL_PER_SECOND, _ALL_BURST = 50.0, 200
 """Tries of refused pods of all namespaces of a lower cluster: per second, and in a burst."""
+FIRST, LONGEST = 5.0, 60.0
+"""Seconds between two tries in a namespace whose quota refuses pods: after the first refusal, and at most."""
+_AFTER_DELETION = 1.0
+"""Minimum seconds between two tries in a namespace when its pods finish or are deleted."""
+_FRESH = 1.0
+"""Seconds for which a refusal also applies to new pods. The next new pod after that may detect a raised quota."""
+_AT_ONCE = 32
+"""Maximum number of admitted pods that have not been tried yet."""
+_PER_SUCCESS = 2
+_TURN = 10.0
+"""Seconds from a pod's first try in its turn after which another pod may get the turn."""
 
-
-class Pacer:
-    """Assigns times at a steady rate, in the order of the calls (GCRA, a leaky bucket)."""
-
-    def __init__(self, rate: float, burst: int) -> None:
-        """Set the rate.
-
-        Args:
-            rate: times per second.
-            burst: number of calls that may get the same time.
-        """
-        self._step = 1 / rate
-        self._slack = (burst - 1) * self._step
-        self._next = 0.0
-
-    def take(self, now: float) -> float:
-        """Reserve the next free time, which is now or later, and return it."""
-        due = max(now, self._next - self._slack)
-        self._next = max(self._next, now) + self._step
-        return due
-
-    def is_idle(self, now: float) -> bool:
-        """Report whether the whole burst is available."""
-        return self._next <= now
+Wakes = list[tuple[str, float]]
+"""Uids to requeue, each with a delay in seconds."""
 
 
 class Refusals:
     """The pods that one lower cluster refused.
 
-    Pods refused by a quota are tried again one by one (``quota_gate``). All others are tried again with a
+    Pods refused by a quota are tried again one by one (``QuotaGate``). All others are tried again with a
     back-off per pod, at a limited rate per namespace and in total.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[str, float], None]) -> None:
+        """Begin without pods.
+
+        Args:
+            wake: requeues a pod; it is called with a uid and seconds.
+        """
+        self._wake = wake
         self._gate = QuotaGate()
         self._all = Pacer(_ALL_PER_SECOND, _ALL_BURST)
         self._namespaces: dict[str, Pacer] = {}
-        self._wake: Callable[[str, float], None] = lambda _uid, _seconds: None
 
-    def attach(self, wake: Callable[[str, float], None]) -> None:
-        """Set the function that requeues a pod; it is called with a uid and seconds."""
-        self._wake = wake
-
-    def pause(self, uid: str, record: PodRecord) -> Result | None:
+    def pause(self, uid: str, creation: Creation) -> Result | None:
         """Return the requeue of a refused pod that must still wait; None: the pod may be tried."""
         now = _now()
         self._wake_all(self._gate.ask(uid, now))
-        seconds = max(self._gate.pause(uid, now), record.retry_at - now)
+        seconds = max(self._gate.pause(uid, now), creation.retry_at - now)
         if seconds <= 0:
             return None
         return Result() if seconds == math.inf else Result(requeue_after=max(seconds, SHORTEST_PAUSE))
@@ -97,21 +96,21 @@ class Refusals:
         self._wake_all(self._gate.refused(uid, namespace, _demand(spec), _now(), why=why))
         return Result()
 
-    def refused(self, uid: str, namespace: str, record: PodRecord) -> Result:
+    def refused(self, uid: str, namespace: str, creation: Creation) -> Result:
         """Record a refusal by anything but a quota; return the requeue."""
         now = _now()
         self.forget(uid)
         if namespace not in self._namespaces:
             self._namespaces = {name: one for name, one in self._namespaces.items() if not one.is_idle(now)}
         pacer = self._namespaces.setdefault(namespace, Pacer(_PER_SECOND, _BURST))
-        own = now + backoff.exponential(record.refusals, base=_BASE, maximum=_LONGEST)
-        record.refusals += 1
-        record.retry_at = max(own, pacer.take(now), self._all.take(now))
-        return Result(requeue_after=record.retry_at - now)
+        own = now + backoff.exponential(creation.refusals, base=_BASE, maximum=_LONGEST_BACKOFF)
+        creation.refusals += 1
+        creation.retry_at = max(own, pacer.take(now), self._all.take(now))
+        return Result(requeue_after=creation.retry_at - now)
 
-    def created(self, uid: str, record: PodRecord) -> None:
+    def created(self, uid: str, creation: Creation) -> None:
         """Record that a pod was created, and requeue pods that waited for that."""
-        record.refusals, record.retry_at = 0, 0.0
+        creation.refusals, creation.retry_at = 0, 0.0
         self._wake_all(self._gate.created(uid, _now()))
 
     def freed(self, namespace: str) -> None:
@@ -143,3 +142,195 @@ def _demand(spec: dict[str, Any]) -> str:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+class Pacer:
+    """Assigns times at a steady rate, in the order of the calls (GCRA, a leaky bucket)."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        """Set the rate.
+
+        Args:
+            rate: times per second.
+            burst: number of calls that may get the same time.
+        """
+        self._step = 1 / rate
+        self._slack = (burst - 1) * self._step
+        self._next = 0.0
+
+    def take(self, now: float) -> float:
+        """Reserve the next free time, which is now or later, and return it."""
+        due = max(now, self._next - self._slack)
+        self._next = max(self._next, now) + self._step
+        return due
+
+    def is_idle(self, now: float) -> bool:
+        """Report whether the whole burst is available."""
+        return self._next <= now
+
+
+@dataclass(slots=True)
+class _Namespace:
+    waiting: OrderedDict[str, OrderedDict[str, None]] = field(default_factory=OrderedDict)
+    """Uids by demand; both levels are in the order of their turns."""
+    why: dict[str, str] = field(default_factory=dict)
+    """The last refusal message by waiting demand."""
+    interval: float = FIRST
+    tried: float = 0.0
+    due: float = 0.0
+    probe: str = ""
+    """Uid of the pod that is tried next, at ``due``; empty: none."""
+    admitted: set[str] = field(default_factory=set)
+    asking: dict[str, float] = field(default_factory=dict)
+    """Time of each pod's first try in its current turn, by uid."""
+
+
+class QuotaGate:
+    """The pods of one lower cluster that a quota has refused, by lower namespace. No IO: callers pass times and wakes."""
+
+    def __init__(self) -> None:
+        self._namespaces: dict[str, _Namespace] = {}
+        self._known: dict[str, tuple[str, str]] = {}
+        """Lower namespace and demand of every waiting pod, by uid."""
+
+    def __len__(self) -> int:
+        """Return the number of pods that wait because of a quota."""
+        return len(self._known)
+
+    def pause(self, uid: str, now: float) -> float:
+        """Return the seconds until a pod may be tried; 0: now; infinite: it must wait for a wake."""
+        namespace = self._of(uid)
+        if namespace is None or uid in namespace.admitted:
+            return 0.0
+        return max(0.0, namespace.due - now) if uid == namespace.probe else math.inf
+
+    def ask(self, uid: str, now: float) -> Wakes:
+        """Record that a pod is tried now if ``pause`` allows it; end turns of its namespace that took too long."""
+        if (namespace := self._of(uid)) is None:
+            return []
+        late = [one for one, since in namespace.asking.items() if now - since >= _TURN]
+        for one in late:
+            self._end_turn(namespace, one)
+            demand = self._known[one][1]
+            namespace.waiting[demand].move_to_end(one)
+            namespace.waiting.move_to_end(demand)
+        wakes = self._arm(namespace, max(now, namespace.tried + namespace.interval), now) if late else []
+        if self.pause(uid, now) == 0:
+            namespace.asking.setdefault(uid, now)
+        return wakes
+
+    def refused(self, uid: str, name: str, demand: str, now: float, *, why: str = "") -> Wakes:
+        """Record that a quota of a lower namespace refused a pod.
+
+        Args:
+            uid: of the pod.
+            name: of the lower namespace.
+            demand: digest of what the pod requests. Pods with equal demands all fit or all do not fit.
+            now: time in seconds.
+            why: the exceeded quota, for messages.
+        """
+        namespace = self._namespaces.setdefault(name, _Namespace())
+        was_probe = uid == namespace.probe
+        self._leave(uid)
+        if was_probe:
+            namespace.interval = min(namespace.interval * 2, LONGEST)
+            if demand in namespace.waiting:
+                namespace.waiting.move_to_end(demand)
+        namespace.why[demand] = why
+        namespace.tried = now
+        return self.follow(uid, name, demand, now)
+
+    def foresee(self, uid: str, name: str, demand: str, now: float) -> str:
+        """Return a quota's refusal of an equal demand within the last second; empty: the pod may be tried."""
+        namespace = self._namespaces.get(name)
+        if uid in self._known or namespace is None or now - namespace.tried >= _FRESH or namespace.admitted:
+            return ""
+        return namespace.why.get(demand, "")
+
+    def follow(self, uid: str, name: str, demand: str, now: float) -> Wakes:
+        """Add a pod to the queue of its namespace, after the waiting pods of the same demand."""
+        namespace = self._namespaces.setdefault(name, _Namespace(tried=now))
+        self._known[uid] = (name, demand)
+        namespace.waiting.setdefault(demand, OrderedDict())[uid] = None
+        return self._arm(namespace, now + namespace.interval, now)
+
+    def created(self, uid: str, now: float) -> Wakes:
+        """Note that a pod was created and admit waiting pods."""
+        if (namespace := self._of(uid)) is None:
+            return []
+        self.forget(uid, now)
+        namespace.interval, namespace.tried = FIRST, now
+        wakes: Wakes = []
+        while len(wakes) < _PER_SUCCESS and len(namespace.admitted) < _AT_ONCE:
+            found = self._next(namespace)
+            if not found:
+                break
+            if found == namespace.probe:
+                namespace.probe = ""
+            namespace.admitted.add(found)
+            wakes.append((found, 0.0))
+        return wakes
+
+    def freed(self, name: str, now: float) -> Wakes:
+        """Record that an owned pod of a lower namespace has finished or is gone, so that the probe is tried soon."""
+        namespace = self._namespaces.get(name)
+        if namespace is None:
+            return []
+        namespace.interval = FIRST
+        soon = max(now, namespace.tried + _AFTER_DELETION)
+        if not namespace.probe or soon >= namespace.due:
+            return []
+        namespace.due = soon
+        return [(namespace.probe, soon - now)]
+
+    def forget(self, uid: str, now: float) -> Wakes:
+        """Forget a pod that is gone or waits for something else; another pod may be tried in its place."""
+        if (namespace := self._of(uid)) is None:
+            return []
+        self._leave(uid)
+        name, _ = self._known.pop(uid)
+        if not namespace.waiting:
+            del self._namespaces[name]
+            return []
+        return self._arm(namespace, max(namespace.due, now), now)
+
+    def _of(self, uid: str) -> _Namespace | None:
+        """Return the namespace in which a pod waits; None: it does not wait."""
+        known = self._known.get(uid)
+        return None if known is None else self._namespaces[known[0]]
+
+    def _leave(self, uid: str) -> None:
+        """Remove a pod from the queue of its namespace."""
+        if (namespace := self._of(uid)) is None:
+            return
+        self._end_turn(namespace, uid)
+        demand = self._known[uid][1]
+        uids = namespace.waiting.get(demand)
+        if uids is not None:
+            uids.pop(uid, None)
+            if not uids:
+                del namespace.waiting[demand]
+                namespace.why.pop(demand, None)
+
+    @staticmethod
+    def _end_turn(namespace: _Namespace, uid: str) -> None:
+        namespace.asking.pop(uid, None)
+        namespace.admitted.discard(uid)
+        if namespace.probe == uid:
+            namespace.probe = ""
+
+    def _arm(self, namespace: _Namespace, due: float, now: float) -> Wakes:
+        """Choose the next probe and schedule its try, unless a try is already pending."""
+        if namespace.probe or namespace.admitted:
+            return []
+        namespace.probe, namespace.due = self._next(namespace), due
+        return [(namespace.probe, max(0.0, due - now))]
+
+    @staticmethod
+    def _next(namespace: _Namespace) -> str:
+        """Return the pod whose turn it is; empty: all have been admitted."""
+        for uids in namespace.waiting.values():
+            for uid in uids:
+                if uid not in namespace.admitted:
+                    return uid
+        return ""

@@ -4,76 +4,87 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from typing import Any
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import claim_names, is_finished
 from controller_runtime import resources
+from controller_runtime.client.client import PatchType
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.preconditions import delete_only
+from virtual_node.controllers.base.preconditions import delete_only, patch_only
 from virtual_node.controllers.pods import live_reads
-from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.translate.base.ownership import mirrored_as
 
+_NODE_GIVEN_UP = "LowerNodeGivenUp"
+
 
 @dataclass(eq=False, repr=False)
 class PodRemover:
-    """Deletes lower pods whose upper pod is deleted or gone, and upper pods whose lower pod is gone."""
+    """Deletes lower pods whose upper pod is deleted or gone, or that have no room, and upper pods whose lower pod is gone."""
 
     context: ClusterContext
     status: StatusWriter
-    creator: PodCreator
 
-    async def upper_gone(self, uid: str, lower: Object | None, record: PodRecord | None) -> Result | None:
-        """Delete the orphaned lower pod of an upper pod that is gone, with the lower pod's own grace period.
-
-        Args:
-            uid: the upper pod's.
-            lower: its lower pod.
-            record: of the upper pod; None: the cache has never shown the upper pod, so it is read live. A pod
-                that the cache showed and no longer shows is gone, so deleting thousands of a Job's finished
-                pods needs no such reads.
+    async def delete_orphan(self, lower: Object, *, is_certain: bool) -> Result | None:
+        """Delete the lower pod of an upper pod that is gone, with the lower pod's own grace period.
 
         Returns a requeue if the upper pod exists and the cache does not show it yet.
+
+        Args:
+            lower: the lower pod.
+            is_certain: the upper pod is gone. A pod that the cache showed and no longer shows is gone, so deleting
+                thousands of a Job's finished pods needs no live reads.
         """
-        if lower is not None and lower.metadata.deletion_timestamp is None:
-            if record is None and await live_reads.has_upper_pod(self.context, lower):
-                return Result(requeue_after=live_reads.BEHIND)
-            grace = self._grace(lower, None)
-            await delete_only(self.context.lower, resources.PODS, lower, grace_period_seconds=grace)
-        elif lower is None:
-            # Only now, because until it has terminated, the lower pod may read every object that it references.
-            self.creator.forget_pod(uid)
-            last = record.last_lower if record is not None else None
-            if last is not None and (live := await self._stripped(last)):
-                await delete_only(self.context.lower, resources.PODS, live)
+        if not is_certain and await live_reads.has_upper_pod(self.context, lower):
+            return Result(requeue_after=live_reads.BEHIND)
+        grace = self._grace(lower, None)
+        await delete_only(self.context.lower, resources.PODS, lower, grace_period_seconds=grace)
         return None
 
-    async def upper_deleting(self, upper: Object, lower: Object | None, record: PodRecord) -> Result | None:
-        """Delete the lower pod of an upper pod that is being deleted, and when that is done, the upper pod."""
-        if lower is not None:
-            return await self._end_lower_pod(upper, lower, record)
-        made = record.lower_uid or mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
+    async def delete_stripped(self, last: Object | None) -> None:
+        """Delete the lower pod of an upper pod that is gone, if it left our cache because its labels were removed."""
+        if last is not None and (live := await self._stripped(last)):
+            await delete_only(self.context.lower, resources.PODS, live)
+
+    async def end_lower(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
+        """Delete the lower pod of an upper pod that is being deleted, and mirror its status."""
+        grace = self._grace(lower, upper.metadata.deletion_grace_period_seconds)
+        uid, known = record.deletion
+        if lower.metadata.deletion_timestamp is not None:
+            known = lower.metadata.deletion_grace_period_seconds
+        elif uid != lower.uid:
+            known = None
+        shortened = grace is not None and known is not None and grace < known
+        if known is None or shortened:
+            await delete_only(self.context.lower, resources.PODS, lower, grace_period_seconds=grace)
+            record.deletion = (lower.uid, grace)
+        return await self.status.mirror(upper, lower, record)
+
+    async def end_upper(self, upper: Object, record: PodRecord) -> Result | None:
+        """Delete the upper pod without grace period, unless a live read still finds its lower pod."""
+        known = record.lower
+        made = known.uid or mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
         live = None
-        if (record.sent or made) and not record.observed:
+        if (record.creation.sent or made) and not known.observed:
             # The cache has never shown a lower pod, but one may have been created a moment ago, or have lost
             # its labels while we were stopped. The upper name must stay in use until that pod has terminated.
-            live = await live_reads.lower_pod_of(self.context, upper, known_uid=record.lower_uid)
-        if live is None and record.last_lower is not None:
-            live = await self._stripped(record.last_lower)
+            live = await live_reads.lower_pod_of(self.context, upper, known_uid=known.uid)
+        if live is None and known.last is not None:
+            live = await self._stripped(known.last)
         if live is not None:
-            await self._end_lower_pod(upper, live, record)
+            await self.end_lower(upper, live, record)
             return Result(requeue_after=live_reads.BEHIND)
         # After our final delete request was accepted, finalizers may keep the pod for long.
         is_kept = upper.metadata.deletion_grace_period_seconds == 0
         waiting = None
-        if record.last_lower is not None:
-            waiting = await self.status.mirror(upper, record.last_lower, record, is_last=not is_kept)
-        if upper.metadata.finalizers and not _has_ended(upper) and not _has_ended(record.last_lower):
+        if known.last is not None:
+            waiting = await self.status.mirror(upper, known.last, record, is_last=not is_kept)
+        if upper.metadata.finalizers and not _has_ended(upper) and not _has_ended(known.last):
             # The finalizer's owner still reads the result (a Job counts its pods by phase). A kubelet sets
             # a terminal phase on every pod, so set one if the lower cluster did not.
             await self.status.lost(upper, reason="Deleted", message="The pod was deleted")
@@ -85,12 +96,7 @@ class PodRemover:
             )
         return None
 
-    @staticmethod
-    def has_outlived(lower: Object, upper: Object) -> bool:
-        """Report whether the lower pod still runs and is not being deleted, although the upper pod has finished."""
-        return _has_ended(upper) and not _has_ended(lower) and lower.metadata.deletion_timestamp is None
-
-    async def upper_finished(self, upper: Object, lower: Object) -> Result:
+    async def delete_outlived(self, upper: Object, lower: Object) -> Result:
         """Delete the running lower pod of a finished upper pod, with the lower pod's own grace period.
 
         A kubelet, too, stops pods that are in a terminal phase in the API (pod_workers.go, UpdatePod). A lower
@@ -114,13 +120,7 @@ class PodRemover:
         Returns a requeue if the lower pod has changed meanwhile: it may have a node now.
         """
         try:
-            await self.context.lower.delete(
-                resources.PODS,
-                lower.name,
-                namespace=lower.namespace,
-                uid=lower.uid,
-                resource_version=lower.resource_version,
-            )
+            await self._delete_unchanged(lower)
         except Conflict:
             return Result(requeue_after=live_reads.BEHIND)
         except NotFound:
@@ -128,6 +128,61 @@ class PodRemover:
         await self.status.lost(upper, reason=reason, message=message)
         self.context.warn(upper, reason, f"Lower cluster {self.context.name} has no room: {message}")
         return None
+
+    async def give_up_node(self, upper: Object, lower: Object) -> bool:
+        """Delete a lower pod that does not fit on the node that it requires; return False if it has changed meanwhile.
+
+        The multi-scheduler reserves a lower node for a pod, and the lower pod requires this node, because the lower
+        scheduler may otherwise use room that is promised to another pod. The node may lose the room: it is cordoned or
+        deleted, or a lower user creates a pod there. Then the lower pod is replaced by one without the requirement,
+        because a lower pod's affinity cannot be changed.
+
+        The upper pod is changed first: it loses the mark that it has a lower pod, without which a missing lower pod is
+        created instead of being reported as lost. So a process that ends between two requests leaves nothing that the
+        next one cannot finish.
+        """
+        node = lower.annotations[names.ANNOTATION_REQUIRED_NODE]
+        try:
+            if upper.annotations.get(
+                names.ANNOTATION_REQUIRED_NODE
+            ):  # otherwise an earlier attempt has done it
+                await self._forget_node(upper)
+            with contextlib.suppress(NotFound):
+                await self._delete_unchanged(lower)
+        except Conflict:
+            return False
+        message = f"Node {node} of lower cluster {self.context.name} has no room any more; its scheduler chooses another node"
+        self.context.warn(upper, _NODE_GIVEN_UP, message)
+        self.context.log.info("required lower node given up", pod=upper.key, uid=upper.uid, node=node)
+        return True
+
+    async def _forget_node(self, upper: Object) -> None:
+        """Remove the required node, and the mark of a lower pod, from an upper pod."""
+        annotations: dict[str, Any] = {names.ANNOTATION_REQUIRED_NODE: "", names.ANNOTATION_LOWER_UID: None}
+        await patch_only(
+            self.context.upper,
+            resources.PODS,
+            upper,
+            {"metadata": {"annotations": annotations}},
+            resource_version=upper.resource_version,
+            subresource="status",
+            patch_type=PatchType.STRATEGIC,
+        )
+
+    async def _delete_unchanged(self, lower: Object) -> None:
+        """Delete a lower pod in the state that the cache shows.
+
+        Raises:
+            Conflict: it has changed.
+            NotFound: it is gone.
+        """
+        await self.context.lower.delete(
+            resources.PODS,
+            lower.name,
+            namespace=lower.namespace,
+            uid=lower.uid,
+            resource_version=lower.resource_version,
+        )
 
     async def _stripped(self, last: Object) -> Object | None:
         """Return the live lower pod if it left our cache because its labels were removed; None: gone or deleting."""
@@ -146,17 +201,6 @@ class PodRemover:
             return grace
         wanted = spec.get("terminationGracePeriodSeconds", 30) if grace is None else grace
         return wanted if wanted > 0 else 1
-
-    async def _end_lower_pod(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
-        grace = self._grace(lower, upper.metadata.deletion_grace_period_seconds)
-        known = record.delete_sent
-        if lower.metadata.deletion_timestamp is not None:
-            known = lower.metadata.deletion_grace_period_seconds
-        shortened = grace is not None and known is not None and grace < known
-        if known is None or shortened:
-            await delete_only(self.context.lower, resources.PODS, lower, grace_period_seconds=grace)
-            record.delete_sent = grace
-        return await self.status.mirror(upper, lower, record)
 
 
 def _has_ended(pod: Object | None) -> bool:

@@ -66,8 +66,9 @@ class StatusWriter:
             record: the pod's record.
             is_last: write at once, because the upper pod is about to be deleted.
         """
-        pair = (upper.resource_version, lower.resource_version)
-        if record.compared == pair:
+        sync, devices = record.status, self.devices(lower)
+        compared = (upper.resource_version, lower.resource_version, devices)
+        if sync.compared == compared:
             return None
         current = upper.status or {}
         # Only what ``upper_status`` reads, because decoding the rest takes longer than all else here.
@@ -78,44 +79,42 @@ class StatusWriter:
                 "spec": upper.spec or {},
                 "status": current,
             },
-            reached=record.reached if record.synced is upper else 0,
+            reached=record.spec.reached if record.spec.synced is upper else 0,
         )
         if is_finished(current) and not is_finished(desired):
             # A finished pod stays finished, as on a kubelet.
-            record.compared = pair
+            sync.compared = compared
             return None
         annotations: dict[str, str] = {}
         mark = proof_of_mirroring(lower.uid, upper.uid)
         if len(lower.uid) <= _LONGEST_UID and upper.annotations.get(names.ANNOTATION_LOWER_UID) != mark:
             annotations[names.ANNOTATION_LOWER_UID] = mark
-        devices = self.devices(lower)
         if devices and upper.annotations.get(names.ANNOTATION_ALLOCATED_DEVICES) != devices:
             annotations[names.ANNOTATION_ALLOCATED_DEVICES] = devices
         patch = pod_status.status_patch(current, desired, uid=upper.uid, annotations=annotations)
-        if patch is None or (not annotations and record.dropped == _digest(patch)):
-            record.compared = pair
-            record.changed_at = 0.0
+        if patch is None or (not annotations and sync.dropped == _digest(patch)):
+            sync.compared = compared
+            sync.changed_at = 0.0
             return None
         now = asyncio.get_running_loop().time()
-        waited = now - record.created_at
+        waited = now - record.creation.created_at
         is_minor = _is_minor_patch(patch)
         if is_minor and (remaining := self._minor_patch_delay(now) - waited) > 0:
             return Result(requeue_after=max(remaining, SHORTEST_PAUSE))
         size = len(msgspec.json.encode(patch))
-        if (seconds := self._rate.wait(record.turn, size=size, now=now)) and not is_last:
+        if (seconds := self._rate.wait(sync.turn, size=size, now=now)) and not is_last:
             self._delayed.inc()
             return Result(requeue_after=max(seconds, SHORTEST_PAUSE))
-        if not is_minor and record.created_at and not current.get("containerStatuses"):
+        if not is_minor and record.creation.created_at and not current.get("containerStatuses"):
             self._last_start = (now, waited)
-        since, record.changed_at = record.changed_at, 0.0
+        since, sync.changed_at = sync.changed_at, 0.0
         stored = await self._patch(upper, patch)
         if since:
             self._lag.observe(asyncio.get_running_loop().time() - since)
         # An API server drops fields that its version does not know, without an error.
         dropped = pod_status.status_patch(stored, desired, uid=upper.uid) if stored is not None else None
-        record.dropped = _digest(dropped) if dropped else 0
-        record.compared = pair
-        record.complaint = ("", "")
+        sync.dropped = _digest(dropped) if dropped else 0
+        sync.compared = compared
         return None
 
     def _minor_patch_delay(self, now: float) -> float:

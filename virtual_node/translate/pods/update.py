@@ -38,6 +38,11 @@ class PodChanges:
     resize: dict[str, Any] | None = None
     ephemeral_containers: dict[str, Any] | None = None
 
+    @property
+    def debug_containers(self) -> list[Mapping[str, Any]]:
+        """Return the debug containers to add."""
+        return (self.ephemeral_containers or {"spec": {}})["spec"].get("ephemeralContainers") or []
+
 
 def growth(lower: Object, changes: PodChanges) -> int:
     """Return how many bytes of memory a lower pod needs more after changes, at most; negative: it shrinks."""

@@ -19,6 +19,7 @@ from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.policy.config import Policy
+from controller_runtime.workqueue.queue import WorkQueue
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
@@ -31,7 +32,9 @@ from virtual_node.controllers.follow.facade import Follow
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
+from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.controllers.services.environment import ServiceLinks
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.objects import namespaces
@@ -80,31 +83,37 @@ class Scene:
         self.all_caches = caches = ClusterCaches(context)
         self.caches = caches.pods
 
-        def wake(uid: str) -> None:
-            self.pods.enqueue(uid)
-
+        queue: WorkQueue[str] = context.queue(
+            "pods",
+            workers=context.settings.pod_sync_workers,
+            first_delay=0.1,
+            flow=caches.pods.upper_namespace,
+        )
         self.namespaces = Namespaces(context, caches)
-        self.dependencies = DependencyController(context, caches, namespaces=self.namespaces, wake=wake)
-        allocations = Allocations(
-            context, caches, dependencies=self.dependencies,
-            changed=lambda uid: self.pods.devices_changed(uid),  # noqa: PLW0108 - the controller comes after
-        )  # fmt: skip
+        self.dependencies = DependencyController(context, caches, namespaces=self.namespaces, wake=queue.add)
+        allocations = Allocations(context, caches, dependencies=self.dependencies, changed=queue.add)
         self.identities = IdentityController(
             context, caches, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"]
         )
         status = StatusWriter(context, devices=allocations.record)
         links = ServiceLinks(context, caches, settled=AsyncMock())
         self.volumes = (
-            Volumes(context, caches, namespaces=self.namespaces, wake=wake) if volumes is not None else None
+            Volumes(context, caches, namespaces=self.namespaces, wake=queue.add)
+            if volumes is not None
+            else None
         )
         follow = Follow(
-            context, caches, namespaces=self.namespaces, dependencies=self.dependencies, wake=wake
+            context, caches, namespaces=self.namespaces, dependencies=self.dependencies, wake=queue.add
         )
         creator = PodCreator(
             context, namespaces=self.namespaces, dependencies=self.dependencies, identities=self.identities,
             volumes=self.volumes, service_links=links, status=status, follow=follow,
+            refusals=Refusals(queue.add_after),
         )  # fmt: skip
-        self.pods = PodController(context, self.caches, creator=creator, status=status)
+        updater = PodUpdater(context, self.dependencies, links)
+        self.pods = PodController(
+            context, self.caches, queue, creator=creator, updater=updater, status=status
+        )
         self.informers = [*caches.deciding(), *caches.claims.values(), *allocations.informers]
 
     async def run(self) -> None:

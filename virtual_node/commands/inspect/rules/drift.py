@@ -88,13 +88,11 @@ def _debuggers(pod: MirroredPod, changes: PodChanges) -> tuple[bool, list[Violat
     assert pod.below is not None
     plain = replace(pod.options, overrides=OverrideSet())
     requested = update.pod_patch(pod.below, pod.requested, pod.upper, plain)
-    allowed, refused = policy.allowed_changes(
-        pod.below,
-        PodChanges(ephemeral_containers=changes.ephemeral_containers),
-        pod.options.policy.of(pod.upper["metadata"]["namespace"]),
-        PodChanges(ephemeral_containers=requested.ephemeral_containers),
+    rules = pod.options.policy.of(pod.upper["metadata"]["namespace"])
+    allowed, refused = policy.ChangePolicy(pod.below, rules).debug_containers(
+        changes.debug_containers, requested.debug_containers
     )
-    return allowed.ephemeral_containers is not None, refused
+    return bool(allowed), refused
 
 
 def copy_drift(facts: InspectFacts) -> Findings:

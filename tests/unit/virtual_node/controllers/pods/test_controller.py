@@ -13,7 +13,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object, from_dict
-from controller_runtime.workqueue.controller import Controller
+from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.refusals import Refusals
@@ -48,9 +48,7 @@ class _Status:
         self.mirrored.append(upper.uid)
 
 
-async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status(
-    monkeypatch: pytest.MonkeyPatch,
-):
+async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status():
     """A lower policy forbids a label: the pod's end is still mirrored, or its Job would wait forever."""
     client: Any = SimpleNamespace(cluster="a", caches=CacheBudget(0, cluster="a"))
     caches = PodCaches(
@@ -66,19 +64,20 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
         name="a",
         settings=SimpleNamespace(pod_sync_workers=1),
         config=SimpleNamespace(on_unschedulable="Wait"),
-        controller=lambda name, reconcile, **_: Controller(name, reconcile),
+        nodes={},
     )
-    creator: Any = SimpleNamespace(adopt=lambda *_: None, refusals=Refusals())
+    creator: Any = SimpleNamespace(adopt=lambda *_: None, refusals=Refusals(lambda _uid, _seconds: None))
     status: Any = _Status()
-    pods = PodController(context, caches, creator=creator, status=status)
-    upper, lower = _pod("u-1"), _pod("l-1", **{"virtual-node.io/upper-uid": "u-1"})
-    caches.upper["vn"].store.put(upper.key, upper)
-    caches.lower.store.put(lower.key, lower)
 
     async def refuse(*_what: Any) -> None:
         raise Forbidden("a policy says no", code=403)
 
-    monkeypatch.setattr(pods._updater, "follow", refuse)
+    updater: Any = SimpleNamespace(follow=refuse)
+    pods = PodController(context, caches, WorkQueue("pods"), creator=creator, updater=updater, status=status)
+    upper, lower = _pod("u-1"), _pod("l-1", **{"virtual-node.io/upper-uid": "u-1"})
+    caches.upper["vn"].store.put(upper.key, upper)
+    caches.lower.store.put(lower.key, lower)
+
     with pytest.raises(Forbidden):
         await pods.reconcile("u-1")
     assert status.mirrored == ["u-1"]

@@ -49,7 +49,7 @@ async def test_keeps_only_the_current_objects_in_memory():
         await asyncio.sleep(10)
         record = scene.pods._records["u-1"]
         upper, lower = scene.caches.upper_pod("u-1"), scene.caches.lower_pod("u-1")
-        assert (record.synced, record.last_lower, record.written) == (upper, lower, None)
+        assert (record.spec.synced, record.lower.last, record.spec.written) == (upper, lower, None)
 
 
 async def test_a_restart_keeps_changes_of_lower_admission():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.objects import Object, from_dict
-from virtual_node.controllers.pods.record import PodRecord, metadata_digest
+from virtual_node.controllers.pods.record import PodRecord, SpecSync, metadata_digest
 
 MIB = 1 << 20
 
@@ -39,26 +39,26 @@ def test_little_is_kept_of_a_large_pod_after_its_deletion(large):
     record = PodRecord()
     status = {"phase": "Failed", "message": "why"}
     record.saw_deletion(lower(**{"status": status, **large}), containers=2)
-    assert record.last_lower is not None
-    assert record.last_lower.memory < 80_000
-    assert (record.last_lower.uid, record.last_lower.status["phase"]) == ("u", "Failed")
+    assert record.lower.last is not None
+    assert record.lower.last.memory < 80_000
+    assert (record.lower.last.uid, record.lower.last.status["phase"]) == ("u", "Failed")
 
 
 def test_a_pod_of_usual_size_is_kept_completely():
     """Its devices are reported, too."""
     record, pod = PodRecord(), lower(spec={"resourceClaims": []})
     record.saw_deletion(pod, containers=1)
-    assert record.last_lower is pod
+    assert record.lower.last is pod
 
 
 def test_the_answer_to_a_change_is_kept_unless_it_is_far_larger():
     """Only the memory of the cached pod counts."""
-    record, before = PodRecord(), lower(spec={"x": "y" * 1000})
+    sync, before = SpecSync(), lower(spec={"x": "y" * 1000})
     changed = lower(version=2, spec={"x": "y" * 2000})
-    record.wrote(changed, before)
-    assert record.written is changed
-    record.wrote(lower(version=3, spec={"x": "y" * MIB}), before)
-    assert record.written is None
+    sync.wrote(changed, before)
+    assert sync.written is changed
+    sync.wrote(lower(version=3, spec={"x": "y" * MIB}), before)
+    assert sync.written is None
 
 
 def test_a_digest_tells_labels_from_annotations():

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from clusterset.model import names
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, lower_pod, running
-from virtual_node.controllers.pods.quota_gate import FIRST, LONGEST, QuotaGate
-from virtual_node.controllers.pods.refusals import Pacer
+from virtual_node.controllers.pods.refusals import FIRST, LONGEST, Pacer, QuotaGate
 
 PODS = 100
 

@@ -13,7 +13,6 @@ from clusterset.model import names
 from clusterset.model.policy.config import Policy
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConnectionFailed
-from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     KEY,
     Scene,
@@ -22,9 +21,7 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import (
     pod,
     running,
 )
-from virtual_node.controllers.pods.required_node import PATIENCE, seconds_left
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -49,29 +46,6 @@ def _refuse(scene: Scene) -> None:
 def _node_affinity(scene: Scene) -> dict[str, Any]:
     found: dict[str, Any] = scene.below()["spec"].get("affinity", {}).get("nodeAffinity", {})
     return found
-
-
-@pytest.mark.parametrize(
-    ("scheduled", "node", "expected"),
-    [
-        ({"status": "False", "reason": "Unschedulable"}, "n7", 0.0),
-        ({"status": "False", "reason": "Unschedulable", "ago": 1.0}, "n7", PATIENCE - 1),
-        ({"status": "False", "reason": "Unschedulable", "ago": -3600.0}, "n7", PATIENCE),
-        ({"status": "False", "reason": "Unschedulable"}, "", None),
-        ({"status": "False", "reason": "SchedulingGated"}, "n7", None),
-        ({"status": "True", "reason": ""}, "n7", None),
-    ],
-)
-def test_time_that_a_pod_waits_for_its_node(scheduled, node, expected):
-    ago = scheduled.pop("ago", 60.0)
-    since = timestamps.rfc3339(NOW - timedelta(seconds=ago))
-    lower = from_dict(
-        {
-            "metadata": {"name": "web", "annotations": {names.ANNOTATION_REQUIRED_NODE: node}},
-            "status": {"conditions": [{"type": "PodScheduled", "lastTransitionTime": since, **scheduled}]},
-        }
-    )
-    assert seconds_left(lower, NOW) == expected
 
 
 @pytest.mark.asyncio

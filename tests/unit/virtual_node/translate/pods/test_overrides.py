@@ -20,7 +20,7 @@ from controller_runtime.apimachinery.decoding import convert
 from tests.generated_pods import generate
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.pods import lower_pod, policy, update
+from virtual_node.translate.pods import lower_pod, spec_plan, update
 
 MIRROR = {"name": "mirror", "images": [{"from": "docker.io/", "to": "m.example/"}]}
 SPOT = {
@@ -55,15 +55,8 @@ def follow(
     lower: dict[str, Any], upper: dict[str, Any], now: PodOptions
 ) -> tuple[update.PodChanges, list[str]]:
     """Return the changes that the virtual node sends, and the refused fields."""
-    requested = lower_pod.lower_pod(upper, now)
-    desired = lower_pod.overridden(requested, upper, now)
-    changes = update.pod_patch(lower, desired, upper, now)
-    if update.is_already_requested(lower, desired):
-        main = update.without_spec(changes.metadata_and_spec or {})
-        changes = replace(changes, metadata_and_spec=main or None, resize=None)
-    asked = update.pod_patch(lower, requested, upper, replace(now, overrides=OverrideSet()))
-    changes, refused = policy.allowed_changes(lower, changes, now.policy.of("shop"), asked)
-    return changes, [one.field for one in refused]
+    planned = spec_plan.plan(upper, lower, now, now.policy.of("shop"))
+    return planned.changes, [violation.field for violation in planned.refused]
 
 
 def with_image(image: str, **spec: Any) -> dict[str, Any]:

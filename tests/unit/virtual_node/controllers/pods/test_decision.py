@@ -1,0 +1,240 @@
+"""The next step for an upper pod and its lower pod: each row of the table, and what no step may do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterset.model import names
+from controller_runtime.apimachinery import timestamps
+from controller_runtime.cache.namespace_budget import stub
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.pods.decision import PATIENCE, Decision, Rules, Step, decide, seconds_left
+from virtual_node.controllers.pods.record import LowerState
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+UID, LOWER_UID = "u-1", "l-1"
+KNOWN = LowerState(uid=LOWER_UID)
+FULL = "0/1 nodes are available: 1 Insufficient cpu."
+
+
+def unschedulable(ago: float = 60.0, *, message: str = FULL) -> dict[str, Any]:
+    """Return the status of a pod for which its scheduler finds no node since so many seconds."""
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+        "lastTransitionTime": timestamps.rfc3339(NOW - timedelta(seconds=ago)),
+    }
+    return {"phase": "Pending", "conditions": [scheduled]}
+
+
+def pod(uid: str, *, is_deleting: bool = False, status: Any = None, **annotations: str) -> Object:
+    """Return a pod."""
+    metadata: dict[str, Any] = {
+        "name": "web",
+        "namespace": "shop",
+        "uid": uid,
+        "resourceVersion": "7",
+        "annotations": annotations,
+    }
+    if is_deleting:
+        metadata["deletionTimestamp"] = timestamps.rfc3339(NOW)
+    spec = {"nodeName": "vn"} if uid == UID else {}
+    return from_dict({"kind": "Pod", "metadata": metadata, "spec": spec, "status": status or {}})
+
+
+def upper(phase: str = "Pending", **fields: Any) -> Object:
+    """Return an upper pod."""
+    return pod(UID, status={"phase": phase}, **fields)
+
+
+def lower(phase: str = "Running", **fields: Any) -> Object:
+    """Return a lower pod."""
+    return pod(LOWER_UID, **{"status": {"phase": phase}, **fields})
+
+
+def mirrored(upper_pod: Object) -> Object:
+    """Return an upper pod with the mark of a lower pod."""
+    mark: dict[str, Any] = {names.ANNOTATION_LOWER_UID: f"{LOWER_UID}/{UID}"}
+    return pod(UID, status=upper_pod.status, **mark)
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "known", "step"),
+    [
+        # gone
+        (None, None, KNOWN, Step.FORGET),
+        (None, lower(), KNOWN, Step.DELETE_ORPHAN),
+        (None, lower(), LowerState(has_seen_upper=False), Step.CONFIRM_ORPHAN),
+        (None, lower(is_deleting=True), KNOWN, Step.NOTHING),
+        # deleting
+        (upper(is_deleting=True), lower(), KNOWN, Step.END_LOWER),
+        (upper(is_deleting=True), lower("Succeeded"), KNOWN, Step.END_LOWER),
+        (upper(is_deleting=True), None, KNOWN, Step.END_UPPER),
+        (upper(is_deleting=True), None, LowerState(), Step.END_UPPER),
+        (stub(upper(is_deleting=True)), None, KNOWN, Step.END_UPPER),
+        # finished
+        (upper("Failed"), None, LowerState(), Step.NOTHING),
+        (upper("Failed"), None, KNOWN, Step.CONFIRM_GONE),
+        (upper("Failed"), None, LowerState(uid=LOWER_UID, is_gone=True), Step.NOTHING),
+        (upper("Succeeded"), lower(), KNOWN, Step.DELETE_OUTLIVED),
+        (upper("Succeeded"), lower(is_deleting=True), KNOWN, Step.FOLLOW),
+        (upper("Succeeded"), lower("Succeeded"), KNOWN, Step.FOLLOW),
+        # stub
+        (stub(upper()), lower(), KNOWN, Step.MIRROR_STATUS),
+        (stub(upper()), None, LowerState(), Step.WAIT_UNTIL_READ),
+        (stub(upper()), None, KNOWN, Step.REPORT_LOST),
+        # exists
+        (upper(), None, LowerState(), Step.CREATE),
+        (upper(), None, LowerState(given_up=LOWER_UID), Step.CREATE),
+        (mirrored(upper()), None, LowerState(given_up=LOWER_UID), Step.CREATE),
+        (upper(), None, KNOWN, Step.REPORT_LOST),
+        (mirrored(upper()), None, LowerState(), Step.REPORT_LOST),
+        (pod(UID, status={"startTime": "2026-01-01T00:00:00Z"}), None, LowerState(), Step.REPORT_LOST),
+        (upper(), lower(), KNOWN, Step.FOLLOW),
+        (upper(), lower("Failed"), KNOWN, Step.FOLLOW),
+        (upper(), lower(status=unschedulable()), KNOWN, Step.FOLLOW),
+    ],
+)
+def test_each_pair_of_pods_has_its_step(
+    above: Object | None, below: Object | None, known: LowerState, step: Step
+):
+    assert decide(above, below, known, rules=Rules(), now=NOW) == Decision(step)
+
+
+@pytest.mark.parametrize(
+    ("ago", "rules", "node", "expected"),
+    [
+        (60.0, Rules(), "", Decision(Step.FOLLOW)),
+        (60.0, Rules(rejects=True), "", Step.REJECT),
+        (60.0, Rules(rejects=True, provision={"vn": 90.0}), "", Decision(Step.FOLLOW, again=30.0)),
+        (90.0, Rules(rejects=True, provision={"vn": 90.0}), "", Step.REJECT),
+        (60.0, Rules(rejects=True, provision={"other": 90.0}), "", Step.REJECT),
+        (60.0, Rules(provision={"vn": 90.0}), "", Decision(Step.FOLLOW)),
+        (60.0, Rules(), "n7", Decision(Step.GIVE_UP_NODE)),
+        (60.0, Rules(rejects=True), "n7", Decision(Step.GIVE_UP_NODE)),
+        (1.0, Rules(), "n7", Decision(Step.FOLLOW, again=PATIENCE - 1)),
+        (1.0, Rules(rejects=True), "n7", Step.REJECT),
+        (1.0, Rules(rejects=True, provision={"vn": 90.0}), "n7", Decision(Step.FOLLOW, again=PATIENCE - 1)),
+    ],
+)
+def test_a_pod_without_room_waits_for_it_or_ends(
+    ago: float, rules: Rules, node: str, expected: Decision | Step
+):
+    """For the node that it requires, for a new node, for ever, or not at all."""
+    below = lower(status=unschedulable(ago), **{names.ANNOTATION_REQUIRED_NODE: node})
+    if expected is Step.REJECT:
+        expected = Decision(Step.REJECT, rejection=("OutOfcpu", f"Pod was rejected: {FULL}"))
+    assert decide(upper(), below, KNOWN, rules=rules, now=NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "node", "expected"),
+    [
+        ({"status": "False", "reason": "Unschedulable"}, "n7", 0.0),
+        ({"status": "False", "reason": "Unschedulable", "ago": 1.0}, "n7", PATIENCE - 1),
+        ({"status": "False", "reason": "Unschedulable", "ago": -3600.0}, "n7", PATIENCE),
+        ({"status": "False", "reason": "Unschedulable"}, "", None),
+        ({"status": "False", "reason": "SchedulingGated"}, "n7", None),
+        ({"status": "True", "reason": ""}, "n7", None),
+    ],
+)
+def test_time_that_a_pod_waits_for_its_node(scheduled, node, expected):
+    status = unschedulable(scheduled.pop("ago", 60.0))
+    status["conditions"][0] |= scheduled
+    assert seconds_left(lower(status=status, **{names.ANNOTATION_REQUIRED_NODE: node}), NOW) == expected
+
+
+PHASES = st.sampled_from(["", "Pending", "Running", "Succeeded", "Failed", "Unknown"])
+FINISHED = {"Succeeded", "Failed"}
+CREATES = {Step.CREATE, Step.WAIT_UNTIL_READ}
+DELETES_LOWER = {
+    Step.DELETE_ORPHAN,
+    Step.CONFIRM_ORPHAN,
+    Step.END_LOWER,
+    Step.DELETE_OUTLIVED,
+    Step.GIVE_UP_NODE,
+    Step.REJECT,
+}
+FAILS_UPPER = {Step.REPORT_LOST, Step.REJECT}
+
+
+@st.composite
+def uppers(draw: st.DrawFn) -> Object:
+    """An upper pod in any state that an API server or a user can write."""
+    marks = ["", f"{LOWER_UID}/{UID}", f"{LOWER_UID}/copied", "forged"]
+    made = pod(
+        UID,
+        is_deleting=draw(st.booleans()),
+        status={"phase": draw(PHASES), **draw(st.sampled_from([{}, {"startTime": "2026-01-01T00:00:00Z"}]))},
+        **{names.ANNOTATION_LOWER_UID: draw(st.sampled_from(marks))},
+    )
+    return stub(made) if draw(st.booleans()) else made
+
+
+@st.composite
+def lowers(draw: st.DrawFn) -> Object:
+    """A lower pod in any state that a hostile lower cluster can report."""
+    status: dict[str, Any] = {"phase": draw(PHASES)}
+    if draw(st.booleans()):
+        status |= unschedulable(draw(st.floats(-100, 100)), message=draw(st.sampled_from(["", FULL])))
+        status["conditions"][0]["lastTransitionTime"] = draw(
+            st.sampled_from([status["conditions"][0]["lastTransitionTime"], None, "", "yesterday"])
+        )
+    required = {names.ANNOTATION_REQUIRED_NODE: draw(st.sampled_from(["", "n7"]))}
+    return lower(status=status, is_deleting=draw(st.booleans()), **required)
+
+
+KNOWNS = st.builds(
+    LowerState,
+    has_seen_upper=st.booleans(),
+    uid=st.sampled_from(["", LOWER_UID, "older"]),
+    given_up=st.sampled_from(["", LOWER_UID]),
+    observed=st.booleans(),
+    last=st.none() | lowers(),
+    is_gone=st.booleans(),
+)
+RULES = st.builds(Rules, rejects=st.booleans(), provision=st.sampled_from([{}, {"vn": 60.0}]))
+
+
+@given(st.none() | uppers(), st.none() | lowers(), KNOWNS, RULES)
+def test_no_step_loses_a_pod_or_starts_it_twice(
+    above: Object | None, below: Object | None, known: LowerState, rules: Rules
+):
+    """There is a step for each state."""
+    decided = decide(above, below, known, rules=rules, now=NOW)
+    step = decided.step
+    is_deleting = above is not None and above.metadata.deletion_timestamp is not None
+    phase = "" if above is None else (above.status or {}).get("phase")
+    if step in CREATES:
+        assert above is not None, "an upper pod asks for it"
+        assert below is None
+        assert not known.uid, "it has had a lower pod under this uid"
+        assert not is_deleting
+        assert phase not in FINISHED, "its result is final"
+    if step in DELETES_LOWER:
+        assert below is not None
+        assert (
+            above is None or is_deleting or phase in FINISHED or step in {Step.GIVE_UP_NODE, Step.REJECT}
+        ), "the lower pod of a live pod is deleted only if it has no room"
+    if step in {Step.GIVE_UP_NODE, Step.REJECT}:
+        assert below is not None
+        assert below.status["conditions"][0]["reason"] == "Unschedulable"
+    if step in FAILS_UPPER:
+        assert phase not in FINISHED or step is Step.REJECT
+        assert not is_deleting, "its end is written with its last status"
+    if step is Step.END_UPPER:
+        assert is_deleting
+        assert below is None, "the upper name stays in use until the lower pod has terminated"
+    if step is Step.REJECT:
+        assert rules.rejects
+        assert all(decided.rejection)
+    if decided.again is not None:
+        assert step is Step.FOLLOW
+        assert 0 < decided.again <= 60.0

@@ -1,0 +1,191 @@
+"""Decides the next step for one upper pod and its lower pod. No IO.
+
+The decision is made from the two pods as the caches show them, and from what is remembered about the lower pod. Each pair
+of pods has exactly one step. Steps that delete a pod or report it lost because of a cache, which may be behind, read it live
+before they act.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition, is_finished
+from controller_runtime.apimachinery import timestamps
+from controller_runtime.cache.namespace_budget import is_stub
+from controller_runtime.objects import Object
+from virtual_node.controllers.pods.record import LowerState
+from virtual_node.translate.base.ownership import mirrored_as
+from virtual_node.translate.pods.rejection import rejection
+
+PATIENCE = 3.0
+"""Seconds for which a lower pod may be unschedulable on the node that it requires: the lower scheduler may see later than
+others that a pod has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings of a lower cluster that decisions depend on."""
+
+    rejects: bool = False
+    """``onUnschedulable: Reject``."""
+    provision: Mapping[str, float] = field(default_factory=dict)
+    """Seconds in which a lower cluster with ``autoscaling`` adds a node, by virtual node."""
+
+
+class Step(enum.Enum):
+    """Next step for an upper pod and its lower pod."""
+
+    NOTHING = enum.auto()
+    """The pods are final, or another event comes."""
+
+    FORGET = enum.auto()
+    """Both pods are gone: drop what only this pod needed in the lower cluster."""
+    DELETE_ORPHAN = enum.auto()
+    """The cache has shown the upper pod and shows it no more (also after a forced deletion): delete the lower pod."""
+    CONFIRM_ORPHAN = enum.auto()
+    """The cache has never shown the upper pod: delete the lower pod if a live read does not find the upper pod either."""
+
+    END_LOWER = enum.auto()
+    """The upper pod is being deleted: delete the lower pod with the same grace period, and mirror its status."""
+    END_UPPER = enum.auto()
+    """The upper pod is being deleted, and its lower pod is gone: write the last status, then delete the upper pod finally."""
+
+    CREATE = enum.auto()
+    """There has been no lower pod: create the dependencies, then the lower pod."""
+    WAIT_UNTIL_READ = enum.auto()
+    """There has been no lower pod, and the upper pod is kept as a stub: report that its namespace is too large."""
+    REPORT_LOST = enum.auto()
+    """The lower pod is gone: mirror its result or set phase Failed. A pod is never started twice under one uid."""
+    CONFIRM_GONE = enum.auto()
+    """The upper pod has finished: read once live that it has no lower pod any more."""
+
+    MIRROR_STATUS = enum.auto()
+    """The upper pod is kept as a stub: mirror only the status."""
+    DELETE_OUTLIVED = enum.auto()
+    """The upper pod has finished, and its owner may have started another one: delete the running lower pod."""
+    GIVE_UP_NODE = enum.auto()
+    """The lower pod does not fit on the node that it requires: replace it by a pod without the requirement."""
+    REJECT = enum.auto()
+    """The lower cluster has no room for the pod: delete the lower pod, and set phase Failed."""
+    FOLLOW = enum.auto()
+    """Both pods exist: apply spec changes to the lower pod, and mirror its status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The next step, and what it needs."""
+
+    step: Step
+    again: float | None = None
+    """Seconds until the next decision, because the pod waits for room; None: after the next change."""
+    rejection: tuple[str, str] = ("", "")
+    """For ``REJECT``, the reason and message of the upper status."""
+
+
+def decide(
+    upper: Object | None, lower: Object | None, known: LowerState, *, rules: Rules, now: datetime
+) -> Decision:
+    """Return the next step.
+
+    Args:
+        upper: the upper pod; None: it is not cached.
+        lower: its lower pod; None: it is not cached.
+        known: what is remembered about the lower pod.
+        rules: the settings of the lower cluster.
+        now: the current time.
+    """
+    if upper is None:
+        return Decision(_without_upper(lower, known))
+    if lower is None:
+        return Decision(_without_lower(upper, known))
+    if _is_deleting(upper):
+        return Decision(Step.END_LOWER)
+    if is_stub(upper):
+        return Decision(Step.MIRROR_STATUS)
+    if is_finished(upper.status) and not is_finished(lower.status) and not _is_deleting(lower):
+        return Decision(Step.DELETE_OUTLIVED)
+    return _with_both(upper, lower, rules, now)
+
+
+def _without_upper(lower: Object | None, known: LowerState) -> Step:
+    if lower is None:
+        return Step.FORGET
+    if _is_deleting(lower):
+        return Step.NOTHING
+    return Step.DELETE_ORPHAN if known.has_seen_upper else Step.CONFIRM_ORPHAN
+
+
+def _without_lower(upper: Object, known: LowerState) -> Step:
+    if _is_deleting(upper):
+        return Step.END_UPPER
+    has_started = _has_started(upper, known)
+    if is_finished(upper.status):
+        # A stub lacks the fields that show whether it has started.
+        may_be_left = (has_started or is_stub(upper)) and not known.is_gone
+        return Step.CONFIRM_GONE if may_be_left else Step.NOTHING
+    if has_started:
+        return Step.REPORT_LOST
+    return Step.WAIT_UNTIL_READ if is_stub(upper) else Step.CREATE
+
+
+def _with_both(upper: Object, lower: Object, rules: Rules, now: datetime) -> Decision:
+    """Return the step for two pods of which the upper one can change."""
+    for_node = seconds_left(lower, now)
+    if for_node == 0:
+        return Decision(Step.GIVE_UP_NODE)
+    if not rules.rejects or (why := rejection(lower.to_dict())) is None:
+        return Decision(Step.FOLLOW, again=for_node)
+    for_growth = _growth_seconds(upper, lower, rules, now)
+    if not for_growth:
+        return Decision(Step.REJECT, rejection=why)
+    return Decision(Step.FOLLOW, again=for_growth if for_node is None else min(for_node, for_growth))
+
+
+def seconds_left(lower: Object, now: datetime) -> float | None:
+    """Return for how long a lower pod still waits for the node that it requires; 0: give up; None: it does not wait."""
+    scheduled = condition(lower.status, "PodScheduled")
+    is_waiting = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    is_required = bool(lower.annotations.get(names.ANNOTATION_REQUIRED_NODE))
+    if not is_waiting or not is_required or _is_deleting(lower):
+        return None
+    try:
+        waited = (now - _unschedulable_since(lower)).total_seconds()
+    except ValueError:
+        return 0.0
+    return min(PATIENCE, max(0.0, PATIENCE - waited))  # the clocks of the clusters may differ
+
+
+def _growth_seconds(upper: Object, lower: Object, rules: Rules, now: datetime) -> float:
+    """Return for how many more seconds a pod without room may wait for a new node of its lower cluster; 0: not any more."""
+    limit = rules.provision.get((upper.spec or {}).get("nodeName", ""))
+    if limit is None:
+        return 0.0
+    try:
+        waited = (now - _unschedulable_since(lower)).total_seconds()
+    except ValueError:
+        return 0.0
+    # At most the limit, because the lower cluster's clock may be ahead.
+    return max(0.0, min(limit, limit - waited))
+
+
+def _unschedulable_since(lower: Object) -> datetime:
+    """Return when the scheduler first found no room for a lower pod.
+
+    Raises:
+        ValueError: there is no valid time.
+    """
+    return timestamps.parse(condition(lower.status, "PodScheduled").get("lastTransitionTime") or "")
+
+
+def _has_started(upper: Object, known: LowerState) -> bool:
+    """Report whether the upper pod has had a lower pod. If a user forges the annotation, only this pod fails."""
+    mark = mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
+    return bool(known.uid or (mark and mark != known.given_up) or (upper.status or {}).get("startTime"))
+
+
+def _is_deleting(pod: Object) -> bool:
+    return pod.metadata.deletion_timestamp is not None
