@@ -21,7 +21,12 @@ from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.policy.config import Policy
 from clusterset.usage import UsageConfig
 from controller_runtime.apimachinery.decoding import ConfigStruct, convert
-from controller_runtime.process.setting import LOWER, NODE, PODS, Port, Positive, Setting
+from controller_runtime.process.settings import Port, Positive, Setting
+
+LOWER = "lower cluster (one; use --config for many)"
+NODE = "node"
+PODS = "pods"
+"""Titles of the groups of flags about a lower cluster."""
 
 API_VERSION = "virtual-node.io/v1alpha1"
 KIND = "ClusterSetConfiguration"

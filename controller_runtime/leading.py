@@ -13,8 +13,7 @@ from aiohttp.typedefs import Handler
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.informer import Informer, unsynced
 from controller_runtime.client.client import Client
-from controller_runtime.leaderelection.elector import LeaderElector
-from controller_runtime.leaderelection.flags import ControllerOptions
+from controller_runtime.leaderelection.settings import ControllerSettings
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
 
@@ -26,7 +25,7 @@ Prepared = tuple[Sequence[Informer], Callable[[Synced], Awaitable[None]]]
 
 async def run(
     program: str,
-    options: ControllerOptions,
+    options: ControllerSettings,
     prepare: Callable[[Client], Prepared],
     *,
     namespace: str,
@@ -58,7 +57,6 @@ async def run(
                 await informer.wait_synced()
             lifecycle.tune_gc()
 
-        lead = partial(work, synced)
         if options.health_addr:
             server = HealthServer(options.health_addr, checks={"caches": lambda: unsynced(informers)})
             for path, handler in routes.items():
@@ -68,9 +66,4 @@ async def run(
         group = await stack.enter_async_context(asyncio.TaskGroup())
         for informer in informers:
             group.create_task(informer.run(), name=informer.name)
-        if options.leader_elect:
-            await LeaderElector(
-                client, namespace=namespace, name=program, on_started=lead, **options.lease
-            ).run()
-        else:
-            await lead()
+        await options.election.lead(client, partial(work, synced), name=program, namespace=namespace)

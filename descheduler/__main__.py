@@ -2,6 +2,6 @@
 
 import sys
 
-from descheduler.cli import main
+from descheduler.program import PROGRAM
 
-sys.exit(main())
+sys.exit(PROGRAM())

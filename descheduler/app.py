@@ -13,22 +13,21 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
-from descheduler.config.options import Options
-from descheduler.flags import PROGRAM
 from descheduler.memory.store import Memory
 from descheduler.moving.deletion_costs import DeletionCosts
 from descheduler.moving.mover import Mover
 from descheduler.moving.unfreeze import Releaser
+from descheduler.program import PROGRAM, DeschedulerSettings
 from descheduler.strategies import registry
 from descheduler.strategies.base import Context
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
 
-_log = log.get_logger(component=PROGRAM)
+_log = log.get_logger(component=PROGRAM.name)
 _RETRY = 2.0
 
 
-async def run(options: Options) -> None:
+async def run(options: DeschedulerSettings) -> None:
     """Take part in leader election and run the strategies while leading, until cancelled.
 
     Raises:
@@ -50,13 +49,15 @@ async def run(options: Options) -> None:
         view = ClusterView(nodes=nodes, pods=cached, node_selector=options.node_selector)
         return (nodes, cached), lambda synced: _work(options, client, view, synced)
 
-    await leading.run(PROGRAM, options, prepare, namespace=options.freeze_namespace)
+    await leading.run(PROGRAM.name, options, prepare, namespace=options.freeze_namespace)
 
 
-async def _work(options: Options, client: Client, view: ClusterView, synced: leading.Synced) -> None:
+async def _work(
+    options: DeschedulerSettings, client: Client, view: ClusterView, synced: leading.Synced
+) -> None:
     """Load the memory of moves and run the strategies until cancelled. Only the leader calls this."""
     # Created for every term of leadership, because state of an earlier term may be stale.
-    recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
+    recorder = EventRecorder(client, component=PROGRAM.name, host=socket.gethostname())
     mover = Mover(client, view, recorder, options.eviction, options.freeze_namespace, options.freeze_period)
     context = Context(mover, Releaser(mover), options.interval)
     known = registry.strategies()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clusterset.model.moving import node_avoidance
 from controller_runtime.rights import READ, VIRTUAL_NODE, Right, in_own_namespace, leader_election
-from descheduler.flags import PROGRAM
 from descheduler.memory import store
+from descheduler.program import PROGRAM
 from descheduler.view import record
 
 _MEMORY = "the memory of full nodes and of moves"
@@ -48,5 +48,5 @@ UPPER: tuple[Right, ...] = (
     Right("", "persistentvolumes", ("get",), "volumes that tie a pod to a cluster"),
     Right("", "events", ("create", "patch"), "report in kubectl describe"),
     Right("coordination.k8s.io", "leases", READ, "heartbeats of virtual nodes", "", "kube-node-lease"),
-    *leader_election(PROGRAM, "only one of several replicas works"),
+    *leader_election(PROGRAM.name, "only one of several replicas works"),
 )

@@ -2,6 +2,6 @@
 
 import sys
 
-from multi_scheduler.cli import main
+from multi_scheduler.program import PROGRAM
 
-sys.exit(main())
+sys.exit(PROGRAM())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Mapping
 from functools import partial
@@ -26,28 +27,32 @@ from multi_scheduler.extender import decisions
 from multi_scheduler.extender.active import ActiveReplica, lease_candidate
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
-from multi_scheduler.flags import PROGRAM, Options
-from multi_scheduler.process import connections
+from multi_scheduler.process import config_waiting, connections
+from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.safe_scheduler import routes
 from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
 from multi_scheduler.shared import Shared
 
-_log = log.get_logger(component=PROGRAM)
+_log = log.get_logger(component=PROGRAM.name)
 
 
-async def run(options: Options) -> None:
+async def run(options: SchedulerSettings) -> None:
     """Serve until cancelled; restart when a lower cluster's kubeconfig file or a ClusterProfile changed.
 
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
-    await connections.run(options, PROGRAM, partial(_serve, options))
+    await config_waiting.run(
+        options, PROGRAM.name, lambda given: connections.run(given, PROGRAM.name, partial(_serve, given))
+    )
 
 
-async def _serve(options: Options, config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
+async def _serve(
+    options: SchedulerSettings, config: Config, upper: Client, lower: Mapping[str, Client]
+) -> None:
     async with contextlib.AsyncExitStack() as stack:
         bound = bound_pods(upper)
-        recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
+        recorder = EventRecorder(upper, component=PROGRAM.name, host=socket.gethostname())
         directory = NodeDirectory(upper, config)
         shared = Shared(config, upper, lower, bound, recorder, directory=directory)
         agents = [Weighted(one.name, shared.agent(one), one.weight) for one in config.agents]
@@ -59,7 +64,7 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
         if options.safe_scheduler_routes:
             routes.add_routes(
                 server,
-                SafeScheduler(read_settings(options.environment)),
+                SafeScheduler(read_settings(os.environ)),
                 extender.alone(),
                 directory,
                 bind=server.bind if options.bind else None,
@@ -91,7 +96,7 @@ async def _serve(options: Options, config: Config, upper: Client, lower: Mapping
             group.create_task(shared.run(), name="view")
 
 
-def _certificates(options: Options, upper: Client) -> ExtenderCertificates | None:
+def _certificates(options: SchedulerSettings, upper: Client) -> ExtenderCertificates | None:
     if not options.secret_name:
         return None
     return ExtenderCertificates(
@@ -99,11 +104,11 @@ def _certificates(options: Options, upper: Client) -> ExtenderCertificates | Non
         namespace=options.namespace,
         secret=options.secret_name,
         client_secret=options.client_secret_name,
-        hosts=options.hosts,
+        hosts=options.certificate_hosts,
     )
 
 
-def _active(options: Options, upper: Client, bound: Informer) -> ActiveReplica | None:
+def _active(options: SchedulerSettings, upper: Client, bound: Informer) -> ActiveReplica | None:
     if not options.active_lease:
         return None
     return ActiveReplica(
@@ -114,7 +119,7 @@ def _active(options: Options, upper: Client, bound: Informer) -> ActiveReplica |
 
 
 def _server(
-    options: Options,
+    options: SchedulerSettings,
     extender: Extender,
     certificates: ExtenderCertificates | None,
     active: ActiveReplica | None,

@@ -2,6 +2,6 @@
 
 import sys
 
-from swarm.cli import main
+from swarm.program import PROGRAM
 
-sys.exit(main())
+sys.exit(PROGRAM())

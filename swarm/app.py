@@ -16,18 +16,21 @@ from controller_runtime.process import version
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller
 from controller_runtime.workqueue.queue import WorkQueue
+from swarm.compatibility import LegacySettings
 from swarm.controller.caches import Caches
 from swarm.controller.reconciler import Reconciler
-from swarm.flags import PROGRAM, Options
+from swarm.program import PROGRAM, SwarmSettings
 
-_log = log.get_logger(component=PROGRAM)
+_log = log.get_logger(component=PROGRAM.name)
 _WORKERS = 4
 _STARTED = datetime.now(UTC).isoformat(timespec="seconds")
 _RETRY_FIRST, _RETRY_LAST = 0.02, 30.0
 
 
-async def run(options: Options) -> None:
+async def run(options: SwarmSettings, legacy: LegacySettings | None = None) -> None:
     """Take part in leader election, and run the controller while leading, until cancelled.
+
+    ``legacy`` is the Swarm to create for k8s-swarm's command line.
 
     Raises:
         ConfigError: a setting is wrong and the user must correct it.
@@ -35,15 +38,26 @@ async def run(options: Options) -> None:
 
     def prepare(client: Client) -> leading.Prepared:
         caches = Caches(client, options.namespace or None)
-        return caches.all(), lambda synced: work(options, client, caches, synced)
+        return caches.all(), lambda synced: work(options, client, caches, synced, legacy)
 
     routes = {"/internal/health": _internal_health}
-    await leading.run(PROGRAM, options, prepare, namespace=options.lease_namespace, routes=routes)
+    await leading.run(PROGRAM.name, options, prepare, namespace=options.lease_namespace, routes=routes)
 
 
-async def work(options: Options, client: Client, caches: Caches, synced: leading.Synced) -> None:
+async def run_legacy(options: LegacySettings) -> None:
+    """Run for k8s-swarm's command line, as ``run``."""
+    await run(options.controller, options)
+
+
+async def work(
+    options: SwarmSettings,
+    client: Client,
+    caches: Caches,
+    synced: leading.Synced,
+    legacy: LegacySettings | None = None,
+) -> None:
     """Run the leader's tasks until cancelled."""
-    recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
+    recorder = EventRecorder(client, component=PROGRAM.name, host=socket.gethostname())
     # Writes often conflict with acknowledgements, so first retries are fast and the longest delay is short.
     queue = WorkQueue[str](
         "swarms",
@@ -52,11 +66,11 @@ async def work(options: Options, client: Client, caches: Caches, synced: leading
         workers=_WORKERS,
     )
     reconciler = Reconciler(
-        client, caches, recorder, queue.add, options.gone_after, poll_cidrs=options.poll_cidrs
+        client, caches, recorder, queue.add, options.gone_after, poll_cidrs=options.networks
     )
     controller = Controller("swarms", reconciler.reconcile, workers=_WORKERS, queue=queue)
-    if options.legacy is not None:
-        await options.legacy.ensure(client)
+    if legacy is not None:
+        await legacy.ensure(client)
     await synced()
     _log.info("working", swarms=len(caches.swarms.store))
     with caches.connect(queue, reconciler.liveness):

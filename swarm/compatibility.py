@@ -6,44 +6,67 @@ updates a Swarm object, which the ordinary controller reconciles.
 
 from __future__ import annotations
 
-import argparse
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ConfigError
+from controller_runtime.leaderelection.settings import Election
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_boolean, add_log_flags, add_upper_flags, read_text
+from controller_runtime.process.flags import read_text
+from controller_runtime.process.program import ClientSettings, Program
+from controller_runtime.process.settings import PROCESS, Port, Setting
 from controller_runtime.resources import SWARMS
+from swarm import program
 from swarm.job_lists import read_list
+from swarm.program import SwarmSettings
 
-COMMAND = "controller"
-"""First argument of k8s-swarm's command line."""
+_SWARM = "swarm"
 
 
-@dataclass(frozen=True, slots=True)
-class Legacy:
-    """The Swarm that k8s-swarm's flags describe."""
+class LegacySettings(ClientSettings, kw_only=True):
+    """The flags of k8s-swarm's controller."""
 
-    namespace: str
-    name: str
-    """Name of the Swarm and of its StatefulSet (flag ``--label``)."""
-    config_map: str
-    jobs: tuple[str, ...]
-    http_port: int
+    config: Annotated[str, Setting(_SWARM, "--config TEXT")] = "config.yml"
+    """File with the list of jobs."""
+    config_path: Annotated[str, Setting(_SWARM, "--config-path TEXT", "CONFIG_PATH")] = (
+        "services/controller/config"
+    )
+    """Directory of that file."""
+    namespace: Annotated[str, Setting(_SWARM, "--namespace TEXT", "NAMESPACE")] = "swarm"
+    """Namespace of the StatefulSet."""
+    label: Annotated[str, Setting(_SWARM, "--label TEXT", "WATCHED_LABEL")] = "swarm-worker"
+    """Name of the StatefulSet and of the Swarm."""
+    config_map: Annotated[str, Setting(_SWARM, "--configmap TEXT", "WORKERS_CONFIGMAP_NAME")] = (
+        "swarm-worker-config"
+    )
+    """ConfigMap for the table of assignments."""
+    http_port: Annotated[Port, Setting(_SWARM, "--http-port N", "HTTP_PORT")] = 9090
+    """Port of the controller, and of the workers' /internal/version. 0: none."""
+    env: Annotated[str, Setting(_SWARM, "--env TEXT")] = "dev"
+    """Accepted, without effect."""
+    leader_elect: Annotated[bool, Setting(PROCESS, "--leader-elect")] = True
+    """Only one of several replicas works."""
+    jobs: tuple[str, ...] = ()
+    """The content of the list."""
+
+    def load(self) -> None:
+        """Read the list of jobs, see ``ProgramSettings.load``."""
+        path = Path(self.config_path) / self.config
+        try:
+            self.jobs = tuple(job.name for job in read_list(read_text("--config", path)))
+        except ValueError as error:
+            raise ConfigError(f"--config: {path}: {error}") from None
 
     def body(self) -> dict[str, Any]:
         """Return the Swarm object."""
         return {
             "apiVersion": SWARMS.api_version,
             "kind": SWARMS.kind,
-            "metadata": {"name": self.name, "namespace": self.namespace},
+            "metadata": {"name": self.label, "namespace": self.namespace},
             "spec": {
                 "jobs": [{"name": job} for job in self.jobs],
-                "workers": {"statefulSet": self.name, "httpPort": self.http_port},
+                "workers": {"statefulSet": self.label, "httpPort": self.http_port},
                 "configMap": self.config_map,
                 "strategy": "Contiguous",
                 "refresh": "Restart",
@@ -57,56 +80,38 @@ class Legacy:
             await client.create(SWARMS, body)
         except AlreadyExists:
             kept = {field: body["spec"][field] for field in ("jobs", "workers", "configMap")}
-            await client.patch(SWARMS, self.name, {"spec": kept}, namespace=self.namespace)
+            await client.patch(SWARMS, self.label, {"spec": kept}, namespace=self.namespace)
 
-
-def parser(program: str, environment: Mapping[str, str] = os.environ) -> Parser:
-    """Return the parser of ``controller``."""
-    whole = Parser(
-        f"{program} {COMMAND}",
-        about="Like k8s-swarm's controller: creates a Swarm for one StatefulSet and assigns its jobs.",
-        examples=[("As in k8s-swarm's manifests", "internal --namespace swarm --label swarm-worker")],
-    )
-    whole.add_argument(
-        "mode", choices=("internal", "external"), help="internal: in a cluster; external: kubeconfig"
-    )
-    add_upper_flags(whole)
-    for flag, variable, default, text in (
-        ("--config", "", "config.yml", "file with the list of jobs"),
-        ("--config-path", "CONFIG_PATH", "services/controller/config", "directory of that file"),
-        ("--namespace", "NAMESPACE", "swarm", "namespace of the StatefulSet"),
-        ("--label", "WATCHED_LABEL", "swarm-worker", "name of the StatefulSet and of the Swarm"),
-        (
-            "--configmap",
-            "WORKERS_CONFIGMAP_NAME",
-            "swarm-worker-config",
-            "ConfigMap for the table of assignments",
-        ),
-        ("--http-port", "HTTP_PORT", "9090", "port of the controller, and of the workers' /internal/version"),
-    ):
-        whole.add_argument(
-            flag,
-            default=environment.get(variable) or default,
-            metavar="TEXT",
-            help=f"{text} ({variable + ', ' if variable else ''}{default})",
+    @property
+    def controller(self) -> SwarmSettings:
+        """Return the settings of the controller that reconciles the Swarm."""
+        return SwarmSettings(
+            kubeconfig=self.kubeconfig,
+            master=self.master,
+            health_addr=f":{self.http_port}" if self.http_port else "",
+            namespace=self.namespace,
+            lease_namespace=self.namespace,
+            election=Election(enabled=self.leader_elect),
         )
-    whole.add_argument("--env", default="dev", metavar="TEXT", help="accepted, without effect")
-    add_boolean(whole, "--leader-elect", default=True, help_text="only one of several replicas works (true)")
-    add_log_flags(whole)
-    return whole
 
 
-def read(given: argparse.Namespace) -> Legacy:
-    """Return the Swarm that a command line describes.
+class _Compatible(Program[LegacySettings]):
+    """k8s-swarm's command line, which begins with where the controller runs."""
 
-    Raises:
-        ConfigError: the list of jobs or the port is wrong.
-    """
-    path = Path(given.config_path) / given.config
-    try:
-        jobs = tuple(job.name for job in read_list(read_text("--config", path)))
-    except ValueError as error:
-        raise ConfigError(f"--config: {path}: {error}") from None
-    if not (given.http_port.isascii() and given.http_port.isdigit() and int(given.http_port) < 1 << 16):
-        raise ConfigError(f"--http-port: {given.http_port!r} is not a port")
-    return Legacy(given.namespace, given.label, given.configmap, jobs, int(given.http_port))
+    def parser(self) -> Parser:
+        """Return the parser of the flags and of the mode."""
+        parser = super().parser()
+        parser.add_argument(
+            "mode", choices=("internal", "external"), help="internal: in a cluster; external: kubeconfig"
+        )
+        return parser
+
+
+PROGRAM = _Compatible(
+    name=f"{program.PROGRAM.name} controller",
+    about="Like k8s-swarm's controller: creates a Swarm for one StatefulSet and assigns its jobs.",
+    settings=LegacySettings,
+    run="swarm.app:run_legacy",
+    rights="swarm.rights",
+    examples=[("As in k8s-swarm's manifests", "internal --namespace swarm --label swarm-worker")],
+)

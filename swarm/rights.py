@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from controller_runtime.rights import READ, Right, leader_election
-from swarm.flags import PROGRAM
+from swarm.program import PROGRAM
 from swarm.spec import GROUP
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", READ, "whether a deleted pod's node is healthy"),
     Right("coordination.k8s.io", "leases", READ, "heartbeats of nodes", namespace="kube-node-lease"),
-    *leader_election(PROGRAM, "only one of several replicas works"),
+    *leader_election(PROGRAM.name, "only one of several replicas works"),
 )
 
 SWARMS: tuple[Right, ...] = (

@@ -19,7 +19,7 @@ from virtual_node import process_serving, upper_identity
 from virtual_node.cluster import start_checks
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT
-from virtual_node.config.command_line import Options
+from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import SHARDED, Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.nodes.hold import Identity
@@ -43,7 +43,7 @@ _CLEANING_UP = 15.0
 class App:
     """Runs the lower clusters of the configuration until cancelled."""
 
-    def __init__(self, options: Options, *, worker: Worker | None = None) -> None:
+    def __init__(self, options: DaemonSettings, *, worker: Worker | None = None) -> None:
         """Create without any IO; ``worker`` is set in a process of ``--workers``."""
         self._options = options
         self._worker = worker

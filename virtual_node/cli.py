@@ -9,8 +9,9 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from controller_runtime.apimachinery.readable import guess
 from controller_runtime.errors import ConfigError
@@ -19,42 +20,65 @@ from controller_runtime.process.argparser import Parser, complain
 from virtual_node.config import program
 from virtual_node.workers import worker
 
-if TYPE_CHECKING:
-    from virtual_node.config import command_line
-
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
 """Exit codes that a shell reports for a program ended by SIGINT and by SIGPIPE."""
 _DAEMON = ("", "run")
-COMMANDS: Mapping[str, str] = {
-    "run": "the daemon: virtual nodes for lower clusters",
-    "check": "check kubeconfigs, versions, clocks, rights and connections before the start",
-    "status": "list the virtual nodes, one line each",
-    "doctor": "find the broken link between the upper API and a running container",
-    "diagnose": "find why a pod does not run",
-    "inspect": "find leaks, drift, skew, expiring certificates and missing capacity; also for CI",
-    "drain": "move all pods off a lower cluster without disruption, with progress",
-    "cordon": "keep new pods off a lower cluster",
-    "uncordon": "let a lower cluster take pods again; cancels its drain",
-    "lower-cluster": "create a least-privilege account in a lower cluster, and its kubeconfig",
-    "cleanup": "remove an installation from all clusters; helm uninstall runs it",
-    "completion": "print a script that completes commands in bash, zsh or fish",
-    "version": "print the installed version",
-    "providers": "list the providers (k8s)",
-    "help": "print this list",
+"""The command lines of the daemon, whose failures to write are errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of ``virtual-node``."""
+
+    name: str
+    purpose: str
+    module: str = ""
+    """Module in ``virtual_node.commands``. Its ``main`` takes the arguments and returns the exit code, and its ``parser``
+    returns the parser of the flags. Empty: this module runs the command."""
+
+
+COMMANDS: Mapping[str, Command] = {
+    command.name: command
+    for command in (
+        Command("run", "the daemon: virtual nodes for lower clusters"),
+        Command(
+            "check",
+            "check kubeconfigs, versions, clocks, rights and connections before the start",
+            "check.command",
+        ),
+        Command("status", "list the virtual nodes, one line each", "status.command"),
+        Command(
+            "doctor", "find the broken link between the upper API and a running container", "doctor.command"
+        ),
+        Command("diagnose", "find why a pod does not run", "diagnose.command"),
+        Command(
+            "inspect",
+            "find leaks, drift, skew, expiring certificates and missing capacity; also for CI",
+            "inspect.command",
+        ),
+        Command(
+            "drain", "move all pods off a lower cluster without disruption, with progress", "drain.command"
+        ),
+        Command("cordon", "keep new pods off a lower cluster", "drain.cordon"),
+        Command("uncordon", "let a lower cluster take pods again; cancels its drain", "drain.uncordon"),
+        Command(
+            "lower-cluster",
+            "create a least-privilege account in a lower cluster, and its kubeconfig",
+            "lower_cluster.command",
+        ),
+        Command(
+            "cleanup", "remove an installation from all clusters; helm uninstall runs it", "cleanup.command"
+        ),
+        Command(
+            "completion", "print a script that completes commands in bash, zsh or fish", "completion.command"
+        ),
+        Command("version", "print the installed version", "version"),
+        Command("providers", "list the providers (k8s)"),
+        Command("help", "print this list"),
+    )
 }
-"""Every command and its purpose, in the order of ``help``."""
-_MODULES: Mapping[str, str] = {
-    **{
-        name: f"virtual_node.commands.{name}.command"
-        for name in ("check", "status", "doctor", "diagnose", "inspect", "drain", "cleanup", "completion")
-    },
-    "cordon": "virtual_node.commands.drain.cordon",
-    "uncordon": "virtual_node.commands.drain.uncordon",
-    "lower-cluster": "virtual_node.commands.lower_cluster.command",
-    "version": "virtual_node.commands.version",
-}
-"""Modules of commands, whose ``main`` takes the arguments and returns the exit code."""
+"""Every command by its name, in the order of ``help``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,24 +120,28 @@ def _forget_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _command(command: str, arguments: list[str]) -> int:
-    if module := _MODULES.get(command):
+def _command(name: str, arguments: list[str]) -> int:
+    command = COMMANDS.get(name)
+    if command is not None and command.module:
         # Collect garbage less often: during imports and the decoding of thousands of objects, there is none.
         gc.set_threshold(200_000)
         # Imported here: only commands for users need rich, the daemon does not.
-        code: int = importlib.import_module(module).main(arguments[1:])
+        code: int = _loaded(command).main(arguments[1:])
         return code
-    match command:
+    match name:
         case "":
             return _as_plugin(arguments) if program.is_plugin() else _daemon(arguments)
         case "run":
             return _daemon(arguments[1:])
         case worker.COMMAND:
-            return _worker(arguments[1:])
+            from virtual_node import daemon  # noqa: PLC0415 - commands for users do not need it
+
+            return daemon.run_worker(arguments[1:])
         case "__complete":  # called by the completion script, as in cobra's commands
             from virtual_node.commands.completion import command as completion  # noqa: PLC0415
 
-            return completion.answer(arguments[1:], commands=COMMANDS, parser_of=parser)
+            purposes = {name: command.purpose for name, command in COMMANDS.items()}
+            return completion.answer(arguments[1:], commands=purposes, parser_of=parser)
         case "help" if len(arguments) > 1:
             return _command(arguments[1], [arguments[1], "--help"])
         case "help":
@@ -123,19 +151,26 @@ def _command(command: str, arguments: list[str]) -> int:
             terminal.line("k8s")
             return 0
         case _:
-            hint = guess(command, COMMANDS) or f"; see '{program.name('help')}'"
-            raise ConfigError(f"unknown command {command!r}{hint}")
+            hint = guess(name, COMMANDS) or f"; see '{program.name('help')}'"
+            raise ConfigError(f"unknown command {name!r}{hint}")
 
 
 def parser(command: str) -> Parser | None:
-    """Return the parser of a command; None: it takes no flags."""
+    """Return the parser of a command, the daemon's for an empty text; None: the command takes no flags."""
     if command in _DAEMON:
-        from virtual_node.config import command_line  # noqa: PLC0415
+        from virtual_node.config import command_line  # noqa: PLC0415 - commands for users do not need it
 
-        return command_line.parser()
-    module = _MODULES.get(command)
-    found: Parser | None = importlib.import_module(module).parser() if module else None
+        return command_line.PROGRAM.parser()
+    known = COMMANDS.get(command)
+    if known is None or not known.module:
+        return None
+    found: Parser = _loaded(known).parser()
     return found
+
+
+def _loaded(command: Command) -> Any:
+    """Import and return the module of a command."""
+    return importlib.import_module(f"virtual_node.commands.{command.module}")
 
 
 def complete() -> int:
@@ -146,7 +181,7 @@ def complete() -> int:
 def overview() -> str:
     """Return the usage and the list of commands, one per line."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {name.ljust(width)}   {purpose}" for name, purpose in COMMANDS.items()]
+    lines = [f"  {name.ljust(width)}   {command.purpose}" for name, command in COMMANDS.items()]
     usage = f"usage: {program.name('COMMAND')} [FLAGS]"
     return "\n".join([usage, "", *lines, "", f"The flags of a command: {program.name('COMMAND')} --help"])
 
@@ -165,68 +200,13 @@ def _as_plugin(arguments: list[str]) -> int:
 
 
 def _daemon(arguments: list[str]) -> int:
-    if arguments in (["--version"], ["-version"]):
-        terminal.line(version.version() or "unknown")
-        return 0
     # Commands for users do not need these modules, and importing them takes 0.4 s of CPU time.
-    from controller_runtime.process import daemon  # noqa: PLC0415
     from virtual_node.config import command_line  # noqa: PLC0415
 
     try:
-        options = command_line.parse(
-            arguments, prog=program.name("run") if program.is_plugin() else "virtual-node"
-        )
+        return command_line.PROGRAM.main(arguments)
     except ConfigError as error:
         if arguments:
             raise
         # Without arguments, the user may not know the commands.
         raise ConfigError(f"{error}; see '{program.name('help')}' for the commands") from None
-    return daemon.start(options, lambda given: _run(given, arguments))
-
-
-async def _run(options: command_line.Options, arguments: list[str]) -> int:
-    # Imported here, so that `virtual-node --help` does not load them.
-    from controller_runtime.process import lifecycle  # noqa: PLC0415
-    from virtual_node import config_waiting  # noqa: PLC0415
-    from virtual_node.config import command_line  # noqa: PLC0415
-
-    if options.waits:
-        waiting = config_waiting.Waiting(options, lambda: command_line.parse(arguments))
-        code = await lifecycle.run_until_signal(waiting.run())
-        if not waiting.is_over:  # stopped by a signal
-            return code
-        options = waiting.options
-    if options.config.workers > 1:
-        from virtual_node.workers import parent  # noqa: PLC0415
-
-        grace = options.config.kubelet.drain_timeout + parent.GRACE
-        return await lifecycle.run_until_signal(parent.Parent(options.config, arguments).run(), grace=grace)
-    from virtual_node.app import App  # noqa: PLC0415
-
-    app = App(options)
-    return await lifecycle.run_until_signal(app.run(), grace=app.grace)
-
-
-def _worker(arguments: list[str]) -> int:
-    """Run a process of ``--workers``. An invalid configuration ends the process, and the parent restarts it."""
-    import structlog  # noqa: PLC0415
-
-    from controller_runtime.process import daemon, lifecycle  # noqa: PLC0415
-    from virtual_node.config import command_line  # noqa: PLC0415
-
-    this, rest = worker.Worker.parse(arguments)
-    structlog.contextvars.bind_contextvars(worker=this.number)  # in every line of the log
-
-    async def run(options: command_line.Options) -> int:
-        from virtual_node.app import App  # noqa: PLC0415
-
-        this.stop_with_parent()
-        app = App(options, worker=this)
-        return await lifecycle.run_until_signal(app.run(), grace=app.grace)
-
-    options = command_line.parse(rest)
-    if options.rejected:
-        raise ConfigError(options.rejected)
-    # The parent decided at its start whether metrics are served. The configuration file may have changed since then.
-    options.config.metrics_address = f"{worker.LOOPBACK}:0" if this.listener >= 0 else ""
-    return daemon.start(options, run)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from controller_runtime.auth import kubeconfig
@@ -20,7 +20,7 @@ from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
 from virtual_node.cluster import start_checks
 from virtual_node.cluster.lower_cluster import COMPONENT
-from virtual_node.config.command_line import Options
+from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.health.faults import Health
@@ -38,7 +38,7 @@ class Waiting:
         is_over: ``run`` has returned, and the configuration of the options can be used.
     """
 
-    def __init__(self, options: Options, parse: Callable[[], Options]) -> None:
+    def __init__(self, options: DaemonSettings, parse: Callable[[], DaemonSettings]) -> None:
         """Begin with options that were rejected, or whose configuration names files that cannot be used.
 
         Args:
@@ -76,10 +76,10 @@ class Waiting:
             await asyncio.sleep(0)  # lets the event be queued; it is written while the stack closes
 
 
-async def _checked(options: Options) -> Options:
+async def _checked(options: DaemonSettings) -> DaemonSettings:
     """Return the options, marked as rejected if their configuration names files that cannot be used."""
     why = options.rejected or await start_checks.unusable(options.config)
-    return dataclasses.replace(options, rejected=why)
+    return msgspec.structs.replace(options, rejected=why)
 
 
 async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncExitStack) -> None:

@@ -2,6 +2,6 @@
 
 import sys
 
-from webhook.cli import main
+from webhook.program import PROGRAM
 
-sys.exit(main())
+sys.exit(PROGRAM())

@@ -8,21 +8,21 @@ import contextlib
 from controller_runtime import log
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.client.client import Client
-from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.leaderelection.settings import Election
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
 from webhook import manifests
 from webhook.certificates import WebhookCertificates
-from webhook.flags import PROGRAM, Options
+from webhook.program import PROGRAM, WebhookSettings
 from webhook.registration import ClientConfig, Registrar
 from webhook.server import WebhookServer
 from webhook.state import State
 
-_log = log.get_logger(component=PROGRAM)
+_log = log.get_logger(component=PROGRAM.name)
 
 
-async def run(options: Options) -> None:
+async def run(options: WebhookSettings) -> None:
     """Serve until cancelled; without ``--tlscert`` also create and renew certificates.
 
     Raises:
@@ -32,7 +32,7 @@ async def run(options: Options) -> None:
     weaknesses.warn(config, cluster="upper")
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(
-            Client(config, qps=50, burst=100, user_agent=PROGRAM, cluster="upper")
+            Client(config, qps=50, burst=100, user_agent=PROGRAM.name, cluster="upper")
         )
         state = State(
             client,
@@ -56,7 +56,7 @@ async def run(options: Options) -> None:
             await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
         await server.start()
         stack.push_async_callback(server.stop)
-        _log.info("serving", port=server.port, hosts=list(options.hosts))
+        _log.info("serving", port=server.port, hosts=list(options.certificate_hosts))
         await stack.enter_async_context(lifecycle.collecting_garbage())
         try:
             await asyncio.Event().wait()
@@ -64,7 +64,7 @@ async def run(options: Options) -> None:
             await server.announce_shutdown(options.shutdown_delay_duration)
 
 
-def _manage(options: Options, client: Client, group: asyncio.TaskGroup) -> WebhookCertificates:
+def _manage(options: WebhookSettings, client: Client, group: asyncio.TaskGroup) -> WebhookCertificates:
     """Start the tasks that serve the Secret's certificate, renew it and, as leader, announce its CA."""
     registrar = Registrar(client, name=options.configuration_name, client_config=_client_config(options))
     certificates = WebhookCertificates(
@@ -72,25 +72,18 @@ def _manage(options: Options, client: Client, group: asyncio.TaskGroup) -> Webho
         registrar=registrar,
         namespace=options.namespace,
         secret=options.secret_name,
-        hosts=options.hosts,
+        hosts=options.certificate_hosts,
     )
     for informer in registrar.informers:
         group.create_task(informer.run(), name=informer.name)
     group.create_task(certificates.run(), name="certificates")
-    if options.leader_elect:
-        elector = LeaderElector(
-            client,
-            namespace=options.namespace,
-            name=PROGRAM,
-            on_started=certificates.lead,
-        )
-        group.create_task(elector.run(), name="leader election")
-    else:
-        group.create_task(certificates.lead(), name="announced CA")
+    election = Election(enabled=options.leader_elect)
+    announcing = election.lead(client, certificates.lead, name=PROGRAM.name, namespace=options.namespace)
+    group.create_task(announcing, name="announced CA")
     return certificates
 
 
-def _client_config(options: Options) -> ClientConfig | None:
+def _client_config(options: WebhookSettings) -> ClientConfig | None:
     if not options.register:
         return None
     if options.url:

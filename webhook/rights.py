@@ -11,7 +11,7 @@ from controller_runtime.rights import (
     in_own_namespace,
     leader_election,
 )
-from webhook.flags import PROGRAM
+from webhook.program import PROGRAM
 
 _GROUP = "admissionregistration.k8s.io"
 _CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
@@ -36,7 +36,7 @@ UPPER: tuple[Right, ...] = (
     # No ``create``, because Kubernetes fills a new Secret of type service-account-token with the token of any
     # account in the namespace.
     in_own_namespace("", "secrets", ("get", "update"), "the webhook's own certificates", WEBHOOK_SECRET),
-    *leader_election(PROGRAM, "only one replica writes the webhook configurations"),
+    *leader_election(PROGRAM.name, "only one replica writes the webhook configurations"),
 )
 
 REGISTER: tuple[Right, ...] = (

@@ -75,6 +75,13 @@ class Parser(argparse.ArgumentParser):
         self._given = list(sys.argv[1:] if args is None else args)
         return self.parse_intermixed_args(self._given, namespace)
 
+    def parse_given(self, args: Sequence[str]) -> argparse.Namespace:
+        """Return the parsed arguments; a flag that is not given is None instead of its default."""
+        # argparse sets a default only if the attribute is missing.
+        flags = [action.dest for action in self._actions if action.option_strings]
+        given: argparse.Namespace = self.parse_args(args, argparse.Namespace(**dict.fromkeys(flags)))
+        return given
+
     def flag_names(self) -> list[str]:
         """Return every long flag, such as ``--kubeconfig``."""
         return [flag for flag in self._option_string_actions if flag.startswith("--")]

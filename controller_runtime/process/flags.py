@@ -1,6 +1,6 @@
-"""Flags that all components share: Go's syntax of durations, booleans and lists, and klog's flags.
+"""The syntax of flags: Go's durations, booleans and lists, and klog's flags.
 
-A flag overrides the environment, which overrides the default. Booleans follow Go (``--flag`` and
+Booleans follow Go (``--flag`` and
 ``--flag=false``), so manifests written for Go programs remain valid.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.listening import parse_address
@@ -39,9 +39,6 @@ _DURATION_UNITS = {
 }
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class Klog:
     """The values of klog's flags."""
@@ -49,15 +46,6 @@ class Klog:
     verbosity: int = 0
     ignored: tuple[str, ...] = ()
     """Flags that have no effect, because logs are only written to standard error; as the user wrote them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogOptions:
-    """The options of every daemon: the arguments of ``log.configure``."""
-
-    log_level: str = "info"
-    log_format: str = "auto"
-    klog: Klog = field(default_factory=Klog)
 
 
 def parse_duration(text: str) -> float:
@@ -75,6 +63,14 @@ def parse_duration(text: str) -> float:
     if not text or at < len(text):
         raise ValueError(f"{text[:80]!r} is not a duration such as 10s or 1m30s")
     return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Return seconds in Go's syntax, such as ``1h30m``, without the parts that are 0."""
+    hours, rest = divmod(seconds, 3600)
+    minutes, left = divmod(rest, 60)
+    parts = ((hours, "h"), (minutes, "m"), (left, "s"))
+    return "".join(f"{value:g}{unit}" for value, unit in parts if value) or "0"
 
 
 def duration(text: str) -> float:
@@ -127,58 +123,6 @@ def add_duration(group: argparse._ActionsContainer, flag: str, default: float, h
     group.add_argument(flag, type=duration, default=default, metavar="D", help=help_text)
 
 
-def add_health_address(
-    group: argparse._ActionsContainer,
-    *,
-    help_text: str = "serve /healthz, /readyz and /metrics on this address (off)",
-) -> None:
-    """Add ``--health-addr``, for ``HealthServer``."""
-    add_flag(group, "--health-addr HOST:PORT", help_text, type=address)
-
-
-def add_upper_flags(parser: argparse._ActionsContainer) -> None:
-    """Add ``--kubeconfig`` and ``--master``, for ``kubeconfig.load``."""
-    add_flag(
-        parser, "--kubeconfig FILE", "upper cluster's kubeconfig ($KUBECONFIG, ~/.kube/config, in-cluster)"
-    )
-    add_flag(parser, "--master URL", "overrides the kubeconfig's server")
-
-
-def add_log_flags(parser: argparse._ActionsContainer) -> None:
-    """Add ``--log-level`` and ``--log-format``, for ``log.configure``."""
-    add_flag(parser, "--log-level LEVEL", "trace, debug, info, warn or error (info)", default="info")
-    parser.add_argument(
-        "--log-format",
-        default="auto",
-        choices=("auto", "json", "console"),
-        help="json, console, or auto, which is console if stderr is a terminal (auto)",
-    )
-
-
-def add_rate_flags(group: argparse._ActionsContainer, *, qps: float, burst: int) -> None:
-    """Add ``--kube-api-qps`` and ``--kube-api-burst``, for ``Client``."""
-    add_flag(group, "--kube-api-qps N", f"requests per second ({qps:g})", type=float, default=qps)
-    add_flag(group, "--kube-api-burst N", f"burst of requests ({burst})", type=int, default=burst)
-
-
-def check_serving(given: argparse.Namespace) -> None:
-    """Check ``--port``, ``--tlscert`` and ``--tlskey``.
-
-    Raises:
-        ConfigError: the port is out of range, or only one of the two files is given.
-    """
-    if not 0 <= given.port <= 65535:
-        raise ConfigError(f"--port: {given.port} is not a port number")
-    if bool(given.tlscert) != bool(given.tlskey):
-        raise ConfigError("--tlscert and --tlskey: give both or neither")
-
-
-def service_hosts(name: str, namespace: str) -> list[str]:
-    """Return the host names of a Service, for certificates; empty if ``name`` is empty."""
-    host = f"{name}.{namespace}"
-    return [f"{host}.svc", host, f"{host}.svc.cluster.local"] if name else []
-
-
 def read_text(flag: str, path: str | Path) -> str:
     """Return the text of a file that a flag names.
 
@@ -192,26 +136,9 @@ def read_text(flag: str, path: str | Path) -> str:
         raise ConfigError(f"{flag} {path}: {why}") from None
 
 
-def options(kind: type[T], given: argparse.Namespace, **others: Any) -> T:
-    """Return an instance of a dataclass: ``others`` are field values; other fields get the flags of the same name."""
-    names = {one.name for one in fields(kind) if hasattr(given, one.name)}  # type: ignore[arg-type]
-    return kind(**others, **{name: getattr(given, name) for name in names - others.keys()})
-
-
 def comma_list(text: str) -> list[str]:
     """Return the parts of a comma-separated list, stripped and without empty parts."""
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def positive(flag: str, value: float) -> float:
-    """Return the value if it is more than 0.
-
-    Raises:
-        ConfigError: the value is 0 or less; names the flag.
-    """
-    if value <= 0:
-        raise ConfigError(f"{flag}: {value:g} must be more than 0")
-    return value
 
 
 def take_klog(argv: Sequence[str]) -> tuple[list[str], Klog]:

@@ -1,4 +1,4 @@
-"""Parses listening addresses of flags and binds sockets to them."""
+"""Parses listening addresses of flags, binds sockets to them, and names the hosts of their certificates."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def service_hosts(name: str, namespace: str) -> list[str]:
+    """Return the host names of a Service, for certificates; empty if ``name`` is empty."""
+    host = f"{name}.{namespace}"
+    return [f"{host}.svc", host, f"{host}.svc.cluster.local"] if name else []
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -7,7 +7,7 @@ were ignored, users could not distinguish a policy without effect from a policy 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -63,16 +63,12 @@ class StrategyConfig:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Content of a policy file. None: the file does not have the field."""
+    """Content of a policy file."""
 
     strategies: tuple[StrategyConfig, ...] = ()
-    node_selector: str | None = None
-    local_storage: bool | None = None
-    system_critical: bool | None = None
-    ignore_pvc: bool | None = None
-    max_per_node: int | None = None
-    max_per_namespace: int | None = None
-    max_total: int | None = None
+    node_selector: str = ""
+    eviction: Mapping[str, bool | int] = field(default_factory=dict)
+    """Fields of ``EvictionOptions`` that the file has, by name."""
 
 
 def load(path: str, *, known: Mapping[str, str]) -> Policy:
@@ -139,7 +135,7 @@ def _v1alpha1(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
         registered = _registered(name, where, known)
         params = _flat(fields.mapping(entry.get("params"), f"{where}.params"))
         strategies.append(StrategyConfig(registered, params, f"{where}.params"))
-    return Policy(strategies=tuple(strategies), **_limits(document), **_evictor(document, ""))
+    return Policy(tuple(strategies), _selector(document), {**_counts(document), **_evictor(document, "")})
 
 
 def _flat(params: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +155,8 @@ def _v1alpha2(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
     if not isinstance(profiles, list):
         raise ConfigError("profiles: write a list")
     strategies: list[StrategyConfig] = []
-    evictor: dict[str, Any] = {}
+    selector = _selector(document)
+    evictor = _counts(document)
     for number, entry in enumerate(profiles):
         where = f"profiles[{number}]"
         profile = fields.mapping(entry, where)
@@ -170,12 +167,12 @@ def _v1alpha2(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
             fields.only(args, _EVICTOR_ARGS, at)
             evictor |= _evictor(args, at)
             if args.get("nodeSelector"):
-                evictor["node_selector"] = str(args["nodeSelector"])
+                selector = str(args["nodeSelector"])
         for name, at in _enabled(profile, where):
             registered = _registered(name, at, known)
             params, params_at = configs.get(name, ({}, f"{where}.pluginConfig[{name}].args"))
             strategies.append(StrategyConfig(registered, params, params_at))
-    return Policy(strategies=tuple(strategies), **{**_limits(document), **evictor})
+    return Policy(tuple(strategies), selector, evictor)
 
 
 def _plugin_configs(profile: dict[str, Any], where: str) -> dict[str, tuple[dict[str, Any], str]]:
@@ -232,15 +229,19 @@ def _registered(name: str, where: str, known: Mapping[str, str]) -> str:
     raise ConfigError(f"{where}: there is no strategy {name!r}; known are {names}")
 
 
-def _limits(document: dict[str, Any]) -> dict[str, Any]:
+def _selector(document: dict[str, Any]) -> str:
     selector = document.get("nodeSelector")
     if selector is not None and not isinstance(selector, str):
         raise ConfigError("nodeSelector: write a label selector as text, such as type=virtual-kubelet")
+    return selector or ""
+
+
+def _counts(document: dict[str, Any]) -> dict[str, int]:
     counts = {name: fields.count(document, key) for key, name in _COUNTS.items()}
-    return {"node_selector": selector, **counts}
+    return {name: value for name, value in counts.items() if value is not None}
 
 
-def _evictor(document: dict[str, Any], where: str) -> dict[str, Any]:
+def _evictor(document: dict[str, Any], where: str) -> dict[str, bool]:
     return {
         name: fields.boolean(document[key], fields.join(where, key))
         for key, name in _EVICTOR_FIELDS.items()

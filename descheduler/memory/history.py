@@ -17,7 +17,7 @@ import msgspec
 
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.apimachinery.decoding import decode
-from descheduler.config.options import Limits
+from descheduler.config.eviction import Limits
 
 
 @dataclass(frozen=True, slots=True)

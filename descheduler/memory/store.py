@@ -22,7 +22,7 @@ from controller_runtime import log, resources
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound
-from descheduler.config.options import Limits
+from descheduler.config.eviction import Limits
 from descheduler.memory import history
 from descheduler.memory.history import History
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from descheduler.config.options import EvictionOptions
+from descheduler.config.eviction import EvictionOptions
 
 
 class PassLimits:

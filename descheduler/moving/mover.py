@@ -25,7 +25,7 @@ from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.util.keyed_locks import KeyedLocks
-from descheduler.config.options import EvictionOptions
+from descheduler.config.eviction import EvictionOptions
 from descheduler.memory import history
 from descheduler.memory.history import Verdict
 from descheduler.memory.store import Memory

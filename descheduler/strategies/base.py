@@ -11,7 +11,7 @@ import abc
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -32,8 +32,8 @@ _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-cri
 _RETRY = 10.0
 
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+BY_FLAGS = "strategies without --policy-config-file"
+"""Title of the flags that set parameters of strategies."""
 
 
 class Struct(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):

@@ -12,7 +12,8 @@ from typing import ClassVar
 import msgspec
 
 from controller_runtime.errors import ConfigError
-from descheduler.strategies.base import Context, Params, Positive
+from controller_runtime.process.settings import Positive
+from descheduler.strategies.base import Context, Params
 from descheduler.strategies.unschedulable import Unschedulable, UnschedulableParams
 
 _STARTED = frozenset({"Running", "Succeeded", "Failed", "Unknown"})

@@ -15,8 +15,9 @@ import msgspec
 from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
+from controller_runtime.process.settings import Positive
 from descheduler.moving.request import Move
-from descheduler.strategies.base import Params, PeriodicStrategy, Positive
+from descheduler.strategies.base import Params, PeriodicStrategy
 from descheduler.view.pods import least_important_first
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]

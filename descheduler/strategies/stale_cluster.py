@@ -23,10 +23,12 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
 from controller_runtime.objects import Object
+from controller_runtime.process.flags import duration
+from controller_runtime.process.settings import NotNegative, Positive, Setting
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving.request import Move
-from descheduler.strategies.base import Context, NotNegative, Params, PodQueue, Positive, Strategy
+from descheduler.strategies.base import BY_FLAGS, Context, Params, PodQueue, Strategy
 from descheduler.view import pods, taint
 from descheduler.view.cluster import why_lost
 from descheduler.view.lost import LostNodes
@@ -39,14 +41,17 @@ _WORKERS = 4
 class StaleClusterParams(Params):
     """Parameters of ``StaleCluster``."""
 
-    stale_after_seconds: Positive = 20.0
-    """Seconds of NotReady, or without renewal of the Lease, after which a virtual node is lost."""
-    move_running_after_seconds: Positive = 300.0
-    """Seconds of this silence after which pods that may run are moved, at least ``staleAfterSeconds``. 20 is the rule of
-    project kubeleet."""
-    heal_after_seconds: NotNegative = 30.0
-    """Seconds that a virtual node must be healthy before it is used again."""
-    pods_per_second: Positive = 5.0
+    stale_after_seconds: Annotated[Positive, Setting(BY_FLAGS, "--stale-after D", parse=duration)] = 20.0
+    """Time of NotReady, or without renewal of the Lease, after which a virtual node is lost."""
+    move_running_after_seconds: Annotated[
+        Positive, Setting(BY_FLAGS, "--move-running-after D", parse=duration)
+    ] = 300.0
+    """Time of this silence after which pods that may run are moved if another virtual node has room, at least
+    ``staleAfterSeconds``. 20 seconds is the rule of project kubeleet."""
+    heal_after_seconds: Annotated[NotNegative, Setting(BY_FLAGS, "--heal-after D", parse=duration)] = 30.0
+    """Time that a lost virtual node must be healthy before it is used again."""
+    pods_per_second: Annotated[Positive, Setting(BY_FLAGS, "--stale-pods-per-second N")] = 5.0
+    """Moves per second off lost clusters."""
     burst: Annotated[int, msgspec.Meta(ge=1)] = 10
     """Number of moves before ``podsPerSecond`` limits their rate."""
     disruption_budget_timeout_seconds: NotNegative = 0.0

@@ -6,14 +6,16 @@ arrives by watch, the queue delays the key for the rest of the threshold, and th
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from controller_runtime.objects import Object
+from controller_runtime.process.flags import duration
+from controller_runtime.process.settings import Positive, Setting
 from controller_runtime.workqueue.controller import Result
 from descheduler.moving.request import Move
-from descheduler.strategies.base import Context, Params, PodQueue, Positive, Strategy
+from descheduler.strategies.base import BY_FLAGS, Context, Params, PodQueue, Strategy
 from descheduler.view import pods, replacement, unschedulable
 
 _WORKERS = 16
@@ -22,11 +24,15 @@ _WORKERS = 16
 class UnschedulableParams(Params):
     """Parameters of ``Unschedulable``."""
 
-    threshold_seconds: Positive = 180.0
-    """Seconds for which a lower cluster may try to schedule a pod before the pod is moved. If the lower cluster adds nodes,
+    threshold_seconds: Annotated[
+        Positive, Setting(BY_FLAGS, "--unschedulable-threshold D", parse=duration)
+    ] = 180.0
+    """Time for which a lower cluster may try to schedule a pod before the pod is moved. If the lower cluster adds nodes,
     at least ``autoscaling.provisionSeconds``."""
-    failures: list[Literal["image", "quota", "admission"]] = msgspec.field(default_factory=list)
-    """Failures in the lower cluster that count besides PodScheduled=False."""
+    failures: Annotated[
+        list[Literal["image", "quota", "admission"]], Setting(BY_FLAGS, "--include-failures LIST")
+    ] = msgspec.field(default_factory=list)
+    """Failures in the lower cluster that count besides PodScheduled=False: image, quota, admission. Empty: none."""
     waiting_reasons: list[str] = msgspec.field(default_factory=list)
     """Additional reasons of waiting containers that count, such as CreateContainerError."""
 

@@ -13,8 +13,9 @@ from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import matching, timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
-from descheduler.config.options import DEFAULT_NODE_SELECTOR
 from descheduler.view import pods, replacement
+
+_VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 
 
 @dataclass(eq=False)
@@ -30,7 +31,7 @@ class ClusterView:
     """UIDs of pods that leave their node as soon as their replacement is Ready, and of restored pods (``Held``)."""
 
     def __post_init__(self) -> None:
-        selectors = filter(None, (DEFAULT_NODE_SELECTOR, self.node_selector))
+        selectors = filter(None, (_VIRTUAL, self.node_selector))
         self._selects = matching.parse_selector(",".join(selectors))
 
     def is_virtual(self, name: str) -> bool:

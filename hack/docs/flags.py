@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import descheduler.flags
-import multi_scheduler.annotator.flags
-import multi_scheduler.flags
-import swarm.flags
-import virtual_node.config.command_line
-import webhook.flags
-from controller_runtime.process.flags import boolean, duration
+from controller_runtime.process.flags import boolean, duration, format_duration
 from hack.docs import markdown
 from hack.docs.environment import variables
+from hack.programs import DAEMON, programs
 from virtual_node import cli
-
-DAEMON = "virtual-node"
-_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    DAEMON: virtual_node.config.command_line.parser,
-    "virtual-node-webhook": lambda: webhook.flags.parser({}),
-    "virtual-node-descheduler": descheduler.flags.parser,
-    "virtual-node-multi-scheduler": lambda: multi_scheduler.flags.parser({}),
-    "virtual-node-annotator": lambda: multi_scheduler.annotator.flags.parser({}),
-    "virtual-node-swarm": swarm.flags.parser,
-}
 
 _INTRODUCTION = """# Flags
 
@@ -43,13 +28,13 @@ Every flag of every program. `--help` says the same.
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:
-    """Return the parser of a program or of a subcommand of the virtual node, with an empty environment.
+    """Return the parser of a program or of a subcommand of the virtual node.
 
     Raises:
         LookupError: the program has no parser.
     """
-    if program in _PARSERS:
-        return _PARSERS[program]()
+    if program in programs():
+        return programs()[program].parser()
     found = cli.parser(program.removeprefix(f"{DAEMON} "))
     if found is None:
         raise LookupError(f"{program} has no parser")
@@ -69,7 +54,8 @@ def _subcommands() -> Iterator[str]:
 
 def _own_groups(program: str) -> Iterator[tuple[str, list[argparse.Action]]]:
     """Return title and flags of each group of a program; omit a subcommand's groups that the daemon also has."""
-    known = set() if program in _PARSERS else {group.title for group in parser_of(DAEMON)._action_groups[2:]}  # noqa: SLF001
+    shared = [] if program in programs() else parser_of(DAEMON)._action_groups[2:]  # noqa: SLF001
+    known = {group.title for group in shared}
     for group in parser_of(program)._action_groups:  # noqa: SLF001 - argparse offers no other way to its groups
         actions = [one for one in group._group_actions if not isinstance(one, argparse._HelpAction)]  # noqa: SLF001
         if actions and group.title not in known:
@@ -119,19 +105,11 @@ def _default(action: argparse.Action) -> str:
     if not value:
         return ""
     if action.type is duration:
-        return markdown.code(go_duration(value))
+        return markdown.code(format_duration(value))
     if isinstance(value, list | tuple):
         return markdown.code(",".join(map(str, value)))
     return markdown.code(f"{value:g}" if isinstance(value, float) else str(value))
 
 
-def go_duration(seconds: float) -> str:
-    """Format seconds as Go does, such as ``1h30m``, without the parts that are 0."""
-    hours, rest = divmod(seconds, 3600)
-    minutes, left = divmod(rest, 60)
-    parts = ((hours, "h"), (minutes, "m"), (left, "s"))
-    return "".join(f"{value:g}{unit}" for value, unit in parts if value) or "0"
-
-
-PROGRAMS = (*_PARSERS, *_subcommands())
+PROGRAMS = (*programs(), *_subcommands())
 """Every program and subcommand that the page has a section for."""

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from controller_runtime.util.docstrings import attribute_docstrings
 from hack.docs import markdown
+from hack.programs import programs
 
-_COMPONENTS = {
-    "virtual_node": "virtual-node",
-    "webhook": "virtual-node-webhook",
-    "descheduler": "virtual-node-descheduler",
-    "multi_scheduler": "virtual-node-multi-scheduler",
-    "multi_scheduler.annotator": "virtual-node-annotator",
-    "swarm": "virtual-node-swarm",
-}
 _INTRODUCTION = """# Rights
 
 What each component asks for, from the `rights.py` of its package, such as
@@ -32,15 +23,6 @@ What each component asks for, from the `rights.py` of its package, such as
 - An empty group is the core group. A line under *only* is needed in that namespace, or for objects of these names.
 - Names in angle brackets are those of the installation: `<own>` is the component's namespace, `<virtual-node>` each of
   its virtual nodes, `<lease>` its Lease for leader election, and so on. The chart fills them in from its values."""
-
-
-def modules() -> Iterator[ModuleType]:
-    """Return the ``rights`` module of every component that has one."""
-    for package in _COMPONENTS:
-        if spec := importlib.util.find_spec(f"{package}.rights"):
-            yield importlib.import_module(
-                f"{spec.name}.daemon" if spec.submodule_search_locations else spec.name
-            )
 
 
 def tables(module: ModuleType) -> dict[str, tuple[Any, ...]]:
@@ -58,9 +40,10 @@ def tables(module: ModuleType) -> dict[str, tuple[Any, ...]]:
 def render() -> str:
     """Return the page."""
     parts = [markdown.note(), _INTRODUCTION]
-    for module in modules():
+    for program in programs().values():
+        module = importlib.import_module(program.rights)
         told = attribute_docstrings(module)
-        parts.append(f"## {_COMPONENTS[module.__name__.partition('.rights')[0]]}")
+        parts.append(f"## {program.name}")
         for name, needed in tables(module).items():
             parts += [f"### {name.replace('_', ' ').lower()}", markdown.prose(told.get(name, ""))]
             parts.append(

@@ -2,6 +2,6 @@
 
 import sys
 
-from multi_scheduler.annotator.cli import main
+from multi_scheduler.annotator.program import PROGRAM
 
-sys.exit(main())
+sys.exit(PROGRAM())

@@ -8,28 +8,31 @@ from collections.abc import Mapping
 from functools import partial
 
 from controller_runtime.client.client import Client
-from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
-from multi_scheduler.annotator.flags import PROGRAM, Options
+from multi_scheduler.annotator.program import PROGRAM, AnnotatorSettings
 from multi_scheduler.annotator.writer import Writer
 from multi_scheduler.config import Config
 from multi_scheduler.directory import NodeDirectory
-from multi_scheduler.process import connections
+from multi_scheduler.process import config_waiting, connections
 from multi_scheduler.shared import Shared
 
 
-async def run(options: Options) -> None:
+async def run(options: AnnotatorSettings) -> None:
     """Take part in leader election and annotate nodes while leading, until cancelled.
 
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
-    await connections.run(options, PROGRAM, partial(_work, options))
+    await config_waiting.run(
+        options, PROGRAM.name, lambda given: connections.run(given, PROGRAM.name, partial(_work, given))
+    )
 
 
-async def _work(options: Options, config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
+async def _work(
+    options: AnnotatorSettings, config: Config, upper: Client, lower: Mapping[str, Client]
+) -> None:
     shared = Shared(config, upper, lower)
     directory = NodeDirectory(upper, config, effect="it gets no annotations")
 
@@ -41,7 +44,7 @@ async def _work(options: Options, config: Config, upper: Client, lower: Mapping[
             shared,
             directory,
             refresh=options.refresh,
-            threshold=options.threshold,
+            threshold=options.threshold / 100,
         ).run(options.interval)
 
     checks: dict[str, Check] = {
@@ -60,13 +63,4 @@ async def _work(options: Options, config: Config, upper: Client, lower: Mapping[
         async with asyncio.TaskGroup() as group:
             group.create_task(directory.run(), name="nodes")
             group.create_task(shared.follow(), name="view")
-            if options.leader_elect:
-                await LeaderElector(
-                    upper,
-                    namespace=options.namespace,
-                    name=PROGRAM,
-                    on_started=write,
-                    **options.lease,
-                ).run()
-            else:
-                await write()
+            await options.election.lead(upper, write, name=PROGRAM.name, namespace=options.namespace)

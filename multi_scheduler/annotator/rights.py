@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from controller_runtime.rights import VIRTUAL_NODE, Right, leader_election
-from multi_scheduler.annotator.flags import PROGRAM
+from multi_scheduler.annotator.program import PROGRAM
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "map virtual nodes to lower clusters"),
     Right("", "nodes", ("patch",), "annotations of usage", "", "", (VIRTUAL_NODE,)),
-    *leader_election(PROGRAM, "only one of several replicas writes"),
+    *leader_election(PROGRAM.name, "only one of several replicas writes"),
 )
 
 LOWER_ANNOTATE: tuple[Right, ...] = (Right("", "nodes", ("patch",), "annotations of usage (--lower-nodes)"),)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+
+import msgspec
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving.server import HealthServer
 from multi_scheduler import config as configuration
-from multi_scheduler.process.options import ProcessOptions
+from multi_scheduler.process.settings import ProcessSettings
 
 _POLL = 2.0
 """Seconds between checks of the file."""
 _AGAIN = 30.0
 """Seconds after which an unchanged configuration is tried again, because a kubeconfig that it names may have changed."""
-Options = TypeVar("Options", bound=ProcessOptions)
+Settings = TypeVar("Settings", bound=ProcessSettings)
 
 
-async def run(options: Options, program: str, work: Callable[[Options], Awaitable[None]]) -> None:
+async def run(options: Settings, program: str, work: Callable[[Settings], Awaitable[None]]) -> None:
     """Run the program until cancelled; wait while its configuration cannot be used.
 
     Args:
@@ -40,12 +41,12 @@ async def run(options: Options, program: str, work: Callable[[Options], Awaitabl
         except ConfigError as error:
             if not options.waits:
                 raise
-            options = dataclasses.replace(options, rejected=str(error))
+            options = msgspec.structs.replace(options, rejected=str(error))
         else:
             return
 
 
-async def _usable(options: Options, program: str) -> Options:
+async def _usable(options: Settings, program: str) -> Settings:
     """Report the rejected configuration until a changed file can be read, or a retry is due; return the new options."""
     logger = log.get_logger(component=program)
     logger.error("configuration not applied", error=options.rejected)
@@ -68,4 +69,4 @@ async def _usable(options: Options, program: str) -> Options:
                     logger.error("configuration not applied", error=why)  # noqa: TRY400 - one clear line
                 continue
             if config != options.config or waited >= _AGAIN:
-                return dataclasses.replace(options, config=config, rejected="")
+                return msgspec.structs.replace(options, config=config, rejected="")

@@ -16,8 +16,8 @@ from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.util.file_changes import FileChanges
 from multi_scheduler.config import Config
-from multi_scheduler.process.options import ProcessOptions
 from multi_scheduler.process.profile_clusters import AT_ONCE, ProfileClusters, following
+from multi_scheduler.process.settings import ProcessSettings
 
 _POLL = 2.0
 """Seconds between checks of the kubeconfig files."""
@@ -30,7 +30,7 @@ Work = Callable[[Config, Client, Mapping[str, Client]], Awaitable[None]]
 the lower clusters by name."""
 
 
-async def run(options: ProcessOptions, program: str, work: Work) -> None:
+async def run(options: ProcessSettings, program: str, work: Work) -> None:
     """Run the work until cancelled; restart it with new clients when a lower kubeconfig or ClusterProfile changed.
 
     ``work`` ends only when it is cancelled. ``program`` is the User-Agent of requests, which API servers log.
@@ -86,7 +86,7 @@ async def _unusable(clusters: Sequence[Cluster]) -> str:
 
 
 async def _connected(
-    options: ProcessOptions, wanted: Config, profiles: ProfileClusters, program: str, work: Work
+    options: ProcessSettings, wanted: Config, profiles: ProfileClusters, program: str, work: Work
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         config = await kubeconfig.load(options.kubeconfig, server=options.master)

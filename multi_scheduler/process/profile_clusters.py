@@ -15,7 +15,7 @@ from controller_runtime import log
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from multi_scheduler.config import Config
-from multi_scheduler.process.options import ProcessOptions
+from multi_scheduler.process.settings import ProcessSettings
 
 _AGAIN = 60.0
 """Seconds between two attempts to use a kubeconfig whose plugin failed."""
@@ -139,7 +139,7 @@ class ProfileClusters:
 
 
 @contextlib.asynccontextmanager
-async def following(options: ProcessOptions, program: str) -> AsyncIterator[ProfileClusters]:
+async def following(options: ProcessSettings, program: str) -> AsyncIterator[ProfileClusters]:
     """Follow the ClusterProfiles within the context, if the configuration uses them.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterset.model import names
 from controller_runtime.cache.informer import Informer
-from swarm.flags import Network
+from swarm.program import Network
 from swarm.slots import Pod
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

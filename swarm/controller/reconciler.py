@@ -33,9 +33,9 @@ from swarm.controller.reports import Reports
 from swarm.controller.restarts import Restarts
 from swarm.controller.sources import Sources
 from swarm.controller.worker_pods import WorkerPods
-from swarm.flags import Network
 from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Ledger
+from swarm.program import Network
 from swarm.slots import Pod
 from swarm.spec import FINALIZER, SwarmSpec
 

@@ -4,4 +4,4 @@ import sys
 
 from swarm.worker.sidecar.command import main
 
-sys.exit(main())
+sys.exit(main(program="python -m swarm.worker"))

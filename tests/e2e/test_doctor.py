@@ -155,7 +155,7 @@ async def test_kubectl_runs_the_plugin(installation: Installation, tmp_path: Pat
     assert out.startswith("kubectl virtual-node: unknown command 'statsu'")
     code, out = await kubectl("__complete", "virtual-node", "sta")
     # kubectl writes warnings to stderr.
-    assert f"status\t{COMMANDS['status']}" in out.splitlines(), out
+    assert f"status\t{COMMANDS['status'].purpose}" in out.splitlines(), out
     code, out = await kubectl("__complete", "virtual-node", "status", "-o", "")
     formats = ["table", "wide", "json", "yaml", "name"]
     assert [line for line in out.splitlines() if line in formats] == formats, out

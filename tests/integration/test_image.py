@@ -21,6 +21,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from hack.image import build, debian, lock, python_packages, sbom
+from hack.programs import programs
 from hack.sandbox import Sandbox
 from hack.sandbox.ports import free_ports
 from tests.benchmarks.usage import usage
@@ -30,15 +31,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="unpacking the image's files needs root"),
 ]
-
-PROGRAMS = (
-    "virtual-node",
-    "virtual-node-webhook",
-    "virtual-node-descheduler",
-    "virtual-node-multi-scheduler",
-    "virtual-node-annotator",
-    "virtual-node-swarm",
-)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +87,7 @@ def _inside(root: Path, *argv: str) -> list[str]:
 
 def test_every_program_runs_unprivileged_on_a_read_only_root(root: Path):
     """No program of the image needs root, a shell, or a place to write."""
-    for program in PROGRAMS:
+    for program in programs():
         done = subprocess.run(_inside(root, program, "--help"), check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert program in done.stdout

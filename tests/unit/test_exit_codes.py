@@ -169,7 +169,7 @@ _BOTH = f"{_UPPER} --client-kubeconfig={{kube}}"
             f"{_UPPER} --tlscert={{missing}} --tlskey={{missing}}",
             "{missing}: No such file or directory",
         ),
-        (WEBHOOK, f"{_UPPER} --port=70000", "--port: 70000 is not a port number"),
+        (WEBHOOK, f"{_UPPER} --port=70000", "--port: 70000 must be at most 65535"),
         (DESCHEDULER, "--kubeconfig={missing}", "kubeconfig {missing}: no such file"),
         (
             DESCHEDULER,
@@ -195,7 +195,7 @@ _BOTH = f"{_UPPER} --client-kubeconfig={{kube}}"
             f"{_UPPER} --config={{scheduler}} --health-addr={{taken}}",
             "--health-addr: address {taken} is",
         ),
-        (SCHEDULER, f"{_UPPER} --config={{scheduler}} --port=-1", "--port: -1 is not a port number"),
+        (SCHEDULER, f"{_UPPER} --config={{scheduler}} --port=-1", "--port: -1 must be at least 0"),
         (SWARM, "--kubeconfig={missing}", "kubeconfig {missing}: no such file"),
         (SWARM, f"{_UPPER} --health-addr={{taken}}", "--health-addr: address {taken} is already in use"),
         (SWARM, f"{_UPPER} --nodname=x", "unknown flag --nodname"),

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import descheduler.flags
-import multi_scheduler.flags
+import descheduler.program
+import multi_scheduler.program
 import virtual_node.config.command_line
-import webhook.flags
+import webhook.program
 from controller_runtime import log
-from controller_runtime.process import daemon
 from controller_runtime.process.flags import Klog
+from controller_runtime.process.program import start
 
 _ENVIRONMENT = {
     "KUBELET_PORT": "10450",
@@ -38,7 +38,7 @@ _IGNORED = (
 
 def test_virtual_node_accepts_the_manifests_arguments():
     """manifeasts/virtual-node.yaml, with its environment."""
-    found = virtual_node.config.command_line.parse(
+    found = virtual_node.config.command_line.PROGRAM.parse(
         [
             "--provider=k8s",
             "--nodename=virtual-kubelet",
@@ -64,7 +64,7 @@ def test_virtual_node_accepts_the_manifests_arguments():
 
 def test_webhook_accepts_the_manifests_arguments():
     """manifeasts/webhook.yaml."""
-    found = webhook.flags.parse(
+    found = webhook.program.PROGRAM.parse(
         ["--tlscert=/root/cert.pem", "--tlskey=/root/key.pem", "--port=443", "--v=6"], {}
     )
     assert (found.tlscert, found.tlskey, found.port) == ("/root/cert.pem", "/root/key.pem", 443)
@@ -82,7 +82,7 @@ def test_descheduler_accepts_the_manifests_arguments(tmp_path: Path):
         "    enabled: true\n    params: {maxPodLifeTimeSeconds: 180}\n",
         encoding="utf-8",
     )
-    found = descheduler.flags.parse(
+    found = descheduler.program.PROGRAM.parse(
         ["--policy-config-file", str(policy), "--descheduling-interval", "10s", "--v", "3"]
     )
     assert (found.interval, [one.name for one in found.strategies]) == (10, ["PodLifeTime", "Drain"])
@@ -95,15 +95,15 @@ def _scheduler(argv: Sequence[str], folder: Path) -> Any:
         '{"pluginConfig": [{"name": "multi-scheduler", "args": {"cluster_configuration": {"a": {"kube_config": "/k"}}}}]}',
         encoding="utf-8",
     )
-    return multi_scheduler.flags.parse([f"--config={config}", *argv], {})
+    return multi_scheduler.program.PROGRAM.parse([f"--config={config}", *argv], {})
 
 
 @pytest.mark.parametrize(
     "parse",
     [
-        lambda argv, _: virtual_node.config.command_line.parse(["--client-kubeconfig=/k", *argv], {}),
-        lambda argv, _: webhook.flags.parse(argv, {}),
-        lambda argv, _: descheduler.flags.parse(argv),
+        lambda argv, _: virtual_node.config.command_line.PROGRAM.parse(["--client-kubeconfig=/k", *argv], {}),
+        lambda argv, _: webhook.program.PROGRAM.parse(argv, {}),
+        lambda argv, _: descheduler.program.PROGRAM.parse(argv),
         _scheduler,
     ],
     ids=["virtual-node", "webhook", "descheduler", "multi-scheduler"],
@@ -115,13 +115,13 @@ def test_every_program_accepts_klogs_flags(parse: Callable[[Sequence[str], Path]
 
 def test_flags_without_effect_are_logged_once_at_start(capfd: pytest.CaptureFixture[str]):
     """In one line; the verbosity has made that a debug log."""
-    options = descheduler.flags.parse(f"-v=4 {_OTHERS} --log-format=json".split())
+    options = descheduler.program.PROGRAM.parse(f"-v=4 {_OTHERS} --log-format=json".split())
 
     async def run(_options: Any) -> int:
         log.get_logger(component="x").debug("details")
         return 0
 
-    assert daemon.start(options, run) == 0
+    assert start(options, run) == 0
     first, second = capfd.readouterr().err.splitlines()
     assert "flags without effect" in first
     assert all(flag in first for flag in _IGNORED)

@@ -8,7 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from controller_runtime.apimachinery.decoding import ConfigStruct
-from controller_runtime.process.setting import KUBELET, Port, Setting
+from controller_runtime.process.settings import Port, Setting
+
+KUBELET = "kubelet API"
+"""Title of the flags of the kubelet API."""
 
 
 class KubeletLimits(ConfigStruct):

@@ -11,11 +11,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from clusterset.config import ClusterSet
+from clusterset.config import PODS, ClusterSet
 from controller_runtime.apimachinery.decoding import ConfigStruct
 from controller_runtime.process.flags import address, duration
-from controller_runtime.process.setting import (
-    PODS,
+from controller_runtime.process.settings import (
     PROCESS,
     UPPER,
     Positive,

@@ -50,7 +50,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-level", default="info", choices=_LEVELS, help="(info)")
 
 
-def main(argv: Sequence[str] | None = None, program: str = "python -m swarm.worker") -> int:
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run the sidecar until SIGTERM; return the exit code."""
     parser = argparse.ArgumentParser(
         program, description="Runs one worker of a Swarm, with a process per job."

@@ -6,26 +6,22 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import yaml
 
-import descheduler.flags
 import descheduler.rights
-import multi_scheduler.annotator.flags
 import multi_scheduler.annotator.rights
 import multi_scheduler.config
-import multi_scheduler.flags
 import multi_scheduler.rights
-import swarm.flags
+import swarm.program
 import swarm.rights
 import virtual_node.config.file
 import virtual_node.config.types
 import virtual_node.rights.daemon
 import virtual_node.rights.follow
-import webhook.flags
 import webhook.rights
 from clusterset.config import profile_cluster
 from clusterset.model import names
@@ -45,6 +41,7 @@ from controller_runtime.rights import (
     rules,
 )
 from hack.chart.template import NAMESPACE, template
+from hack.programs import DAEMON, programs
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 from swarm.controller import owned_objects
 from tests.thorough import some
@@ -412,17 +409,11 @@ def test_arguments_are_valid_flags(case, tmp_path):
         if item["kind"] == "ConfigMap":
             for name, text in item.get("data", {}).items():
                 (tmp_path / name).write_text(text, encoding="utf-8")
-    programs: dict[str, Callable[[list[str]], object]] = {
-        "-descheduler": descheduler.flags.parse,
-        "-webhook": webhook.flags.parse,
-        "-swarm": swarm.flags.parse,
-        "-multi-scheduler": multi_scheduler.flags.parse,
-        "-annotator": multi_scheduler.annotator.flags.parse,
-    }
     found = {item["metadata"]["name"] for item in objects(case) if item["kind"] == "Deployment"}
-    for component, parse in programs.items():
-        if any(name.endswith(component) for name in found):
-            parse([_MOUNTED.sub(f"{tmp_path}/", text) for text in _arguments(case, component)])
+    for name, program in programs().items():
+        component = name.removeprefix(DAEMON)
+        if component and any(deployed.endswith(component) for deployed in found):
+            program.parse([_MOUNTED.sub(f"{tmp_path}/", text) for text in _arguments(case, component)])
     for item in objects(case):
         if item["kind"] == "CronJob":
             (container,) = item["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
@@ -542,7 +533,7 @@ def test_policies_match_the_releases_accounts_and_labels():
             *(names.LABEL_VIRTUAL_POD, names.LABEL_CREATED_BY_DESCHEDULER, names.ANNOTATION_REPLACES),
             *(names.LABEL_NODE_TYPE, names.NODE_TYPE_VIRTUAL),
         ),
-        "swarm": (owned_objects.LABEL_SWARM, swarm.flags.PROGRAM, resources.SWARMS.api_version),
+        "swarm": (owned_objects.LABEL_SWARM, swarm.program.PROGRAM.name, resources.SWARMS.api_version),
     }
     for policy, texts in mentioned.items():
         expressions = " ".join(

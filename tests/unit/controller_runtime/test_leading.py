@@ -12,7 +12,7 @@ from controller_runtime import leading, resources
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ConfigError
-from controller_runtime.leaderelection.flags import ControllerOptions
+from controller_runtime.leaderelection.settings import ControllerSettings, Election
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 
@@ -47,7 +47,7 @@ async def test_work_begins_when_this_replica_leads_and_waits_for_the_caches(serv
 
         return [informer], work
 
-    options = ControllerOptions(leader_elect=elects)
+    options = ControllerSettings(election=Election(enabled=elects))
     task = asyncio.create_task(leading.run("program", options, prepare, namespace="ns"))
     async with asyncio.timeout(10):
         assert await began == (1, elects)
@@ -64,7 +64,7 @@ async def test_a_wrong_setting_ends_the_process_although_caches_cannot_be_read(s
         raise ConfigError("a strategy's parameter is wrong")
 
     monkeypatch.setattr(Informer, "run", never)
-    options = ControllerOptions(leader_elect=False)
+    options = ControllerSettings(election=Election(enabled=False))
     with pytest.raises(ExceptionGroup) as raised:
         async with asyncio.timeout(10):
             await leading.run(

@@ -7,7 +7,7 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.moving import drain
-from descheduler.config.options import EvictionOptions
+from descheduler.config.eviction import EvictionOptions
 from descheduler.strategies.base import Params
 from descheduler.strategies.drain import Drain
 from descheduler.view.departure import Departure

@@ -10,7 +10,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.events.recorder import EventRecorder
-from descheduler.config.options import EvictionOptions
+from descheduler.config.eviction import EvictionOptions
 from descheduler.moving.mover import Mover
 from descheduler.moving.unfreeze import Releaser
 from descheduler.strategies.base import Context, Strategy

@@ -15,6 +15,7 @@ import multi_scheduler.config
 from clusterset.config import FORMER_KINDS, KIND, Cluster
 from controller_runtime.apimachinery.decoding import convert
 from hack.docs import flags
+from hack.programs import DAEMON
 from virtual_node.config import file as config_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -177,7 +178,7 @@ def test_flags_of_commands_exist(page):
         )
         known = set(flags.flag_names(program)) | {"--help", "-h", "-o"}
         if program in {"virtual-node check", "virtual-node inspect", "virtual-node cleanup"}:
-            known |= set(flags.flag_names(flags.DAEMON))
+            known |= set(flags.flag_names(DAEMON))
         given = {word.partition("=")[0] for word in words if word.startswith("-")}
         unknown += [f"{program} {flag}" for flag in sorted(given - known)]
     assert unknown == []

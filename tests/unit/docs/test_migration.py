@@ -40,7 +40,7 @@ def test_flags_without_effect_are_listed_as_accepted():
         name
         for action in parser._actions
         for name in action.option_strings
-        if (action.help or "").startswith("accepted for compatibility")
+        if (action.help or "").startswith("Accepted for compatibility")
     }
     assert idle == {name for name, fate in _flags("virtual-node") if fate == "accepted"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from functools import cache
 
@@ -12,6 +13,7 @@ import virtual_node.config.types
 from clusterset.model import names
 from hack.docs import configuration, flags, reference, rights
 from hack.docs.markdown import COMMAND
+from hack.programs import DAEMON, programs
 from virtual_node.translate.pods import downward_api
 from virtual_node.translate.storage import binder_pod, pv, pvc, shared
 
@@ -62,7 +64,7 @@ def test_every_flag_is_in_the_page(program):
     section = _flags_page().split(f"\n## {program}\n")[1].split("\n## ")[0]
     elsewhere = {"-h", "--help"}
     if program in {"virtual-node check", "virtual-node inspect"}:
-        elsewhere |= flags.flag_names(flags.DAEMON)  # they accept the daemon's flags, too
+        elsewhere |= flags.flag_names(DAEMON)  # they accept the daemon's flags, too
     missing = [name for name in flags.flag_names(program) - elsewhere if f"`{name}`" not in section]
     assert missing == []
 
@@ -81,7 +83,10 @@ def test_every_right_is_in_the_page():
     """Each right of the table that check tests is a line of the page."""
     text = rights.render()
     found = [
-        right for module in rights.modules() for table in rights.tables(module).values() for right in table
+        right
+        for program in programs().values()
+        for table in rights.tables(importlib.import_module(program.rights)).values()
+        for right in table
     ]
     assert len(found) > 30
     assert [right for right in found if f"`{right.full_resource}`" not in text] == []
@@ -96,14 +101,6 @@ def test_check_writes_nothing_and_names_the_command(tmp_path, monkeypatch, capsy
     assert list(tmp_path.iterdir()) == []
     assert reference.main([]) == 0
     assert reference.main(["--check"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0"), (20, "20s"), (300, "5m"), (5400, "1h30m"), (0.5, "0.5s")]
-)
-def test_durations_are_formatted_as_in_go(seconds, text):
-    """In the spelling that the flag accepts."""
-    assert flags.go_duration(seconds) == text
 
 
 def test_the_page_has_exactly_the_public_names():

@@ -14,8 +14,8 @@ import pytest
 from clusterset.model import names
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
-from multi_scheduler.annotator import flags
 from multi_scheduler.annotator.annotations import Measurement, differ, values
+from multi_scheduler.annotator.program import PROGRAM
 from multi_scheduler.annotator.writer import Writer
 from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.usage import node_annotations
@@ -198,8 +198,8 @@ def test_bad_flags_are_named(tmp_path: Path) -> None:
         "{apiVersion: virtual-node.io/v1alpha1, kind: MultiSchedulerConfiguration, clusters: [{name: a, kubeconfig: k}]}",
         encoding="utf-8",
     )
-    found = flags.parse([f"--config={file}", "--threshold=10", "--lower-nodes"], {"POD_NAMESPACE": "vn"})
-    assert (found.threshold, found.interval, found.namespace, found.lower_nodes) == (0.1, 60, "vn", True)
+    found = PROGRAM.parse([f"--config={file}", "--threshold=10", "--lower-nodes"], {"POD_NAMESPACE": "vn"})
+    assert (found.threshold, found.interval, found.namespace, found.lower_nodes) == (10, 60, "vn", True)
     for argument in ("--threshold=101", "--interval=0s", "--leader-elect-lease-duration=1s"):
         with pytest.raises(ConfigError, match=argument.partition("=")[0]):
-            flags.parse([f"--config={file}", argument], {})
+            PROGRAM.parse([f"--config={file}", argument], {})

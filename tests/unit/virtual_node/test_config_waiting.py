@@ -59,10 +59,10 @@ async def test_a_replica_waits_until_its_configuration_is_usable(tmp_path: Path,
     file = tmp_path / "virtual-node.yaml"
     file.write_text(wrong.replace("WEB", str(web)), encoding="utf-8")
     arguments = [f"--config={file}", "--wait-for-config", f"--metrics-addr=127.0.0.1:{metrics}"]
-    options = command_line.parse(arguments, {})
+    options = command_line.PROGRAM.parse(arguments, {})
     assert told in options.rejected
     with capture_logs() as logs:
-        waiting = config_waiting.Waiting(options, lambda: command_line.parse(arguments, {}))
+        waiting = config_waiting.Waiting(options, lambda: command_line.PROGRAM.parse(arguments, {}))
         running = asyncio.create_task(waiting.run())
         await asyncio.sleep(0.2)
         assert (await _get(metrics, "/healthz"))[0] == 200
@@ -100,7 +100,7 @@ async def test_a_file_named_in_the_configuration_is_waited_for(tmp_path: Path, f
     arguments = [f"--config={file}", "--wait-for-config", f"--metrics-addr=127.0.0.1:{port}"]
     with capture_logs() as logs:
         waiting = config_waiting.Waiting(
-            command_line.parse(arguments, {}), lambda: command_line.parse(arguments, {})
+            command_line.PROGRAM.parse(arguments, {}), lambda: command_line.PROGRAM.parse(arguments, {})
         )
         running = asyncio.create_task(waiting.run())
         await asyncio.sleep(0.2)
@@ -118,7 +118,7 @@ def test_without_the_flag_a_wrong_file_ends_the_command(tmp_path: Path):
     file = tmp_path / "virtual-node.yaml"
     file.write_text(HEAD + "clustres: []}", encoding="utf-8")
     with pytest.raises(ConfigError, match="did you mean clusters"):
-        command_line.parse([f"--config={file}"], {})
+        command_line.PROGRAM.parse([f"--config={file}"], {})
 
 
 def test_a_contradiction_of_environment_and_file_is_waited_for(tmp_path: Path):
@@ -126,7 +126,7 @@ def test_a_contradiction_of_environment_and_file_is_waited_for(tmp_path: Path):
     file = tmp_path / "virtual-node.yaml"
     file.write_text(HEAD + "clusters: [], kubelet: {servingCertificate: CSR}}", encoding="utf-8")
     environment = {"APISERVER_CERT_LOCATION": "/crt", "APISERVER_KEY_LOCATION": "/key"}
-    options = command_line.parse([f"--config={file}", "--wait-for-config"], environment)
+    options = command_line.PROGRAM.parse([f"--config={file}", "--wait-for-config"], environment)
     assert "contradicts tlsCertFile" in options.rejected
     with pytest.raises(ConfigError, match="contradicts tlsCertFile"):
-        command_line.parse([f"--config={file}"], environment)
+        command_line.PROGRAM.parse([f"--config={file}"], environment)

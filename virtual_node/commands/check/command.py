@@ -16,9 +16,9 @@ from controller_runtime.process.argparser import Parser
 from virtual_node import profile_clusters
 from virtual_node.commands.check import cluster, service_ranges
 from virtual_node.commands.check.cluster import CheckResult
-from virtual_node.commands.common import connect, daemon_flags, output
-from virtual_node.config import program
-from virtual_node.config.flags import DEFAULT_NODE_NAME
+from virtual_node.commands.common import connect, output
+from virtual_node.config import command_line, program
+from virtual_node.config.command_line import DEFAULT_NODE_NAME
 from virtual_node.config.types import Config
 
 _COLUMNS = ("CLUSTER", "CHECK", "OK", "DETAIL", "NEXT")
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: flags or configuration are wrong; exit code 2.
     """
-    options, daemon = daemon_flags.parse(_own, argv)
+    options, daemon = command_line.PROGRAM.parse_with(parser(), argv)
     config = daemon.config
     if not daemon.config_file and config.clusters[0].name == DEFAULT_NODE_NAME:
         # Neither the cluster nor its node was named, so the report would show the default node name.
@@ -112,10 +112,6 @@ def _print(findings: Sequence[CheckResult], *, headers: bool) -> None:
 
 def parser() -> Parser:
     """Return the command's parser, with the daemon's flags."""
-    return daemon_flags.with_daemon_flags(_own())
-
-
-def _own() -> Parser:
     parser = Parser(
         program.name(),
         "check",
@@ -130,4 +126,5 @@ def _own() -> Parser:
     )
     output.add_flags(parser, "table", *output.DATA)
     connect.add_request_timeout(parser)
+    command_line.PROGRAM.add_flags(parser)
     return parser

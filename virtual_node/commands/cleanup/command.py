@@ -32,6 +32,7 @@ from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect, output, profiles
 from virtual_node.config import command_line, program
+from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import Config
 
 _STOPPING = 45.0
@@ -61,8 +62,10 @@ def main(argv: Sequence[str]) -> int:
         upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
         # A user can correct a rejected file and try again. The hook uses its valid parts, so that the release
         # can be uninstalled.
-        options = command_line.parse(
-            [*upper, *rest], prog=flags.prog, beside=flags, accept_rejected=own.as_hook
+        daemon = command_line.PROGRAM.parser()
+        daemon.prog, daemon.also_known = flags.prog, flags.flag_names()
+        options = command_line.PROGRAM.parse(
+            [*upper, *rest], parser=daemon, settings=DaemonSettings(accepts_rejected=own.as_hook)
         )
         config = options.config
         if options.rejected:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 
+from clusterset.model.namespace_map import DNS_LABEL
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
@@ -28,6 +29,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--kubeconfig FILE", "upper cluster's ($KUBECONFIG, ~/.kube/config, in-cluster)")
     add_flag(parser, "--context CONTEXT", "context of the kubeconfig (its current-context)")
     add_request_timeout(parser)
+
+
+def label(text: str) -> str:
+    """Return the text if it is a DNS-1123 label, such as the name of a namespace (for argparse's ``type``)."""
+    if not DNS_LABEL.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a name: lower-case letters, digits and dashes, at most 63"
+        )
+    return text
 
 
 def add_request_timeout(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,6 @@ from virtual_node.commands.diagnose.scores import SCORED, Score, scores
 from virtual_node.commands.diagnose.target import KINDS, Kinds, target
 from virtual_node.commands.diagnose.verdict import HEALTHY_POD, diagnose, has_no_problem, is_healthy_pod, life
 from virtual_node.config import program
-from virtual_node.config.argument_types import label
 
 _PODS_AT_ONCE = 8
 _MARKS = {0: output.BAD, FINE: output.GOOD}
@@ -189,7 +188,9 @@ def parser() -> Parser:
         help=f"{', '.join(KINDS)}, or kubectl's short names",
     )
     own.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="unless given as TYPE/NAME")
-    add_flag(own, "-n --namespace NS", "its namespace (the context's, default)", type=label, default=None)
+    add_flag(
+        own, "-n --namespace NS", "its namespace (the context's, default)", type=connect.label, default=None
+    )
     connect.add_flags(own)
     add_flag(own, "--client-kubeconfig FILE", "kubeconfig of the lower cluster, to read it too")
     add_boolean(

@@ -23,7 +23,6 @@ from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, hol
 from virtual_node.commands.doctor.facts import DoctorFacts, LowerFacts
 from virtual_node.commands.doctor.links import Link, State
 from virtual_node.config import program
-from virtual_node.config.argument_types import label
 
 _AGENT = "virtual-node-doctor"
 _COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")
@@ -122,7 +121,7 @@ def parser() -> Parser:
         own,
         "-n --namespace NS",
         "namespace in which a labelled pod is created as a dry run (default)",
-        type=label,
+        type=connect.label,
         default="default",
     )
     output.add_flags(own, "table", *output.DATA)

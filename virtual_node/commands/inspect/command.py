@@ -21,11 +21,11 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, parse_duration
 from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import UPPER, ExpiryLimits
-from virtual_node.commands.common import connect, daemon_flags, output, profiles
+from virtual_node.commands.common import connect, output, profiles
 from virtual_node.commands.inspect import history, reading, report
 from virtual_node.commands.inspect.facts import InspectFacts, InspectFinding
 from virtual_node.commands.inspect.rules import registry
-from virtual_node.config import program
+from virtual_node.config import command_line, program
 from virtual_node.config.types import Config
 from virtual_node.health.inspections import Inspection
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: flags, configuration or a kubeconfig are wrong; exit code 2.
     """
-    options, daemon = daemon_flags.parse(_own, argv)
+    options, daemon = command_line.PROGRAM.parse_with(parser(), argv)
     limits = ExpiryLimits(
         grace=options.grace, expiry_warning=options.expiry_warning, expiry_error=options.expiry_error
     )
@@ -115,10 +115,6 @@ async def _opened(config: Config, context: str, patience: float) -> AsyncIterato
 
 def parser() -> Parser:
     """Return the command's parser, with the daemon's flags."""
-    return daemon_flags.with_daemon_flags(_own())
-
-
-def _own() -> Parser:
     parser = Parser(
         program.name(),
         "inspect",
@@ -162,6 +158,7 @@ def _own() -> Parser:
         ("--expiry-error", "7d", "report an error for certificates and tokens that expire sooner"),
     ):
         parser.add_argument(flag, type=_length, default=default, metavar="D", help=f"{text} ({default})")
+    command_line.PROGRAM.add_flags(parser)
     return parser
 
 

@@ -23,7 +23,6 @@ from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import join, leave
 from virtual_node.config import program
-from virtual_node.config.argument_types import label
 from virtual_node.rights import follow
 
 _AGENT = "virtual-node-register"
@@ -126,11 +125,11 @@ def parser() -> Parser:
     own.add_argument(
         "cluster",
         nargs="?",
-        type=label,
+        type=connect.label,
         metavar="NAME",
         help="name of the lower cluster in the upper cluster",
     )
-    add_flag(own, "--name CLUSTER", "the same as NAME", default=None, type=label)
+    add_flag(own, "--name CLUSTER", "the same as NAME", default=None, type=connect.label)
     _add_account_flags(own)
     _add_upper_flags(own)
     _add_joining_flags(own)
@@ -154,7 +153,7 @@ def _add_account_flags(parser: Parser) -> None:
         parser,
         "--account-namespace NAME",
         "namespace of the accounts in the lower cluster (virtual-node)",
-        type=label,
+        type=connect.label,
         default="virtual-node",
     )
     parser.add_argument(
@@ -217,13 +216,15 @@ def _add_upper_flags(parser: Parser) -> None:
         "namespace of the Secrets in the upper cluster (kube-system); for join and leave, namespace of "
         "the Helm release (virtual-node-system)",
         default=None,
-        type=label,
+        type=connect.label,
     )
 
 
 def _add_joining_flags(parser: Parser) -> None:
     own = parser.add_argument_group("join and leave")
-    add_flag(own, "--release NAME", "Helm release (the only one of this chart)", default=None, type=label)
+    add_flag(
+        own, "--release NAME", "Helm release (the only one of this chart)", default=None, type=connect.label
+    )
     add_switch(own, "--dry-run", "change nothing, and print what would be done")
     add_flag(own, "--timeout D", "time limit of each step that waits (5m)", type=duration, default=300.0)
     add_flag(

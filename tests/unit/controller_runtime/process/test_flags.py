@@ -90,3 +90,11 @@ def test_klogs_flags_without_a_usable_value_are_refused(line: str):
     """The message names the flag."""
     with pytest.raises(ConfigError, match=f"^{line.partition('=')[0].split()[0]}: "):
         flags.take_klog(line.split())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0"), (20, "20s"), (300, "5m"), (5400, "1h30m"), (0.5, "0.5s")]
+)
+def test_durations_are_formatted_as_in_go(seconds, text):
+    """In the spelling that the flag accepts."""
+    assert flags.format_duration(seconds) == text

@@ -48,7 +48,7 @@ class TestPolicy:
             "priorityThreshold": {"value": 10},
             "namespaces": {"include": ["a"]},
         }
-        assert found.local_storage is True
+        assert found.eviction["local_storage"] is True
 
     def test_v1alpha2_reads_profiles_evictor_and_limits(self):
         found = parse(V1ALPHA2)
@@ -60,8 +60,16 @@ class TestPolicy:
         ]
         assert found.strategies[1].params == {"staleAfterSeconds": 40}
         assert found.strategies[2].params == {"thresholds": {"cpu": 10}, "targetThresholds": {"cpu": 50}}
-        assert (found.max_per_node, found.max_per_namespace, found.max_total) == (5, 6, 7)
-        assert (found.node_selector, found.local_storage, found.ignore_pvc) == ("zone=z", True, True)
+        assert [found.eviction[name] for name in ("max_per_node", "max_per_namespace", "max_total")] == [
+            5,
+            6,
+            7,
+        ]
+        assert (found.node_selector, found.eviction["local_storage"], found.eviction["ignore_pvc"]) == (
+            "zone=z",
+            True,
+            True,
+        )
 
     @pytest.mark.parametrize(
         ("document", "message"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.errors import Unavailable
-from descheduler.config.options import Limits
+from descheduler.config.eviction import Limits
 from descheduler.memory.store import Memory
 from tests.unit.descheduler.bodies import START, now
 from tests.unit.descheduler.cluster import Client, Cluster

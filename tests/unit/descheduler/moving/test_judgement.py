@@ -10,7 +10,7 @@ import pytest
 from clusterset.model import names
 from clusterset.model.moving import movable
 from controller_runtime.apimachinery import timestamps
-from descheduler.config.options import EvictionOptions, Limits
+from descheduler.config.eviction import EvictionOptions, Limits
 from descheduler.memory import history
 from descheduler.memory.history import History, Verdict
 from descheduler.moving.limits import PassLimits

@@ -18,11 +18,11 @@ from prometheus_client import REGISTRY
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.reloader import CertificateReloader, make_ca, self_signed, sign
-from multi_scheduler import flags
 from multi_scheduler.extender import server as server_module
 from multi_scheduler.extender.extender import Filtered, NotReadyError
 from multi_scheduler.extender.protocol import Candidates, candidates
 from multi_scheduler.extender.server import MAX_BODY_BYTES, ExtenderServer
+from multi_scheduler.program import PROGRAM
 from tests.serving import client_context
 from tests.unit.controller_runtime.leaderelection.election import Store, lease
 from tests.unit.multi_scheduler.extender.replicas import Replica
@@ -263,7 +263,7 @@ def test_does_not_decode_unused_keys():
 def test_refuses_incomplete_tls_flags(config, arguments, message):
     """The error names the flag."""
     with pytest.raises(ConfigError, match=message):
-        flags.parse([config, *arguments])
+        PROGRAM.parse([config, *arguments])
 
 
 @pytest.mark.parametrize(
@@ -271,13 +271,13 @@ def test_refuses_incomplete_tls_flags(config, arguments, message):
 )  # fmt: skip
 def test_binding_is_off_by_default(config, arguments, expected):
     """The flag accepts Go's boolean values."""
-    assert flags.parse([config, *arguments]).bind is expected
+    assert PROGRAM.parse([config, *arguments]).bind is expected
 
 
 def test_lease_is_off_by_default(config):
     """Then only one process may run. The chart always sets it."""
-    assert flags.parse([config]).active_lease == ""
-    options = flags.parse([config, "--active-lease=x", "--namespace=shop"])
+    assert PROGRAM.parse([config]).active_lease == ""
+    options = PROGRAM.parse([config, "--active-lease=x", "--namespace=shop"])
     assert (options.active_lease, options.namespace) == ("x", "shop")
 
 

@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from hack.sandbox.ports import free_ports
-from multi_scheduler import flags
-from multi_scheduler.flags import Options
 from multi_scheduler.process import config_waiting
+from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.shared import Shared
 from tests.background import working
 
@@ -24,7 +23,7 @@ HEAD = "{apiVersion: virtual-node.io/v1alpha1, kind: MultiSchedulerConfiguration
 GOOD = HEAD + "clusters: [{name: a, kubeconfig: k}]}"
 
 
-def _load(options: Options) -> None:
+def _load(options: SchedulerSettings) -> None:
     """Create the agents, as the extender does at start."""
     upper: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
     shared = Shared(options.config, upper, {})
@@ -58,13 +57,13 @@ async def test_waits_with_an_invalid_configuration(
     arguments = [f"--config={file}", f"--health-addr=127.0.0.1:{port}"]
     works = asyncio.Event()
 
-    async def work(options: Options) -> None:
+    async def work(options: SchedulerSettings) -> None:
         _load(options)
         works.set()
         await asyncio.Event().wait()
 
     with capture_logs() as logs:
-        options = flags.parse([*arguments, "--wait-for-config"])
+        options = PROGRAM.parse([*arguments, "--wait-for-config"])
         async with working(config_waiting.run(options, "p", work)) as task:
             await asyncio.sleep(0.2)
             assert not task.done()
@@ -77,4 +76,4 @@ async def test_waits_with_an_invalid_configuration(
     assert said in line["error"]
     file.write_text(HEAD + wrong, encoding="utf-8")
     with pytest.raises(ConfigError, match=said):
-        await config_waiting.run(flags.parse(arguments), "p", work)
+        await config_waiting.run(PROGRAM.parse(arguments), "p", work)

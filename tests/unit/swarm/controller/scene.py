@@ -11,7 +11,7 @@ from typing import Any
 from controller_runtime.resources import SWARMS
 from swarm import app
 from swarm.controller.caches import Caches
-from swarm.flags import Options
+from swarm.program import SwarmSettings
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 from tests.waiting import becomes
@@ -46,7 +46,7 @@ class Scene:
             for informer in caches.all():
                 await informer.wait_synced()
 
-        async with _ended([asyncio.create_task(app.work(Options(), self.client, caches, synced))]):
+        async with _ended([asyncio.create_task(app.work(SwarmSettings(), self.client, caches, synced))]):
             yield
 
     def swarm(self, name: str = "s", **spec: Any) -> Body:

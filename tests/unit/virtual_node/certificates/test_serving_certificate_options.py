@@ -83,7 +83,7 @@ def _document(kubelet: Mapping[str, Any], *, node: str = "vn-a") -> str:
 )
 def test_flags_select_the_source(arguments, environment, expected):
     """The kubelet's own flag requests certificates by CSR."""
-    kubelet = command_line.parse(["--client-kubeconfig=/k", *arguments], environment).config.kubelet
+    kubelet = command_line.PROGRAM.parse(["--client-kubeconfig=/k", *arguments], environment).config.kubelet
     assert (kubelet.certificate_source, kubelet.approve_serving_certificate) == expected
 
 
@@ -91,7 +91,7 @@ def test_flags_and_environment_that_contradict_are_named():
     """Files from the environment and --rotate-server-certificates exclude one another."""
     environment = {"APISERVER_CERT_LOCATION": "/c", "APISERVER_KEY_LOCATION": "/k"}
     with pytest.raises(ConfigError, match=r"kubelet\.servingCertificate: CSR contradicts tlsCertFile"):
-        command_line.parse(["--client-kubeconfig=/k", "--rotate-server-certificates"], environment)
+        command_line.PROGRAM.parse(["--client-kubeconfig=/k", "--rotate-server-certificates"], environment)
 
 
 def test_a_flag_that_contradicts_the_file_is_named(tmp_path):
@@ -99,7 +99,7 @@ def test_a_flag_that_contradicts_the_file_is_named(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(_document({"tlsCertFile": "/c", "tlsPrivateKeyFile": "/k"}))
     with pytest.raises(ConfigError, match=r"kubelet\.servingCertificate"):
-        command_line.parse(["--config", str(file), "--rotate-server-certificates"], {})
+        command_line.PROGRAM.parse(["--config", str(file), "--rotate-server-certificates"], {})
 
 
 @pytest.mark.parametrize("approve", [False, True])

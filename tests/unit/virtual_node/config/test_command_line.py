@@ -11,9 +11,9 @@ from virtual_node.config import command_line
 MINIMAL = ["--client-kubeconfig", "/lower.yaml"]
 
 
-def parse(*arguments: str, **environment: str) -> command_line.Options:
+def parse(*arguments: str, **environment: str) -> command_line.DaemonSettings:
     """Parse flags, with the required one added."""
-    return command_line.parse([*MINIMAL, *arguments], environment)
+    return command_line.PROGRAM.parse([*MINIMAL, *arguments], environment)
 
 
 def test_defaults_are_those_of_tensile_kube():
@@ -94,13 +94,13 @@ def test_taint_comes_from_the_environment():
 def test_bad_values_name_their_flag(arguments, environment, message):
     """Or variable."""
     with pytest.raises(ConfigError, match=message):
-        command_line.parse([*MINIMAL, *arguments], environment)
+        command_line.PROGRAM.parse([*MINIMAL, *arguments], environment)
 
 
 def test_lower_kubeconfig_is_required():
     """tensile-kube panics here."""
     with pytest.raises(ConfigError, match="--client-kubeconfig: required"):
-        command_line.parse([], {})
+        command_line.PROGRAM.parse([], {})
 
 
 def test_adopted_namespaces_are_a_list_of_patterns():
@@ -207,7 +207,7 @@ def test_a_flag_overrides_the_environment_and_that_overrides_the_file(
     """Given flags override, also with their default value, false or empty; empty variables do not."""
     file = tmp_path / "config.yaml"
     file.write_text(_FILE)
-    options = command_line.parse([f"--config={file}", *arguments], environment)
+    options = command_line.PROGRAM.parse([f"--config={file}", *arguments], environment)
     assert read(options.config) == expected
     assert options.warnings == ()
 
@@ -216,9 +216,17 @@ def test_flags_of_one_lower_cluster_warn_beside_a_file(tmp_path):
     """They have no effect there, and the warning names the field."""
     file = tmp_path / "config.yaml"
     file.write_text(_FILE)
-    options = command_line.parse([f"--config={file}", "--client-qps=500", "--disable-taint"], {})
+    options = command_line.PROGRAM.parse([f"--config={file}", "--client-qps=500", "--disable-taint"], {})
     assert options.config.clusters[0].client_qps == 7
     assert options.warnings == (
         "--client-qps has no effect beside --config; set clusters[].clientQPS",
         "--disable-taint has no effect beside --config; set clusters[].taints",
     )
+
+
+def test_waits_for_a_configuration_only_with_a_file(tmp_path):
+    """Flags that describe the only lower cluster cannot change."""
+    file = tmp_path / "config.yaml"
+    file.write_text(_FILE)
+    assert command_line.PROGRAM.parse([f"--config={file}", "--wait-for-config"], {}).waits
+    assert not parse("--wait-for-config").waits

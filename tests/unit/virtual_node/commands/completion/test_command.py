@@ -129,7 +129,7 @@ def test_the_output_has_cobras_format(capsys: pytest.CaptureFixture[str]):
     cli.main(["__complete", "status", "--kubeconfig", ""])
     assert capsys.readouterr().out == ":0\n"
     cli.main(["__complete", "stat"])
-    assert capsys.readouterr().out == f"status\t{cli.COMMANDS['status']}\n:4\n"
+    assert capsys.readouterr().out == f"status\t{cli.COMMANDS['status'].purpose}\n:4\n"
 
 
 def test_an_unknown_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]):

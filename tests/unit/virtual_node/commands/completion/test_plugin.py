@@ -122,7 +122,7 @@ def test_completion_for_kubectl(
     script.chmod(0o755)
 
     done = subprocess.run([script, "sta"], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.splitlines() == [f"status\t{cli.COMMANDS['status']}", ":4"]
+    assert done.stdout.splitlines() == [f"status\t{cli.COMMANDS['status'].purpose}", ":4"]
 
     def ask(*words: str) -> list[str]:
         monkeypatch.setattr(sys, "argv", [str(script), *words])

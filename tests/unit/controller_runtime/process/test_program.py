@@ -1,50 +1,48 @@
-"""The command of a daemon: version, invalid flags, and its set-up."""
+"""Programs: version, invalid flags, and its set-up."""
 
 from __future__ import annotations
 
+import shlex
 from asyncio import sslproto
 from collections.abc import Callable, Sequence
 from resource import RLIMIT_NOFILE, getrlimit
 
 import pytest
 
-import descheduler.cli
-import multi_scheduler.annotator.cli
-import multi_scheduler.cli
-import webhook.cli
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import daemon, version
-from controller_runtime.process.flags import LogOptions
+from controller_runtime.process import version
+from controller_runtime.process.program import Program, ProgramSettings
+from hack.programs import DAEMON, programs
 
-PROGRAMS = {
-    "virtual-node-webhook": webhook.cli.main,
-    "virtual-node-descheduler": descheduler.cli.main,
-    "virtual-node-multi-scheduler": multi_scheduler.cli.main,
-    "virtual-node-annotator": multi_scheduler.annotator.cli.main,
-}
+PROGRAMS = {name: program for name, program in programs().items() if name != DAEMON}
+"""The programs without commands for people."""
 
 
-async def _three(_options: LogOptions) -> int:
-    return 3
+class _Settings(ProgramSettings):
+    def check(self) -> None:
+        if self.log_level == "mauve":
+            raise ConfigError("--colour: 'mauve' is no colour")
 
 
-def _parse(arguments: Sequence[str]) -> LogOptions:
-    if arguments:
-        raise ConfigError("--colour: 'mauve' is no colour")
-    return LogOptions(log_format="json")
+class _Three(Program[_Settings]):
+    async def _run(self, settings: _Settings) -> int:
+        return 3
 
 
-def test_exit_code_is_the_result_of_the_daemon(monkeypatch: pytest.MonkeyPatch):
+THREE = _Three(name="x", about="", settings=_Settings, run="", rights="")
+
+
+def test_exit_code_is_the_result_of_the_program(monkeypatch: pytest.MonkeyPatch):
     """It ran in a loop, with the maximum of open files and small TLS buffers."""
     monkeypatch.setattr(sslproto.SSLProtocol, "max_size", 256 * 1024)  # restored for the other tests
-    assert daemon.main("x", [], parse=_parse, run=_three) == 3
+    assert THREE(["--log-format=json"]) == 3
     assert getrlimit(RLIMIT_NOFILE)[0] == getrlimit(RLIMIT_NOFILE)[1]
     assert sslproto.SSLProtocol.max_size == 64 * 1024
 
 
 def test_a_bad_value_is_one_line(capsys: pytest.CaptureFixture[str]):
     """It names the program and the flag; exit code 2, no traceback."""
-    assert daemon.main("x", ["--colour=mauve"], parse=_parse, run=_three) == 2
+    assert THREE(["--log-level=mauve"]) == 2
     assert capsys.readouterr().err == "x: --colour: 'mauve' is no colour\n"
 
 
@@ -78,8 +76,10 @@ def test_examples_in_the_help_are_valid(program: str, capsys: pytest.CaptureFixt
     examples = _examples(PROGRAMS[program], capsys)
     assert examples
     for example in examples:
-        name, *arguments = example.split()
+        name, *arguments = shlex.split(example)
         assert name == program
+        if arguments[0] in PROGRAMS[program].commands:
+            continue
         try:
             code = PROGRAMS[program]([*arguments, "--log-level=nonsense"])
         except SystemExit as end:  # argparse does not know a flag

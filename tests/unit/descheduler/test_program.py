@@ -7,7 +7,7 @@ import json
 import pytest
 
 from controller_runtime.errors import ConfigError
-from descheduler import cli, flags
+from descheduler.program import PROGRAM
 from tests.unit.descheduler.policies import TENSILE, V1ALPHA2, v1
 
 
@@ -15,7 +15,7 @@ class TestFlags:
     """The command line."""
 
     def test_defaults_run_unschedulable_and_stale_cluster_with_leader_election(self):
-        options = flags.parse([])
+        options = PROGRAM.parse([])
         assert [strategy.name for strategy in options.strategies] == [
             "Unschedulable",
             "StaleCluster",
@@ -24,14 +24,14 @@ class TestFlags:
         assert options.strategies[0].params.threshold_seconds == 180
         assert options.strategies[1].params.stale_after_seconds == 20
         assert options.strategies[1].params.move_running_after_seconds == 300
-        assert options.leader_elect
+        assert options.election.enabled
         assert not options.eviction.dry_run
         assert (options.freeze_namespace, options.freeze_period) == ("kube-system", 300)
 
     def test_accepts_flags_of_tensile_kube(self, tmp_path):
         file = tmp_path / "policy.yaml"
         file.write_text(TENSILE)
-        options = flags.parse(
+        options = PROGRAM.parse(
             [
                 f"--policy-config-file={file}",
                 "--descheduling-interval=10s",
@@ -53,22 +53,22 @@ class TestFlags:
         file = tmp_path / "policy.yaml"
         file.write_text(V1ALPHA2)
         path = f"--policy-config-file={file}"
-        assert flags.parse([path]).eviction.max_per_node == 5
-        assert flags.parse([path]).eviction.local_storage
-        options = flags.parse([path, "--max-pods-to-evict-per-node=0", "--evict-local-storage-pods=false"])
+        assert PROGRAM.parse([path]).eviction.max_per_node == 5
+        assert PROGRAM.parse([path]).eviction.local_storage
+        options = PROGRAM.parse([path, "--max-pods-to-evict-per-node=0", "--evict-local-storage-pods=false"])
         assert (options.eviction.max_per_node, options.eviction.local_storage) == (0, False)
 
     def test_warns_about_flags_without_effect_beside_policy(self, tmp_path):
         file = tmp_path / "policy.yaml"
         file.write_text(TENSILE)
-        options = flags.parse(
+        options = PROGRAM.parse(
             [f"--policy-config-file={file}", "--unschedulable-threshold=5s", "--backoff=5s"]
         )
         (warning,) = options.warnings
         assert warning.startswith("--unschedulable-threshold has no effect")
 
     def test_flag_disables_moves_off_lost_clusters(self):
-        options = flags.parse(["--move-off-lost-clusters=false"])
+        options = PROGRAM.parse(["--move-off-lost-clusters=false"])
         assert [strategy.name for strategy in options.strategies] == ["Unschedulable", "Drain"]
 
     @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ class TestFlags:
         ],
     )
     def test_invalid_flag_is_one_line_and_exit_code_2(self, argument, message, capsys):
-        assert cli.main([argument]) == 2
+        assert PROGRAM([argument]) == 2
         assert capsys.readouterr().err.startswith(f"virtual-node-descheduler: {message}")
 
     def test_validates_parameters_at_start(self, tmp_path):
@@ -97,9 +97,9 @@ class TestFlags:
         file.write_text(json.dumps(v1(strategies=strategies)))
         message = r'strategies\["PodLifeTime"\]\.params\.maxPodLifeTimeSeconds: Expected'
         with pytest.raises(ConfigError, match=message):
-            flags.parse([f"--policy-config-file={file}"])
+            PROGRAM.parse([f"--policy-config-file={file}"])
 
     @pytest.mark.parametrize("argument", ["version", "--version"])
     def test_prints_version(self, argument, capsys):
-        assert cli.main([argument]) == 0
+        assert PROGRAM([argument]) == 0
         assert capsys.readouterr().out.strip()

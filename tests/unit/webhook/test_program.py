@@ -1,15 +1,15 @@
-"""The webhook's command line."""
+"""The flags of the webhook."""
 
 from __future__ import annotations
 
 import pytest
 
 from controller_runtime.errors import ConfigError
-from webhook import flags
+from webhook.program import PROGRAM
 
 
 def test_accepts_flags_of_tensile_kube():
-    options = flags.parse(
+    options = PROGRAM.parse(
         ["--address=127.0.0.1", "--port=9443", "--tlscert=c", "--tlskey=k", "--CA=ca", "--kubeconfig=f",
          "--master=https://m", "--incluster=false", "--ignore-selector-keys=clusterID,zone", "--klog.v=4"],
         {},
@@ -21,8 +21,8 @@ def test_accepts_flags_of_tensile_kube():
 
 
 def test_adds_dns_names_of_service_to_hosts():
-    options = flags.parse(["--register", "--service-name=hook", "--namespace=ns"], {})
-    assert "hook.ns.svc" in options.hosts
+    options = PROGRAM.parse(["--register", "--service-name=hook", "--namespace=ns"], {})
+    assert "hook.ns.svc" in options.certificate_hosts
     assert not options.tlscert
 
 
@@ -37,4 +37,4 @@ def test_adds_dns_names_of_service_to_hosts():
 )
 def test_flag_errors_name_the_flag(arguments, flag):
     with pytest.raises(ConfigError, match=flag):
-        flags.parse(arguments, {})
+        PROGRAM.parse(arguments, {})

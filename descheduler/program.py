@@ -1,0 +1,115 @@
+"""The declaration of ``virtual-node-descheduler``: tensile-kube's flags under the same names, and additional flags.
+
+A policy file chooses the strategies and gives values that flags override.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import msgspec
+
+from controller_runtime.apimachinery import matching
+from controller_runtime.errors import ConfigError
+from controller_runtime.leaderelection.settings import ControllerSettings
+from controller_runtime.process.flags import duration
+from controller_runtime.process.program import Program
+from controller_runtime.process.settings import UPPER, NotNegative, Positive, Setting, settings
+from descheduler.config import policy as policies
+from descheduler.config.eviction import MOVING, EvictionOptions
+from descheduler.config.policy import StrategyConfig
+from descheduler.strategies import registry
+from descheduler.strategies.base import BY_FLAGS
+from descheduler.strategies.drain import Drain
+from descheduler.strategies.stale_cluster import StaleCluster, StaleClusterParams
+from descheduler.strategies.unschedulable import Unschedulable, UnschedulableParams
+
+_STRATEGIES = "strategies"
+
+
+class DeschedulerSettings(ControllerSettings, kw_only=True):
+    """The flags of the descheduler, and the content of its policy file."""
+
+    node_selector: Annotated[str, Setting(UPPER, "--node-selector SELECTOR")] = ""
+    """Virtual nodes to deschedule from. Empty: all."""
+    policy_file: Annotated[str, Setting(_STRATEGIES, "--policy-config-file FILE")] = ""
+    """DeschedulerPolicy, v1alpha1 or v1alpha2; replaces the flags of strategies."""
+    interval: Annotated[NotNegative, Setting(_STRATEGIES, "--descheduling-interval D", parse=duration)] = 0.0
+    """Time between two passes of periodic strategies. 0: only one pass, at start."""
+    unschedulable: UnschedulableParams = msgspec.field(default_factory=UnschedulableParams)
+    move_off_lost_clusters: Annotated[bool, Setting(BY_FLAGS, "--move-off-lost-clusters")] = True
+    """Move pods off lost clusters."""
+    stale_cluster: StaleClusterParams = msgspec.field(default_factory=StaleClusterParams)
+    freeze_namespace: Annotated[str, Setting(MOVING, "--freeze-namespace NS")] = "kube-system"
+    """Namespace of the descheduler's ConfigMaps, its records of moves and their key."""
+    freeze_period: Annotated[Positive, Setting(MOVING, "--freeze-period D", parse=duration)] = 300.0
+    """How long an owner's pods avoid a node that could not schedule them."""
+    eviction: EvictionOptions = msgspec.field(default_factory=EvictionOptions)
+    strategies: tuple[StrategyConfig, ...] = ()
+    """The strategies to run."""
+    warnings: tuple[str, ...] = ()
+    """Texts for the log about flags without effect."""
+
+    def load(self) -> None:
+        """Choose the strategies by the policy file or by flags; read the values of the file, see ``ProgramSettings.load``."""
+        if self.policy_file:
+            self._load_policy()
+        else:
+            self.strategies = (
+                StrategyConfig(Unschedulable.name, self.unschedulable, "--unschedulable-threshold"),
+                *(
+                    [StrategyConfig(StaleCluster.name, self.stale_cluster, "--stale-after")]
+                    if self.move_off_lost_clusters
+                    else []
+                ),
+            )
+        if all(strategy.name != Drain.name for strategy in self.strategies):  # a drain works with any policy
+            self.strategies += (StrategyConfig(Drain.name, Drain.params_type(), Drain.name),)
+
+    def _load_policy(self) -> None:
+        known = registry.strategies()
+        policy = policies.load(self.policy_file, known=registry.known_names(known))
+        self.strategies = tuple(
+            replace(
+                each, params=policies.convert(each.params, known[each.name].params_type, where=each.where)
+            )
+            for each in policy.strategies
+        )
+        self.node_selector = policy.node_selector or ""
+        for name, value in policy.eviction.items():
+            setattr(self.eviction, name, value)
+        self.warnings = tuple(
+            f"{setting.flag} has no effect: --policy-config-file configures all strategies"
+            for kind in (type(self), UnschedulableParams, StaleClusterParams)
+            for _, setting in settings(kind)
+            if setting.group == BY_FLAGS and setting.dest in self.given
+        )
+
+    def check(self) -> None:
+        """Check and complete the settings together, see ``ProgramSettings.check``."""
+        super().check()
+        try:
+            matching.parse_selector(self.node_selector)
+        except ValueError as error:
+            raise ConfigError(f"--node-selector: {error}") from None
+        eviction = self.eviction
+        eviction.limits.backoff_maximum = max(eviction.limits.backoff, eviction.limits.backoff_maximum)
+        eviction.pass_seconds = self.interval or eviction.pass_seconds
+        if eviction.dry_run:
+            # A dry run takes no part in leader election, because it must not write a Lease. Its replicas cannot
+            # conflict, because they write nothing.
+            self.election.enabled = False
+
+
+PROGRAM = Program(
+    name="virtual-node-descheduler",
+    about="Moves pods that their lower cluster cannot start, and pods of lost clusters, to other ones.",
+    settings=DeschedulerSettings,
+    run="descheduler.app:run",
+    rights="descheduler.rights",
+    examples=[
+        ("Report the moves without moving pods", "--kubeconfig upper.yaml --dry-run"),
+        ("Use a policy file of kubernetes-sigs/descheduler", "--policy-config-file policy.yaml"),
+    ],
+)

@@ -1,0 +1,92 @@
+"""The declaration of ``virtual-node-multi-scheduler``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.process.listening import service_hosts
+from controller_runtime.process.program import Program
+from controller_runtime.process.settings import Port, Setting
+from multi_scheduler.extender.server import MAX_BODY_BYTES
+from multi_scheduler.process.settings import ProcessSettings
+
+_EXTENDER = "extender"
+_OWN = "own certificates (without --tlscert)"
+
+
+class SchedulerSettings(ProcessSettings, kw_only=True):
+    """The flags of the extender. Without ``--health-addr``, its port serves health and metrics."""
+
+    address: Annotated[str, Setting(_EXTENDER, "--address HOST")] = ""
+    """Address to listen on. Empty: all."""
+    port: Annotated[Port, Setting(_EXTENDER, "--port PORT")] = 8888
+    """Port to listen on, also for /healthz, /readyz and /metrics without --health-addr."""
+    tlscert: Annotated[str, Setting(_EXTENDER, "--tlscert FILE")] = ""
+    """Serving certificate. Empty: plain HTTP."""
+    tlskey: Annotated[str, Setting(_EXTENDER, "--tlskey FILE")] = ""
+    """Its private key."""
+    client_ca: Annotated[str, Setting(_EXTENDER, "--client-ca FILE")] = ""
+    """CA of the scheduler's client certificate; calls without one are refused (401)."""
+    client_names: Annotated[tuple[str, ...], Setting(_EXTENDER, "--client-names LIST")] = ()
+    """Common names that a client certificate may have. Empty: any, so the client CA must sign nothing else."""
+    bind: Annotated[bool, Setting(_EXTENDER, "--bind")] = False
+    """Serve /bind, for a scheduler with bindVerb; needs the right create on pods/binding."""
+    namespace: Annotated[str, Setting(_EXTENDER, "--namespace NS", "POD_NAMESPACE")] = "kube-system"
+    """Namespace of the Secrets, the Service and the Lease."""
+    active_lease: Annotated[str, Setting(_EXTENDER, "--active-lease NAME")] = ""
+    """Lease in --namespace: a process answers only while it holds it, so that two processes never promise the same room.
+    Empty: only one process may run."""
+    safe_scheduler_routes: Annotated[bool, Setting(_EXTENDER, "--safe-scheduler-routes")] = False
+    """Serve the paths of kube-safe-scheduler under /scheduler, with its environment variables, and a path for each
+    agent."""
+    max_body_bytes: Annotated[int, Meta(ge=1), Setting(_EXTENDER, "--max-body-bytes N")] = MAX_BODY_BYTES
+    """Largest call in bytes; a scheduler without nodeCacheCapable needs more."""
+    secret_name: Annotated[str, Setting(_OWN, "--secret-name NAME")] = ""
+    """Secret for certificates of both sides, which are created; calls without one are refused. Empty: none are
+    created."""
+    client_secret: Annotated[str, Setting(_OWN, "--client-secret-name NAME")] = ""
+    """Secret for kube-scheduler: tls.crt, tls.key, ca.crt. Empty: --secret-name with -client."""
+    service_name: Annotated[str, Setting(_OWN, "--service-name NAME")] = ""
+    """Service by which the scheduler calls the extender."""
+    hosts: Annotated[tuple[str, ...], Setting(_OWN, "--hosts LIST")] = ()
+    """Further names and addresses by which the scheduler calls the extender."""
+
+    def check(self) -> None:
+        """Read the configuration, and check the settings together, see ``ProgramSettings.check``."""
+        super().check()
+        if bool(self.tlscert) != bool(self.tlskey):
+            raise ConfigError("--tlscert and --tlskey: give both or neither")
+        if self.client_ca and not self.tlscert:
+            raise ConfigError("--client-ca: needs --tlscert and --tlskey")
+        if self.secret_name and self.tlscert:
+            raise ConfigError(
+                "--secret-name (own certificates) and --tlscert (given certificates) exclude each other: use one of them"
+            )
+        if self.client_names and not (self.client_ca or self.secret_name):
+            raise ConfigError("--client-names: needs --client-ca or --secret-name")
+
+    @property
+    def client_secret_name(self) -> str:
+        """Return the name of the Secret with the scheduler's client certificate."""
+        return self.client_secret or f"{self.secret_name}-client"
+
+    @property
+    def certificate_hosts(self) -> tuple[str, ...]:
+        """Return the host names and addresses of the extender's own certificate."""
+        return tuple(dict.fromkeys([*service_hosts(self.service_name, self.namespace), *self.hosts])) or (
+            "localhost",
+        )
+
+
+PROGRAM = Program(
+    name="virtual-node-multi-scheduler",
+    about="The scheduler extender: checks the lower clusters before kube-scheduler binds a pod, so that a virtual node "
+    "is chosen only if one of its lower nodes has room.",
+    settings=SchedulerSettings,
+    run="multi_scheduler.app:run",
+    rights="multi_scheduler.rights",
+    examples=[("Read the lower clusters from a file", "--kubeconfig upper.yaml --config clusters.yaml")],
+)

@@ -1,0 +1,116 @@
+"""The declaration of ``virtual-node-webhook``: tensile-kube's flags under the same names, and additional flags."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.process.flags import duration
+from controller_runtime.process.listening import service_hosts
+from controller_runtime.process.program import HealthSettings, Program
+from controller_runtime.process.settings import UPPER, Port, Setting
+from webhook import manifests
+from webhook.mutation.mutate import Surroundings
+
+_NAME = "virtual-node-webhook"
+_SERVER = "server"
+_PODS = "pods"
+_OWN = "own certificates and registration (without --tlscert)"
+
+
+class WebhookSettings(HealthSettings, kw_only=True):
+    """The flags of the webhook."""
+
+    address: Annotated[str, Setting(_SERVER, "--address HOST")] = ""
+    """Address to listen on. Empty: all, IPv4 and IPv6."""
+    port: Annotated[Port, Setting(_SERVER, "--port PORT")] = 8080
+    """Port to listen on."""
+    tlscert: Annotated[str, Setting(_SERVER, "--tlscert FILE")] = ""
+    """Serving certificate; reloaded when it changes. Empty: the webhook creates its certificates and stores them in a
+    Secret."""
+    tlskey: Annotated[str, Setting(_SERVER, "--tlskey FILE")] = ""
+    """Its private key; reloaded when it changes."""
+    client_ca: Annotated[str, Setting(_SERVER, "--CA FILE")] = ""
+    """CA of client certificates; with it they are verified."""
+    shutdown_delay_duration: Annotated[
+        float, Setting(_SERVER, "--shutdown-delay-duration D", parse=duration)
+    ] = 0.0
+    """Time to keep serving after the signal to stop, while the API server still calls it."""
+    incluster: Annotated[bool, Setting(UPPER, "--incluster")] = False
+    """Use the pod's own ServiceAccount."""
+    ignore_selector_keys: Annotated[tuple[str, ...], Setting(_PODS, "--ignore-selector-keys LIST")] = (
+        "clusterID",
+    )
+    """Label keys that stay in the upper spec."""
+    freeze_period: Annotated[float, Setting(_PODS, "--freeze-period D", parse=duration)] = 300.0
+    """How long an owner's pods avoid a node that was full."""
+    freeze_namespace: Annotated[str, Setting(_PODS, "--freeze-namespace NS")] = "kube-system"
+    """Namespace of the descheduler's ConfigMaps."""
+    scheduler_name: Annotated[str, Setting(_PODS, "--scheduler-name NAME")] = ""
+    """Scheduler for pods that name none: one that calls the multi-scheduler. Empty: unchanged."""
+    require_virtual_node: Annotated[bool, Setting(_PODS, "--require-virtual-node")] = True
+    """Run pods with moved selectors on virtual nodes only, not on real upper nodes."""
+    move_resource_claims: Annotated[bool, Setting(_PODS, "--move-resource-claims")] = False
+    """Move resourceClaims into an annotation, for lower clusters with resourceClaims.enabled. Such pods run on virtual
+    nodes only."""
+    namespace: Annotated[str, Setting(_OWN, "--namespace NS", "POD_NAMESPACE")] = "kube-system"
+    """Namespace of the Secret, the Lease and the Service."""
+    secret_name: Annotated[str, Setting(_OWN, "--secret-name NAME")] = f"{_NAME}-tls"
+    """Name of the Secret."""
+    hosts: Annotated[tuple[str, ...], Setting(_OWN, "--hosts LIST")] = ()
+    """Additional host names and addresses in the certificate."""
+    configuration_name: Annotated[str, Setting(_OWN, "--configuration-name NAME")] = manifests.NAME
+    """Name of the webhook configurations."""
+    register: Annotated[bool, Setting(_OWN, "--register")] = False
+    """Create the webhook configurations; the chart creates them itself."""
+    url: Annotated[str, Setting(_OWN, "--url URL")] = ""
+    """URL at which the API server calls a webhook outside the cluster."""
+    service_name: Annotated[str, Setting(_OWN, "--service-name NAME")] = ""
+    """Service of the webhook."""
+    leader_elect: Annotated[bool, Setting(_OWN, "--leader-elect")] = True
+    """Only one replica writes webhook configurations."""
+
+    def check(self) -> None:
+        """Check the settings together, see ``ProgramSettings.check``."""
+        if bool(self.tlscert) != bool(self.tlskey):
+            raise ConfigError("--tlscert and --tlskey: give both or neither")
+        if self.register and not self.url and not self.service_name:
+            raise ConfigError("--register: give the webhook's address with --url or --service-name")
+        if self.url and not self.url.startswith("https://"):
+            raise ConfigError(f"--url: {self.url!r} must begin with https://")
+
+    @property
+    def certificate_hosts(self) -> tuple[str, ...]:
+        """Return the host names and addresses of the webhook's own certificate."""
+        hosts = [*self.hosts, *service_hosts(self.service_name, self.namespace)]
+        if self.url:
+            host = self.url.removeprefix("https://").partition("/")[0]
+            hosts.append(host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0])
+        return tuple(dict.fromkeys(hosts)) or ("localhost",)
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """Return the settings for the mutation of pods; the fields about a pod are empty."""
+        return Surroundings(
+            ignore_keys=self.ignore_selector_keys,
+            require_virtual_node=self.require_virtual_node,
+            move_resource_claims=self.move_resource_claims,
+            scheduler_name=self.scheduler_name,
+        )
+
+
+PROGRAM = Program(
+    name=_NAME,
+    about="The mutating webhook: moves node selectors of pods labelled virtual-pod=true into an annotation, which the "
+    "lower cluster's scheduler applies.",
+    settings=WebhookSettings,
+    run="webhook.app:run",
+    rights="webhook.rights",
+    examples=[
+        (
+            "Outside the upper cluster, called by its API server at a URL",
+            "--kubeconfig upper.yaml --register --url https://10.0.0.1:8080",
+        ),
+        ("In the upper cluster, behind a Service", f"--incluster --register --service-name {_NAME}"),
+    ],
+)
