@@ -40,6 +40,7 @@ from controller_runtime.rights import (
     resolved,
     rules,
 )
+from hack.chart import rights
 from hack.chart.template import NAMESPACE, template
 from hack.programs import DAEMON, programs
 from multi_scheduler.scheduler_configuration import scheduler_configuration
@@ -626,3 +627,12 @@ def test_the_extender_has_read_only_lower_kubeconfigs():
     # if both have a key, the later source applies
     assert sources == [{"secret": {"name": "s"}}, {"secret": {"name": "v", "optional": True}}]
     assert len(volumes["vn-virtual-node-multi-scheduler"]["cluster-b"]["projected"]["sources"]) == 1
+
+
+def test_the_chart_grants_rights_to_every_program():
+    """A program without a component in the chart's table would start without any rights."""
+    components = {
+        re.sub(r"-(\w)", lambda letter: letter[1].upper(), name.removeprefix("virtual-node-"))
+        for name in programs()
+    }
+    assert components == rights.tables().keys()
