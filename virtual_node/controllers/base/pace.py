@@ -1,4 +1,4 @@
-"""Limits how often changes of a lower cluster write the same object of the upper cluster. No IO."""
+"""Limits how often changes of a lower cluster write the same object of the upper cluster, and other rates. No IO."""
 
 from __future__ import annotations
 
@@ -35,3 +35,28 @@ class Pace(Generic[K]):
             return ready - now
         self._due[key] = max(due, now) + self._interval
         return 0.0
+
+
+class Pacer:
+    """Assigns times at a steady rate, in the order of the calls (generic cell rate algorithm)."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        """Set the rate.
+
+        Args:
+            rate: times per second.
+            burst: number of calls that may get the same time.
+        """
+        self._step = 1 / rate
+        self._slack = (burst - 1) * self._step
+        self._next = 0.0
+
+    def take(self, now: float, cost: float = 1.0) -> float:
+        """Reserve the next free time, which is now or later, and return it; ``cost``: how many times it counts as."""
+        due = max(now, self._next - self._slack)
+        self._next = max(self._next, now) + cost * self._step
+        return due
+
+    def is_idle(self, now: float) -> bool:
+        """Report whether the whole burst is available."""
+        return self._next <= now

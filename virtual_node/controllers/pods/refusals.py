@@ -23,6 +23,7 @@ import msgspec
 from controller_runtime.util import backoff
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import SHORTEST_PAUSE
+from virtual_node.controllers.base.pace import Pacer
 from virtual_node.controllers.pods.record import Creation
 
 _BASE, _LONGEST_BACKOFF = 0.1, 60.0
@@ -142,31 +143,6 @@ def _demand(spec: dict[str, Any]) -> str:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-class Pacer:
-    """Assigns times at a steady rate, in the order of the calls (GCRA, a leaky bucket)."""
-
-    def __init__(self, rate: float, burst: int) -> None:
-        """Set the rate.
-
-        Args:
-            rate: times per second.
-            burst: number of calls that may get the same time.
-        """
-        self._step = 1 / rate
-        self._slack = (burst - 1) * self._step
-        self._next = 0.0
-
-    def take(self, now: float) -> float:
-        """Reserve the next free time, which is now or later, and return it."""
-        due = max(now, self._next - self._slack)
-        self._next = max(self._next, now) + self._step
-        return due
-
-    def is_idle(self, now: float) -> bool:
-        """Report whether the whole burst is available."""
-        return self._next <= now
 
 
 @dataclass(slots=True)

@@ -10,7 +10,9 @@ cluster's bucket reserves its place, so that pods with many changes do not delay
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from virtual_node.controllers.base.pace import Pacer
 
 POD_BURST, POD_QPS = 30, 1.0
 """A pod of ten containers needs about thirty writes to start, if a kubelet reports each container by itself."""
@@ -36,7 +38,7 @@ class PodTurn:
 class StatusRate:
     """The bucket of one lower cluster."""
 
-    _due: float = 0.0
+    _cluster: Pacer = field(default_factory=lambda: Pacer(CLUSTER_QPS, CLUSTER_BURST))
 
     def wait(self, pod: PodTurn, *, size: int, now: float) -> float:
         """Return for how many seconds a write has to wait; 0: not at all, and it counts as written.
@@ -50,17 +52,13 @@ class StatusRate:
             return ready - now
         cost = max(1.0, size / _UNIT)
         if pod.reserved is None:
-            pod.reserved = max(now, self._due - CLUSTER_BURST / CLUSTER_QPS)
-            self._take(cost, now)
+            pod.reserved = self._cluster.take(now, cost)
             pod.cost = cost
         elif cost > pod.cost:  # the status has changed since
-            self._take(cost - pod.cost, now)
+            self._cluster.take(now, cost - pod.cost)
             pod.cost = cost
         if pod.reserved > now:
             return pod.reserved - now
         pod.reserved = None
         pod.due = max(pod.due, now) + 1 / POD_QPS
         return 0.0
-
-    def _take(self, cost: float, now: float) -> None:
-        self._due = max(self._due, now) + cost / CLUSTER_QPS

@@ -7,6 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from controller_runtime import resources
@@ -23,9 +24,6 @@ from virtual_node.controllers.pods.record import SpecSync, has_same_mirrored_fie
 from virtual_node.controllers.services.environment import References, ServiceLinks
 from virtual_node.translate.pods import dependencies, spec_plan, update
 from virtual_node.translate.pods.spec_plan import SpecPlan
-
-_FIRST_GENERATION = 1
-"""Generation of a pod whose spec never changed since its creation (KEP-5067; 0 on API servers without it)."""
 
 _Patch = tuple[Mapping[str, Any] | None, str | None]
 """A patch and its subresource."""
@@ -65,7 +63,17 @@ class PodUpdater:
                 return
         shown, lower = lower, sync.written or lower
         try:
-            plan = await self._plan(upper, lower, sync)
+            plan = await run_apart(
+                partial(
+                    spec_plan.plan,
+                    upper,
+                    lower,
+                    self.context.options[(upper.spec or {})["nodeName"]],
+                    self.context.policy.of(upper.namespace),
+                    was_resized=sync.resized,
+                ),
+                size=upper.size + lower.size,
+            )
         except TooLargeError as error:
             # Refused once, and again only after one of the two pods changes.
             self._report_refused(upper, sync, str(error))
@@ -98,27 +106,6 @@ class PodUpdater:
             reached = await self._send(upper, lower, sync, patches)
         if reached is not None and not is_waiting:
             sync.matches(upper, shown=shown, reached=0 if is_refused else reached)
-
-    async def _plan(self, upper: Object, lower: Object, sync: SpecSync) -> SpecPlan:
-        """Return the changes of a lower pod.
-
-        Raises:
-            TooLargeError: the translation exceeds its budget.
-        """
-        is_as_created, was_resized = upper.metadata.generation == _FIRST_GENERATION, sync.resized
-
-        def plan() -> SpecPlan:
-            upper_pod = upper.to_dict()
-            return spec_plan.plan(
-                upper_pod,
-                lower.to_dict(),
-                self.context.options[upper_pod["spec"]["nodeName"]],
-                self.context.policy.of(upper.namespace),
-                is_as_created=is_as_created,
-                was_resized=was_resized,
-            )
-
-        return await run_apart(plan, size=upper.size + lower.size)
 
     async def _ready_debug_containers(
         self,

@@ -11,11 +11,15 @@ from clusterset.model.overrides.applying import OverrideSet
 from clusterset.model.policy.decision import Violation, summary
 from clusterset.model.policy.rules import Effective
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
+from controller_runtime.objects import Object
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods import update
 from virtual_node.translate.pods.lower_pod import lower_pod, overridden
 from virtual_node.translate.pods.policy import ChangePolicy
 from virtual_node.translate.pods.update import PodChanges
+
+_FIRST_GENERATION = 1
+"""Generation of a pod whose spec never changed since its creation (KEP-5067; 0 on API servers without it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +46,27 @@ class SpecPlan:
 
 
 def plan(
-    upper: dict[str, Any],
-    lower: Mapping[str, Any],
-    options: PodOptions,
-    rules: Effective,
-    *,
-    is_as_created: bool = False,
-    was_resized: bool = False,
+    above: Object, below: Object, options: PodOptions, rules: Effective, *, was_resized: bool = False
 ) -> SpecPlan:
     """Compare a lower pod with the translation of its upper pod.
 
     Args:
-        upper: the upper pod.
-        lower: the lower pod.
+        above: the upper pod.
+        below: the lower pod.
         options: translation options.
         rules: the policy for the upper namespace.
-        is_as_created: the upper spec has never changed.
         was_resized: a resize was sent that the lower pod does not record as requested.
 
     Raises:
         TooLargeError: the translation exceeds its budget.
     """
-    budget = TranslationBudget()
+    upper, lower, budget = above.to_dict(), below.to_dict(), TranslationBudget()
     requested = lower_pod(upper, options, budget)
     desired = overridden(requested, upper, options, budget)
     changes = update.pod_patch(lower, desired, upper, options, budget)
     main: Mapping[str, Any] = changes.metadata_and_spec or {}
     resize = changes.resize
+    is_as_created = above.metadata.generation == _FIRST_GENERATION
     if not was_resized and update.is_already_requested(lower, desired, is_as_created=is_as_created):
         main, resize = update.without_spec(main), None
     # The policy applies to the changes without overrides.

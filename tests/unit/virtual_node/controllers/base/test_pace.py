@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from virtual_node.controllers.base.pace import Pace
+from virtual_node.controllers.base.pace import Pace, Pacer
 
 
 def test_an_object_has_a_burst_and_then_a_rate():
@@ -19,3 +19,12 @@ def test_the_delay_ends_when_the_write_is_allowed():
     assert pace.wait("a", now=10.0) == 0
     assert pace.wait("a", now=11.0) == pytest.approx(4)
     assert pace.wait("a", now=15.0) == 0
+
+
+def test_pacer_keeps_the_rate() -> None:
+    """A burst at once, then a steady rate; idle time restores one burst."""
+    pacer = Pacer(10, 3)
+    assert [round(pacer.take(0.0), 3) for _ in range(6)] == [0.0, 0.0, 0.0, 0.1, 0.2, 0.3]
+    assert not pacer.is_idle(0.5)
+    assert pacer.is_idle(0.61)
+    assert [round(pacer.take(100.0), 3) for _ in range(4)] == [100.0, 100.0, 100.0, 100.1]

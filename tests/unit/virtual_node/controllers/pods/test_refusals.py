@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clusterset.model import names
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, lower_pod, running
-from virtual_node.controllers.pods.refusals import FIRST, LONGEST, Pacer, QuotaGate
+from virtual_node.controllers.pods.refusals import FIRST, LONGEST, QuotaGate
 
 PODS = 100
 
@@ -300,12 +300,3 @@ class TestGate:
                 ]
                 assert ready
         assert len(gate) == len(waiting)
-
-
-def test_pacer_keeps_the_rate() -> None:
-    """A burst at once, then a steady rate; idle time restores one burst."""
-    pacer = Pacer(10, 3)
-    assert [round(pacer.take(0.0), 3) for _ in range(6)] == [0.0, 0.0, 0.0, 0.1, 0.2, 0.3]
-    assert not pacer.is_idle(0.5)
-    assert pacer.is_idle(0.61)
-    assert [round(pacer.take(100.0), 3) for _ in range(4)] == [100.0, 100.0, 100.0, 100.1]

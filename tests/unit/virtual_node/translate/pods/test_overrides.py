@@ -17,6 +17,7 @@ from clusterset.model.overrides.config import Override
 from clusterset.model.policy.config import AnnotationRules, ImageRules, Policy
 from clusterset.model.policy.rules import PolicySet
 from controller_runtime.apimachinery.decoding import convert
+from controller_runtime.objects import from_dict
 from tests.generated_pods import generate
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.base.options import PodOptions
@@ -55,7 +56,7 @@ def follow(
     lower: dict[str, Any], upper: dict[str, Any], now: PodOptions
 ) -> tuple[update.PodChanges, list[str]]:
     """Return the changes that the virtual node sends, and the refused fields."""
-    planned = spec_plan.plan(upper, lower, now, now.policy.of("shop"))
+    planned = spec_plan.plan(from_dict(upper), from_dict(lower), now, now.policy.of("shop"))
     return planned.changes, [violation.field for violation in planned.refused]
 
 
