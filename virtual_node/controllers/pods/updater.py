@@ -84,27 +84,40 @@ class PodUpdater:
         self._report_refused(upper, sync, plan.refusal if full is None else full.message)
         if full is not None:
             raise Conflict(full.message, code=409)
-        main = plan.changes.metadata_and_spec or {}
         if is_same_request:
-            await self._restore(lower, sync, main)
+            await self._restore(lower, sync, plan.changes.metadata_and_spec or {})
             sync.followed = metadata_digest(shown)
             return
-        is_refused, is_waiting = plan.is_spec_refused, False
+        with self.context.lower.caches.growing("Pod", lower.namespace, lower.name, max(0, growth)):
+            await self._apply(upper, lower, sync, plan, shown=shown)
+
+    async def _apply(
+        self, upper: Object, lower: Object, sync: SpecSync, plan: SpecPlan, *, shown: Object
+    ) -> None:
+        """Send the changes of a plan; ``shown``: the lower pod as the informer shows it.
+
+        Raises:
+            ApiError: as ``follow``; patches that the lower cluster accepts were sent.
+        """
+        is_refused = plan.is_spec_refused
         debugging: list[_Container] = []
+        waiting: dict[str, Problem] = {}
         if plan.changes.debug_containers:
             try:
                 debugging, waiting = await self._ready_debug_containers(upper, plan)
-                self._report_waiting(upper, sync, waiting)
-                is_waiting = bool(waiting)
             except TooLargeError as error:
                 # The other changes do not depend on the debug containers, which users cannot remove.
                 self._refused(upper, str(error))
                 is_refused = True
+            self._report_waiting(upper, sync, waiting)
         sync.synced = None  # until all is applied; after a partial update a revert must be sent, too
-        patches = [(plan.changes.resize, "resize"), (_adding(debugging), _DEBUGGING), (main, None)]
-        with self.context.lower.caches.growing("Pod", lower.namespace, lower.name, max(0, growth)):
-            reached = await self._send(upper, lower, sync, patches)
-        if reached is not None and not is_waiting:
+        patches = (
+            (plan.changes.resize, "resize"),
+            (_adding(debugging), _DEBUGGING),
+            (plan.changes.metadata_and_spec, None),
+        )
+        reached = await self._send(upper, lower, sync, patches)
+        if reached is not None and not waiting:
             sync.matches(upper, shown=shown, reached=0 if is_refused else reached)
 
     async def _ready_debug_containers(
