@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Mapping
 from functools import partial
 
+import msgspec
+
 from controller_runtime.client.client import Client
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.health import Check
@@ -33,7 +35,8 @@ async def run(options: AnnotatorSettings) -> None:
 async def _work(
     options: AnnotatorSettings, config: Config, upper: Client, lower: Mapping[str, Client]
 ) -> None:
-    shared = Shared(config, upper, lower)
+    # Only agents use the usage of real upper nodes, and the annotator has no right to read it.
+    shared = Shared(msgspec.structs.replace(config, upper_usage=None), upper, lower)
     directory = NodeDirectory(upper, config, effect="it gets no annotations")
 
     async def write() -> None:

@@ -66,6 +66,31 @@ def one(case: str, kind: str, name: str) -> dict[str, Any]:
     return found[0]
 
 
+def configuration(items: Sequence[dict[str, Any]], component: str = "virtual-node") -> str:
+    """Return the configuration file that the pods of a component read."""
+    text: str = mounted(items, component)["data"]["virtual-node.yaml"]
+    return text
+
+
+def mounted(items: Sequence[dict[str, Any]], component: str) -> dict[str, Any]:
+    """Return the ConfigMap with the configuration file of a component."""
+    (deployment,) = [
+        item
+        for item in items
+        if item["kind"] == "Deployment"
+        and item["metadata"]["labels"]["app.kubernetes.io/component"] == component
+    ]
+    (name,) = [
+        volume["configMap"]["name"]
+        for volume in deployment["spec"]["template"]["spec"]["volumes"]
+        if volume["name"] == "config"
+    ]
+    (config_map,) = [
+        item for item in items if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name
+    ]
+    return config_map
+
+
 def golden(case: str) -> str:
     """Return the content of a golden file: everything but rules and the dashboard, which have their own tests."""
     return _RULES.sub(

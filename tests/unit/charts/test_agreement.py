@@ -23,7 +23,6 @@ import virtual_node.config.types
 import virtual_node.rights.daemon
 import virtual_node.rights.follow
 import webhook.rights
-from clusterset.config import profile_cluster
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.rights import (
@@ -134,12 +133,12 @@ def _nodes(case: str) -> list[str]:
 
 
 def _configuration(case: str) -> virtual_node.config.types.Config:
-    file = next(
-        item["data"]["virtual-node.yaml"]
-        for item in objects(case)
-        if item["kind"] == "ConfigMap" and "virtual-node.yaml" in item.get("data", ())
-    )
-    return virtual_node.config.file.parse(file)
+    return virtual_node.config.file.parse(rendering.configuration(objects(case)))
+
+
+def _component(item: dict[str, Any]) -> str:
+    component: str = item["metadata"]["labels"]["app.kubernetes.io/component"]
+    return component
 
 
 def _scheduler(case: str) -> dict[str, Any]:
@@ -358,32 +357,16 @@ def test_the_webhook_selects_the_charts_scheduler_only_if_installed():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_configurations_parse(case):
-    """The programs accept both files, with the clusters of the values."""
+def test_programs_accept_the_configuration_with_the_clusters_of_the_values(case):
     given = yaml.safe_load(rendering.values(case)).get("virtualNode", {})
-    names = [cluster["name"] for cluster in given.get("clusters", [])]
+    clusters = [cluster["name"] for cluster in given.get("clusters", [])]
     config = _configuration(case)
-    assert [cluster.name for cluster in config.clusters] == names
+    assert [cluster.name for cluster in config.clusters] == clusters
     assert config.leader_election.enabled, "with one replica, too: during an upgrade there are two"
-    if not names:
-        return
-    file = one(case, "ConfigMap", "multi-scheduler")["data"]["multi-scheduler.yaml"]
-    extender = multi_scheduler.config.parse(file)
-    assert [cluster.name for cluster in extender.clusters] == names
-    nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
-    assert [node.name for cluster in extender.clusters for node in cluster.nodes] == nodes
-    assert (extender.cluster_profiles is None) == (config.cluster_profiles is None)
-    selectors = [node.node_selector for cluster in extender.clusters for node in cluster.nodes]
-    assert selectors == [
-        node.node_selector for cluster in config.clusters for node in cluster.virtual_nodes()
-    ]
-    for ours, theirs in zip(config.clusters, extender.clusters, strict=True):
-        for field in ("prefix", "map", "allowed", "adopt"):
-            assert getattr(theirs.namespaces, field) == getattr(ours.namespaces, field)
-        for field in ("pod_selector", "resource_claims", "policy", "overrides"):
-            assert getattr(theirs, field) == getattr(ours, field)
-        assert theirs.volumes.allowed_host_paths == ours.volumes.allowed_host_paths
-        assert extender.controllers(theirs) == config.controllers(ours)
+    for component in ("multi-scheduler", "annotator"):
+        if any(item["kind"] == "Deployment" and _component(item) == component for item in objects(case)):
+            read = multi_scheduler.config.parse(rendering.configuration(objects(case), component))
+            assert [cluster.name for cluster in read.clusters] == clusters
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -391,10 +374,7 @@ def test_kubeconfigs_are_where_the_configuration_says(case):
     """The path of each lower cluster's kubeconfig is a key of a Secret that is mounted there."""
     for component in ("virtual-node", "multi-scheduler", "annotator"):
         deployments = [
-            item
-            for item in objects(case)
-            if item["kind"] == "Deployment"
-            and item["metadata"]["labels"]["app.kubernetes.io/component"] == component
+            item for item in objects(case) if item["kind"] == "Deployment" and _component(item) == component
         ]
         for deployment in deployments:
             container = deployment["spec"]["template"]["spec"]["containers"][0]
@@ -406,14 +386,16 @@ def test_kubeconfigs_are_where_the_configuration_says(case):
 @pytest.mark.parametrize("case", CASES)
 def test_arguments_are_valid_flags(case, tmp_path):
     """No flag is misspelt, none lacks what it needs, and files that are named are valid."""
-    for item in objects(case):
-        if item["kind"] == "ConfigMap":
-            for name, text in item.get("data", {}).items():
-                (tmp_path / name).write_text(text, encoding="utf-8")
-    found = {item["metadata"]["name"] for item in objects(case) if item["kind"] == "Deployment"}
+    deployments = [item for item in objects(case) if item["kind"] == "Deployment"]
     for name, program in programs().items():
         component = name.removeprefix(DAEMON)
-        if component and any(deployed.endswith(component) for deployed in found):
+        for deployment in deployments:
+            if not component or not deployment["metadata"]["name"].endswith(component):
+                continue
+            for volume in deployment["spec"]["template"]["spec"].get("volumes", []):
+                if "configMap" in volume:
+                    for file, text in one(case, "ConfigMap", volume["configMap"]["name"])["data"].items():
+                        (tmp_path / file).write_text(text, encoding="utf-8")
             program.parse([_MOUNTED.sub(f"{tmp_path}/", text) for text in _arguments(case, component)])
     for item in objects(case):
         if item["kind"] == "CronJob":
@@ -444,37 +426,6 @@ def test_makes_no_csi_driver_where_volumes_do_not_follow_pods():
     for setting in ("config: {enableControllers: []}", "createCSIDriver: false"):
         text = template(f"virtualNode: {{{clusters}, {setting}}}")
         assert "CSIDriver" not in {item["kind"] for item in rendering.parse(text)}
-
-
-@pytest.mark.parametrize("controllers", [[], ["ServiceControllers"], ["PVControllers"]])
-def test_the_extender_knows_the_controllers_of_virtual_nodes(controllers):
-    """Of clusters and of ClusterProfiles, so that it sends no pods with claims to clusters that refuse them."""
-    clusters = "clusters: [{name: a, kubeconfigSecret: {name: s}}]"
-    profiles = "clusterProfiles: {namespace: fleet, providers: [{name: p, execConfig: {command: c}}]}"
-    items = rendering.parse(
-        template(f"virtualNode: {{{clusters}, {profiles}, config: {{enableControllers: {controllers}}}}}")
-    )
-    (text,) = [
-        item["data"]["multi-scheduler.yaml"]
-        for item in items
-        if "multi-scheduler.yaml" in item.get("data", {})
-    ]
-    config = multi_scheduler.config.parse(text)
-    assert config.clusters[0].enable_controllers == controllers
-    assert config.cluster_profiles is not None
-    assert profile_cluster(config.cluster_profiles, "p", "k").enable_controllers == controllers
-
-
-def test_unknown_nodes_are_rejected_unless_the_value_passes_them():
-    clusters = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}"
-    for value, expected in (("{}", "Reject"), ("{unknownNodes: Pass}", "Pass")):
-        items = rendering.parse(template(f"{clusters}\nmultiScheduler: {value}"))
-        (text,) = [
-            item["data"]["multi-scheduler.yaml"]
-            for item in items
-            if "multi-scheduler.yaml" in item.get("data", {})
-        ]
-        assert multi_scheduler.config.parse(text).unknown_nodes == expected
 
 
 def test_a_swarm_controller_of_one_namespace_writes_only_there():

@@ -80,9 +80,7 @@ def test_the_clean_ups_flags_are_valid(case, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "_run", run)
     for job in (one for one in objects(case) if one["kind"] == "Job"):
         (container,) = job["spec"]["template"]["spec"]["containers"]
-        for one in objects(case):
-            if one["kind"] == "ConfigMap" and "virtual-node.yaml" in one.get("data", ()):
-                (tmp_path / "virtual-node.yaml").write_text(one["data"]["virtual-node.yaml"], "utf-8")
+        (tmp_path / "virtual-node.yaml").write_text(rendering.configuration(objects(case)), "utf-8")
         arguments = [text.replace("/etc/virtual-node/config", str(tmp_path)) for text in container["args"]]
         assert [*container["command"], command.main(arguments)] == ["virtual-node", "cleanup", 0]
         ((config, own),) = ran

@@ -188,10 +188,9 @@ def test_lists_may_be_given_on_the_command_line():
             *("--set", "webhook.excludedNamespaces={a,b}"),
         ],
     )
-    (configuration,) = (
-        one["data"]["virtual-node.yaml"] for one in found if "virtual-node.yaml" in one.get("data", {})
-    )
-    assert [cluster["name"] for cluster in yaml.safe_load(configuration)["clusters"]] == ["lower1"]
+    assert [cluster["name"] for cluster in yaml.safe_load(rendering.configuration(found))["clusters"]] == [
+        "lower1"
+    ]
     (webhook,) = (one["webhooks"][0] for one in found if one["kind"] == "MutatingWebhookConfiguration")
     (expression,) = webhook["namespaceSelector"]["matchExpressions"]
     assert expression["values"] == ["kube-system", template.NAMESPACE, "a", "b"]

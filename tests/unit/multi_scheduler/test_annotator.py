@@ -14,9 +14,11 @@ import pytest
 from clusterset.model import names
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
+from multi_scheduler.annotator import app
 from multi_scheduler.annotator.annotations import Measurement, differ, values
 from multi_scheduler.annotator.program import PROGRAM
 from multi_scheduler.annotator.writer import Writer
+from multi_scheduler.config import Config
 from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.store import Usage
@@ -189,6 +191,23 @@ async def test_nodes_are_annotated_when_their_usage_changes(monkeypatch) -> None
     await _write_all(writer)
     assert [name for name, _ in upper.patched] == ["vn-a", "vn-a"]
     assert [name for name, _ in lower.patched] == ["a-0", "a-1", "a-1"]
+
+
+async def test_usage_of_real_upper_nodes_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The file may have this setting for the agents, but the annotator has no right to read the usage."""
+    file, read = tmp_path / "config.yaml", []
+
+    def shared(config: Config, *_: object) -> None:
+        read.append(config.upper_usage)
+        raise asyncio.CancelledError
+
+    file.write_text("{clusters: [{name: a, kubeconfig: k}], upperUsage: {source: Summary}}", encoding="utf-8")
+    options = flags.parse([f"--config={file}"], {})
+    monkeypatch.setattr(app, "Shared", shared)
+    with pytest.raises(asyncio.CancelledError):
+        await app._work(options, options.config, SimpleNamespace(), {})  # type: ignore[arg-type]
+    assert options.config.upper_usage is not None
+    assert read == [None]
 
 
 def test_bad_flags_are_named(tmp_path: Path) -> None:

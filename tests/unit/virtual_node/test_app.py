@@ -223,6 +223,24 @@ async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path:
 
 
 @pytest.mark.looptime
+async def test_settings_of_other_programs_in_the_file_restart_no_cluster(tmp_path: Path):
+    kubeconfig, file = tmp_path / "a", tmp_path / "config.yaml"
+    write_token(kubeconfig, "first")
+    text = "{{kind: ClusterSetConfiguration, clusters: [{{name: a, kubeconfig: {path}{more}}}], agents: [{{name: {agent}}}]}}"
+    file.write_text(text.format(path=kubeconfig, more="", agent="fit"), encoding="utf-8")
+    app = _app(Config(clusters=[Cluster(name="a", kubeconfig=str(kubeconfig))]), str(file))
+    async with _working(app, _Endpoints()):
+        await asyncio.sleep(10)
+        with capture_logs() as logs:
+            changed = text.format(path=kubeconfig, more=", usage: {source: Summary}", agent="load")
+            file.write_text(changed, encoding="utf-8")
+            await asyncio.sleep(10)
+    assert [entry["changed"] for entry in logs if entry["event"] == "configuration applied"] == [[]]
+    assert [entry for entry in logs if entry["log_level"] != "info"] == []
+    assert len(_Cluster.started) == 1
+
+
+@pytest.mark.looptime
 async def test_a_kubeconfig_rotated_on_standby_restarts_no_cluster(tmp_path: Path):
     """A replica that starts to lead reads every kubeconfig anyway."""
     file = tmp_path / "a"

@@ -171,7 +171,7 @@ nodes may use. */}}
 {{- $_ := set $kubelet "tlsCertFile" "/etc/virtual-node/serving/tls.crt" }}
 {{- $_ := set $kubelet "tlsPrivateKeyFile" "/etc/virtual-node/serving/tls.key" }}
 {{- end }}
-{{- $config := dict "apiVersion" "virtual-node.io/v1alpha1" "kind" "VirtualNodeConfiguration" "kubelet" $kubelet }}
+{{- $config := set (include "virtual-node.sharedConfig" . | fromYaml) "kubelet" $kubelet }}
 {{- /* Also with one replica, because two pods run during an upgrade. */}}
 {{- $_ := set $config "leaderElection" (dict "enabled" true "namespace" .Release.Namespace "name" (include "virtual-node.fullname" .)) }}
 {{- if ne $values.mode "Standby" }}{{ $_ := set $config.leaderElection "mode" $values.mode }}{{ end }}
@@ -180,9 +180,6 @@ nodes may use. */}}
 {{- end }}
 {{- if include "virtual-node.inspection" . }}
 {{- $_ := set $config "inspectionHistory" (printf "%s/%s" .Release.Namespace (include "virtual-node.component" (list . "inspection"))) }}
-{{- end }}
-{{- with include "virtual-node.profileConfig" . | fromYaml }}
-{{- $_ := set $config "clusterProfiles" . }}
 {{- end }}
 {{- with .Values.clusterId }}
 {{- $_ := set $config "clusterID" . }}
