@@ -202,7 +202,7 @@ async def test_usage_of_real_upper_nodes_is_not_read(monkeypatch: pytest.MonkeyP
         raise asyncio.CancelledError
 
     file.write_text("{clusters: [{name: a, kubeconfig: k}], upperUsage: {source: Summary}}", encoding="utf-8")
-    options = flags.parse([f"--config={file}"], {})
+    options = PROGRAM.parse([f"--config={file}"])
     monkeypatch.setattr(app, "Shared", shared)
     with pytest.raises(asyncio.CancelledError):
         await app._work(options, options.config, SimpleNamespace(), {})  # type: ignore[arg-type]
