@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from clusterset.model import names
 from controller_runtime.apimachinery.decoding import ConfigStruct
 
 NEVER_MIRRORED = "kube-system"
@@ -68,6 +69,22 @@ class NamespaceMap:
 def allowed(namespace: str, patterns: Sequence[str]) -> bool:
     """Return whether pods of a namespace may be mirrored: it matches a pattern, or there are no patterns."""
     return not patterns or any(fnmatch.fnmatchcase(namespace, pattern) for pattern in patterns)
+
+
+def marks(labels: Mapping[str, str], annotations: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return upper cluster and upper namespace from each of a lower namespace's ownership marks.
+
+    The marks are the ownership label with the namespace annotation, and the ``made-for`` annotation. The list
+    is empty if virtual-node did not create the namespace. The marks agree unless a user changed one. An empty
+    namespace means that its annotation was removed.
+    """
+    found = []
+    if cluster_id := labels.get(names.LABEL_UPPER_CLUSTER):
+        found.append((cluster_id, annotations.get(names.ANNOTATION_UPPER_NAMESPACE, "")))
+    if names.ANNOTATION_MADE_FOR in annotations:
+        cluster_id, _, name = annotations[names.ANNOTATION_MADE_FOR].partition("/")
+        found.append((cluster_id, name))
+    return found
 
 
 def adopts(namespace: str, adopt: bool | Sequence[str]) -> bool:  # noqa: FBT001 - the setting, which is both

@@ -156,7 +156,7 @@ class Simulation:
 
     async def _schedule(self, job: Job) -> None:
         pod = _pod(job)
-        asked = demand(pod, node_name="vn", node_labels={})
+        asked = demand(pod)
         self._judged = {
             number: scoring.predict(index, asked, slots)
             for number, index in enumerate(self.indexes)

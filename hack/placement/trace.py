@@ -9,14 +9,12 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import random
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clusterset.model import names
 from multi_scheduler.state.cluster.pod_requirements import Demand, demand
 
 DIRECTORY = Path("hack/placement/data")
@@ -114,16 +112,15 @@ def arrivals(tasks: list[Task], capacity: int, ratio: float, seed: int) -> list[
 def demand_of(task: Task) -> Demand:
     """Return the requirements that the multi-scheduler reads from the task's pod."""
     requests = {"cpu": f"{task.cpu}m", "memory": f"{task.memory}Mi"}
-    annotations = {}
+    affinity = {}
     if task.units:
         requests[GPU] = str(task.units)
     if task.models:
         expression = {"key": MODEL, "operator": "In", "values": sorted(set(task.models.split("|")))}
         term = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
         affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
-        annotations[names.ANNOTATION_CLUSTER_SELECTOR] = json.dumps({"affinity": affinity})
     pod = {
-        "metadata": {"namespace": "trace", "annotations": annotations},
-        "spec": {"containers": [{"name": "task", "resources": {"requests": requests}}]},
+        "metadata": {"namespace": "trace"},
+        "spec": {"containers": [{"name": "task", "resources": {"requests": requests}}], "affinity": affinity},
     }
-    return demand(pod, node_name="vn", node_labels={})
+    return demand(pod)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clusterset.admission import LastVerdict
 from clusterset.config import Cluster
-from clusterset.model import cluster_selector, names
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
 from multi_scheduler import malformed
 from multi_scheduler.state import reasons
-from multi_scheduler.state.admission.gate import AdmissionGate, Allowed, GateResult
+from multi_scheduler.state.admission.gate import AdmissionGate, GateResult
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.limits import TooManyRequirementsError
@@ -50,13 +50,13 @@ class Judge:
     """Labels of the upper namespaces."""
 
     def __post_init__(self) -> None:
-        allowed = Allowed()
+        last_verdict = LastVerdict()
         self.gates = {
             cluster: AdmissionGate(
                 self.clusters.get(cluster) or Cluster(name=cluster, kubeconfig=""),
                 admission,
                 enforces=self.settings.admission == "Reject",
-                allowed=allowed,
+                last_verdict=last_verdict,
                 upper_namespaces=self.upper_namespaces,
             )
             for cluster, admission in self.admissions.items()
@@ -72,11 +72,10 @@ class Judge:
         """
         found = Judgement()
         demands: dict[Any, Demand] = {}
-        text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
-        differs = bool(claim_names(pod)) or cluster_selector.UPPER_TERMS in text
+        has_claims = bool(claim_names(pod))
         for node in nodes:
             try:
-                self._judge_node(pod, node, found, demands, differs=differs)
+                self._judge_node(pod, node, found, demands, has_claims=has_claims)
             except TooManyRequirementsError as error:
                 found.unresolvable[node.name] = str(error)
             except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
@@ -92,11 +91,11 @@ class Judge:
         found: Judgement,
         demands: dict[Any, Demand],
         *,
-        differs: bool,
+        has_claims: bool,
     ) -> None:
         """Add the result for one virtual node to ``found``. ``demands`` caches demands by what they depend on.
 
-        With ``differs``, every virtual node needs its own demand.
+        With claims, every virtual node needs its own demand, because volumes may exist in its lower cluster.
         """
         feed = self.feeds.get(node.cluster)
         if feed is None:
@@ -115,11 +114,9 @@ class Judge:
             if gated.may_change:
                 found.retryable.append((node.cluster, None))
             return
-        # Virtual nodes share a demand unless their pools, lower namespaces, rules, affinity, volumes or upper terms differ.
-        key = (repr(node.pool), gated.demand_key)
-        wanted = demands.get(key)
-        if wanted is None or differs:
-            wanted = demands[key] = self.demand(gated, node)
+        wanted = demands.get(gated.demand_key)
+        if wanted is None or has_claims:
+            wanted = demands[gated.demand_key] = self.demand(gated, node)
         rejections: Counter[str] = Counter()
         index = self.indexes[node.cluster]
         if slots := index.feasible(wanted, rejections):
@@ -195,15 +192,7 @@ class Judge:
             for claim in claim_names(pod)
             if (found := feed.volume_affinity(namespace, claim)) is not None
         ]
-        return demand(
-            pod,
-            gated.rules,
-            gated.overrides,
-            node_name=node.name,
-            node_labels=node.labels,
-            pool=node.pool,
-            volumes=volumes,
-        )
+        return demand(pod, volumes)
 
 
 def _place(node: VirtualNode, wanted: Demand, lower: str, gated: GateResult) -> Place:

@@ -140,7 +140,7 @@ async def _compare(cluster: Cluster, index: ClusterIndex, what: str, pod: dict[s
     await becomes(seen, (1 + len(NODES), existing), what=f"{what}: the feed has nodes and pods")
     counted: Counter[str] = Counter()
     metadata = {**pod["metadata"], "namespace": NAMESPACE}
-    slots = index.feasible(demand({**pod, "metadata": metadata}, node_name="vn", node_labels={}), counted)
+    slots = index.feasible(demand({**pod, "metadata": metadata}), counted)
     await create(cluster, NAMESPACE, pod)
 
     async def decision() -> Any:

@@ -90,6 +90,17 @@ def lower_spec(
     return spec
 
 
+def depends_on_cluster(upper: Mapping[str, Any]) -> bool:
+    """Report whether ``lower_spec`` of a pod depends on the virtual node or the lower cluster, apart from its rules."""
+    affinity = upper["spec"].get("affinity") or {}
+    selector = cluster_selector.of(upper["metadata"].get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR)
+    return (
+        "podAffinity" in affinity
+        or "podAntiAffinity" in affinity
+        or bool(selector and selector.get(cluster_selector.UPPER_TERMS))
+    )
+
+
 def preferred_node(annotations: Mapping[str, str], rules: Effective) -> str:
     """Return the lower node that an upper pod prefers; empty: none, or no valid name, or the policy forbids a choice by name."""
     return _chosen_node(annotations.get(names.ANNOTATION_PREFERRED_NODE) or "", rules)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from clusterset.model import names
+from clusterset.model import namespace_map
 from controller_runtime.resources import LIMIT_RANGES, NAMESPACES, PRIORITY_CLASSES, RESOURCE_QUOTAS
 from multi_scheduler.state.admission import limit_ranges, quotas
 from multi_scheduler.state.admission.limit_ranges import LimitRange
@@ -51,7 +51,7 @@ class Admission:
         self._ranges: dict[str, dict[str, LimitRange]] = {}
         self._default_classes: dict[str, int] = {}
         """Values of the PriorityClasses with ``globalDefault``, by name."""
-        self._origins: dict[str, frozenset[str]] = {}
+        self._marks: dict[str, list[tuple[str, str]]] = {}
         """By lower namespace: the upper namespaces in its labels and annotations; empty: not created by virtual-node."""
         self.unknown: set[str] = set()
         """Plurals of resources that cannot be read now; their cached objects are ignored."""
@@ -107,23 +107,15 @@ class Admission:
         """Store for which upper namespaces a new or changed Namespace was created."""
         metadata = namespace["metadata"]
         labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        found = set()
-        if names.LABEL_UPPER_CLUSTER in labels:
-            found.add(annotations.get(names.ANNOTATION_UPPER_NAMESPACE, ""))
-        if made_for := annotations.get(names.ANNOTATION_MADE_FOR):
-            found.add(made_for.partition("/")[2])
-        self._origins[metadata["name"]] = frozenset(found)
+        self._marks[metadata["name"]] = namespace_map.marks(labels, annotations)
 
     def remove_namespace(self, name: str) -> None:
         """Forget a deleted Namespace."""
-        self._origins.pop(name, None)
+        self._marks.pop(name, None)
 
-    def origins(self, namespace: str) -> frozenset[str] | None:
-        """Return the upper namespaces that a lower namespace's annotations name; empty: virtual-node did not create it.
-
-        An empty name in the set: the annotation is missing. None: the namespace does not exist, or cannot be read.
-        """
-        return self._origins.get(namespace) if NAMESPACES.plural not in self.unknown else None
+    def marks(self, namespace: str) -> Sequence[tuple[str, str]] | None:
+        """Return the ownership marks of a lower namespace, see ``namespace_map.marks``; None: it does not exist or is unknown."""
+        return self._marks.get(namespace) if NAMESPACES.plural not in self.unknown else None
 
     def has_quotas(self, namespace: str) -> bool:
         """Report whether the namespace has quotas for pods."""

@@ -1,8 +1,4 @@
-"""A pod's requirements for a lower node, as the lower pod will have them. No IO.
-
-As in the virtual node's translation, the pod's own node selectors only choose the virtual node and do not apply in the
-lower cluster. There, the fields of a ``clusterSelector`` annotation apply instead, if the pod has one.
-"""
+"""The requirements of a lower pod for its node. No IO."""
 
 from __future__ import annotations
 
@@ -10,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterset.model import cluster_selector, names
-from clusterset.model.overrides.applying import CompiledOverride, applied
+from clusterset.model import names
 from clusterset.model.pod import pod_resources
-from clusterset.model.policy.rules import Effective
-from clusterset.model.policy.scheduling import keep_off_control_plane
 from multi_scheduler.state.cluster import limits, pod_terms
 from multi_scheduler.state.cluster.pod_terms import Spread, Term
 
@@ -47,92 +40,41 @@ class Demand:
     spread: tuple[Spread, ...] = ()
 
 
-def demand(
-    pod: Mapping[str, Any],
-    rules: Effective | None = None,
-    overrides: Sequence[CompiledOverride] = (),
-    *,
-    node_name: str,
-    node_labels: Mapping[str, str],
-    pool: Mapping[str, str] | None = None,
-    volumes: Sequence[Mapping[str, Any]] = (),
-) -> Demand:
-    """Return the requirements of an upper pod for the nodes behind a virtual node.
+def demand(pod: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]] = ()) -> Demand:
+    """Return the requirements of a lower pod.
 
     Args:
-        pod: the upper pod with its lower namespace, lower affinity terms, overrides and defaults, as in ``GateResult.pod``.
-        rules: the lower cluster's policy for the pod, which may exclude control-plane nodes.
-        overrides: the lower cluster's overrides for the pod, already applied to its containers.
-        node_name: name of the virtual node.
-        node_labels: labels of the virtual node.
-        pool: labels of the lower nodes that the virtual node represents; empty: all.
+        pod: the lower pod as ``ClusterRules`` admitted it, with the defaults of lower admission.
         volumes: ``spec.nodeAffinity.required`` of the lower volumes that the pod's claims are bound to.
 
     Raises:
         TooManyRequirementsError: there are too many requirements to compare them with all nodes.
     """
-    metadata, above = pod["metadata"], pod["spec"]
+    metadata, lower = pod["metadata"], pod["spec"]
     namespace = metadata.get("namespace", "")
     labels = {**(metadata.get("labels") or {}), names.LABEL_UPPER_CLUSTER: ""}
-    selector = cluster_selector.of(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR)
-    own: Mapping[str, str] = {}
-    required = None
-    if selector is not None:
-        selector = cluster_selector.resolve(selector, node_name=node_name, node_labels=node_labels)
-        own = selector.get("nodeSelector") or {}
-        required = ((selector.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
-        tolerations = selector.get("tolerations") or []
-    else:
-        tolerations = [
-            one for one in above.get("tolerations") or () if one.get("key") != names.TAINT_PROVIDER
-        ]
-    lower = {"metadata": {}, "spec": {"nodeSelector": own, "tolerations": tolerations}}
-    lower_spec = applied(lower, overrides)["spec"]
-    own = lower_spec["nodeSelector"]
-    required = _both(required, own, pool or {})
+    required = ((lower.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
     spec: dict[str, Any] = {
-        "nodeSelector": {**own, **(pool or {})},
-        "tolerations": lower_spec["tolerations"],
+        "nodeSelector": lower.get("nodeSelector") or {},
+        "tolerations": lower.get("tolerations") or [],
+        "affinity": {"nodeAffinity": {_REQUIRED: required}} if required else {},
+        "volumes": list(volumes),
     }
-    spec["affinity"] = {"nodeAffinity": {_REQUIRED: required}} if required else {}
-    spec["volumes"] = list(volumes)
-    if rules is not None:
-        spec = keep_off_control_plane(spec, rules)
     limits.check_size(spec, node_terms(spec))
-    requests = {**pod_resources.pod_requests(above), "pods": 1}
+    requests = {**pod_resources.pod_requests(lower), "pods": 1}
     return Demand(
         uid=metadata.get("uid", ""),
         name=metadata.get("name", ""),
-        namespace=metadata.get("namespace", ""),
+        namespace=namespace,
         labels=labels,
         requests={name: count for name, count in requests.items() if count > 0},
         spec=spec,
         key=limits.cache_key(spec),
-        ports=host_ports(above),
-        anti_affinity=pod_terms.required_terms(above, "podAntiAffinity", namespace, topology_key=_HOST),
-        affinity=pod_terms.required_terms(above, "podAffinity", namespace, topology_key=_HOST),
-        spread=pod_terms.hard_constraints(above, labels, spec),
+        ports=host_ports(lower),
+        anti_affinity=pod_terms.required_terms(lower, "podAntiAffinity", namespace, topology_key=_HOST),
+        affinity=pod_terms.required_terms(lower, "podAffinity", namespace, topology_key=_HOST),
+        spread=pod_terms.hard_constraints(lower, labels, spec),
     )
-
-
-def _both(
-    required: Mapping[str, Any] | None, own: Mapping[str, str], pool: Mapping[str, str]
-) -> Mapping[str, Any] | None:
-    """Add to the required affinity the nodeSelector entries that the pool's labels replace, so that both apply."""
-    overruled = [
-        {"key": key, "operator": "In", "values": [own[key]]}
-        for key, value in pool.items()
-        if own.get(key, value) != value
-    ]
-    if not overruled:
-        return required
-    terms = (required or {}).get("nodeSelectorTerms") or [{}]
-    return {
-        "nodeSelectorTerms": [
-            {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *overruled]}
-            for term in terms
-        ]
-    }
 
 
 def node_terms(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:

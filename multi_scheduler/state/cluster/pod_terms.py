@@ -94,7 +94,7 @@ def hard_constraints(
     """Return the required topology spread constraints over hosts, within the limits of terms.
 
     Args:
-        above: spec of the upper pod.
+        above: spec of the pod.
         labels: labels of the pod.
         below: nodeSelector, affinity and tolerations of the lower pod.
     """

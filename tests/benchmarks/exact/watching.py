@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clusterset.admission import Admitted, ClusterRules
+from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition, is_finished
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -23,10 +25,12 @@ from controller_runtime.objects import Object
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_info import placed_on
 from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.virtual_node import VirtualNode
 from tests.benchmarks.exact.pods import NAMESPACE
 
 MOMENT = 2.0
 """Seconds for which a lower pod may be unschedulable, for example until a deleted pod has left the scheduler's cache."""
+_RULES = ClusterRules(Cluster(name="", kubeconfig=""), controllers=KNOWN_CONTROLLERS)
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -287,7 +291,9 @@ def node_of(pod: Object) -> str:
 
 def demand_of(pod: Object) -> Demand:
     """Return an upper pod's requirements in the lower clusters."""
-    return demand(pod.to_dict(), node_name="", node_labels={})
+    admitted = _RULES.admit(pod.to_dict(), VirtualNode("", "", {}, {}))
+    assert isinstance(admitted, Admitted)
+    return demand(admitted.pod)
 
 
 def _is_ours(pod: Object) -> bool:
@@ -296,11 +302,7 @@ def _is_ours(pod: Object) -> bool:
 
 def requirements(pod: Mapping[str, Any]) -> Demand:
     """Return a pod's requirements for the nodes of its own cluster."""
-    spec = pod["spec"]
-    selector = {key: spec[key] for key in ("nodeSelector", "affinity", "tolerations") if spec.get(key)}
-    annotations = {names.ANNOTATION_CLUSTER_SELECTOR: json.dumps(selector)}
-    metadata = {**pod["metadata"], "annotations": annotations}
-    return demand({**pod, "metadata": metadata}, node_name="", node_labels={})
+    return demand(pod)
 
 
 def _preferred(pod: Mapping[str, Any]) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from clusterset.model import names
+from clusterset.model import cluster_selector, names
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.agents.fit.settings import FitSettings
+from multi_scheduler.state.cluster.pod_requirements import Demand, demand
 from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.state.feeds.cluster_feed import Feed
 
@@ -43,6 +44,16 @@ def lower_pod(
             "status": {"phase": phase},
         }
     )
+
+
+def demand_of(pod: Mapping[str, Any]) -> Demand:
+    """Return the demand of a pod; its annotation clusterSelector, if any, has the scheduling fields of the lower pod."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    selector = cluster_selector.of(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR)
+    if selector is None:
+        return demand(pod)
+    affinity = {**(spec.get("affinity") or {}), **(selector.get("affinity") or {})}
+    return demand({**pod, "spec": {**spec, **selector, "affinity": affinity}})
 
 
 def fit_agent(context: AgentContext) -> FitAgent:

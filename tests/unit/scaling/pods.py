@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
+from clusterset.admission import ClusterRules, on_allowed_nodes
+from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.overrides.applying import OverrideSet
 from clusterset.model.overrides.config import Override
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS, Eligibility
-from clusterset.model.policy.config import Policy
-from clusterset.model.policy.rules import PolicySet
-from clusterset.model.policy.scheduling import keep_off_control_plane
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
+from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.scaling.measure import Kind, Stage
 from virtual_node.translate.base.options import PodOptions
@@ -30,8 +30,9 @@ from virtual_node.translate.pods import (
 )
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
-_ELIGIBILITY = Eligibility(
-    "lower1", allowed=(), pod_selector={}, takes_resource_claims=True, controllers=KNOWN_CONTROLLERS
+_RULES = ClusterRules(
+    Cluster(name="lower1", kubeconfig="", resource_claims=ResourceClaimsConfig(enabled=True)),
+    controllers=KNOWN_CONTROLLERS,
 )
 _DIMENSIONS = {
     "containers": 15,
@@ -192,7 +193,7 @@ def _stages(source: Mapping[str, Any]) -> Iterable[Stage]:
     options = PodOptions(
         owner=Owner("upper-1", "vn"),
         ignore_labels=("ignored",),
-        policy=PolicySet(Policy(), cluster="lower1", host_paths=()),
+        policy=_RULES.policy,
     )
     overriding = PodOptions(
         owner=options.owner,
@@ -212,10 +213,9 @@ def _stages(source: Mapping[str, Any]) -> Iterable[Stage]:
         )
 
     def created(budget: TranslationBudget) -> Any:
+        _RULES.admit(pod, options, budget.copy())
         body = lower_pod.lower_pod(pod, options, budget)
-        _ELIGIBILITY.why_not(pod)
-        _ELIGIBILITY.policy_refusal(body, rules)
-        body["spec"] = keep_off_control_plane(body["spec"], rules)
+        body["spec"] = on_allowed_nodes(body["spec"], rules, options.pool)
         return body, [[need.kind, need.name] for need in dependencies.dependencies(pod)]
 
     def with_variables(budget: TranslationBudget) -> Any:

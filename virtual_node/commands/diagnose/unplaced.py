@@ -26,7 +26,7 @@ _DIVISION = re.compile(
 )
 """The multi-scheduler's reason about a pod that waits because of its workload's division over clusters."""
 
-_BELOW = re.compile(r"lower cluster|virtual node \S{1,253} \([^)]{0,400}\) belongs to no lower cluster")
+_BELOW = re.compile(r"[Ll]ower cluster|virtual node \S{1,253} \([^)]{0,400}\) belongs to no lower cluster")
 """Start of the multi-scheduler's reasons about lower clusters, and about virtual nodes that it does not know."""
 
 

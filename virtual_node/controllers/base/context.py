@@ -8,13 +8,11 @@ from typing import Any, TypeVar
 
 import structlog
 
+from clusterset.admission import ClusterRules
 from clusterset.config import Cluster, NodeConfig
 from clusterset.model import names
-from clusterset.model.namespace_map import NamespaceMap
-from clusterset.model.overrides.applying import OverrideSet
-from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
+from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
-from clusterset.model.policy.rules import PolicySet
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
@@ -28,8 +26,7 @@ from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.config.types import Config
 from virtual_node.controllers.base.problems import Problem, lower_cluster_full, namespace_too_large
 from virtual_node.translate.base import ownership
-from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.options import PodOptions, pod_options
 from virtual_node.translate.objects.places import Places
 
 K = TypeVar("K", bound=Hashable)
@@ -68,10 +65,8 @@ class ClusterContext:
     log: structlog.stdlib.BoundLogger
     shared: SharedInformers | None = None
     """Caches of the upper cluster that the lower clusters of a process share; None: this cluster has its own."""
-    policy: PolicySet = field(init=False)
-    """Decides what pods may request in the lower cluster."""
-    overrides: OverrideSet = field(init=False)
-    """Changes that the configuration makes to lower pods."""
+    rules: ClusterRules = field(init=False)
+    """Decides which pods run in the lower cluster, and how."""
     upper_namespaces: UpperNamespaces = field(init=False, default_factory=UpperNamespaces)
     """Labels of the upper namespaces, for translations; ``ClusterCaches`` keeps them current."""
     options: dict[str, PodOptions] = field(init=False)
@@ -83,41 +78,22 @@ class ClusterContext:
 
     def __post_init__(self) -> None:
         """Derive the translation options once, because they are read for every pod."""
-        self.policy = PolicySet(
-            self.config.policy, cluster=self.name, host_paths=self.config.volumes.allowed_host_paths
+        self.rules = ClusterRules(
+            self.config,
+            controllers=self.controllers,
+            cluster_id=self.cluster_id,
+            upper_namespaces=self.upper_namespaces,
         )
-        self.overrides = OverrideSet(self.config.overrides)
-        mapping = NamespaceMap(self.config.namespaces.prefix, self.config.namespaces.map)
-        self.places = Places(self.cluster_id, mapping, self.config.namespaces.adopt)
-        reach = Reach(self.upper_namespaces, mapping, self.config.namespaces.allowed, self.cluster_id)
+        self.places = Places(self.cluster_id, self.rules.namespace_map, self.config.namespaces.adopt)
         self.options = {
-            name: PodOptions(
-                owner=Owner(cluster_id=self.cluster_id, node_name=name),
-                ignore_labels=tuple(self.settings.ignore_labels),
-                service_accounts=self.settings.enable_serviceaccount,
-                shared_tokens=self.settings.identities.tokens == "node",
-                namespace_map=mapping,
-                node_labels=self._node_labels(name),
-                device_classes=self.config.resource_claims.device_classes,
-                policy=self.policy,
-                overrides=self.overrides,
-                reach=reach,
-            )
-            for name in self.nodes
+            name: pod_options(self.settings, self.config, self.rules, node)
+            for name, node in self.nodes.items()
         }
 
     @property
     def controllers(self) -> Sequence[str]:
         """Return the optional controllers of this lower cluster."""
         return self.settings.controllers(self.config)
-
-    def _node_labels(self, name: str) -> dict[str, str]:
-        return {
-            names.LABEL_HOSTNAME: name,
-            names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL,
-            names.LABEL_LOWER_CLUSTER: self.name,
-            **self.nodes[name].labels,
-        }
 
     def controller(
         self,
@@ -242,7 +218,7 @@ class ClusterContext:
 
     def lower_namespace(self, upper: str) -> str:
         """Return the lower namespace that stands for an upper namespace."""
-        return next(iter(self.options.values())).namespace_map(upper)
+        return self.rules.namespace_map(upper)
 
     def lower_key(self, upper_key: str) -> str:
         """Return the lower key (namespace/name) for an upper key: the lower namespace and the same name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusterset.admission import NamespaceRefusal
 from controller_runtime.errors import ApiError
 from virtual_node.translate.pods.dependencies import Dependency
 
@@ -124,23 +125,10 @@ def claim_conflict(cluster: str, key: str, what: str) -> str:
     )
 
 
-def namespace_not_adopted(namespace: str, cluster: str) -> Problem:
-    """Return the problem of a lower namespace that we did not create and ``namespaces.adopt`` does not name."""
-    text = (
-        f"Namespace {namespace} exists in lower cluster {cluster} and was not created by virtual-node. To use it, add it "
-        "to clusters[].namespaces.adopt of this lower cluster (--adopt-namespaces without a configuration file); to keep "
-        "apart from it, set clusters[].namespaces.prefix"
-    )
-    return Problem(NAMESPACE_NOT_ADOPTED, text, NAMESPACE_NOT_ADOPTED, text)
-
-
-def namespace_taken(namespace: str, cluster: str, *, made_for: str) -> Problem:
-    """Return the problem of a lower namespace that stands for another upper namespace or upper cluster."""
-    text = (
-        f"Namespace {namespace} in lower cluster {cluster} stands for {made_for}; upper namespaces never share a lower "
-        "one. Set another clusters[].namespaces.prefix or namespaces.map for this lower cluster"
-    )
-    return Problem(NAMESPACE_CONFLICT, text, NAMESPACE_CONFLICT, text)
+def namespace_refused(refusal: NamespaceRefusal) -> Problem:
+    """Return the problem of a lower namespace that must not be used for an upper namespace."""
+    reason = NAMESPACE_CONFLICT if refusal.is_taken else NAMESPACE_NOT_ADOPTED
+    return Problem(reason, refusal.reason, reason, refusal.reason)
 
 
 def token_secret_taken(cluster: str, where: tuple[str, str]) -> Problem:

@@ -187,7 +187,7 @@ class DependencyController:
     ) -> dict[ObjectKey, dependencies.Dependency | None]:
         """Return the objects that a pod needs; the value is None for objects that it does not reference itself."""
         pods: list[dict[str, Any]] = [upper_pod]
-        if overrides := self.context.overrides.of(upper_pod):
+        if overrides := self.context.rules.overrides.of(upper_pod):
             # Too large: the pod is not created, or its running lower pod was created without these overrides.
             with contextlib.suppress(TooLargeError):
                 pods.append(applied(upper_pod, overrides))

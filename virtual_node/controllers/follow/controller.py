@@ -205,7 +205,7 @@ class FollowController:
 
     async def _translate(self, upper: Object) -> tuple[Translation, bool]:
         """Return the copy of an object, and whether all its namespace selectors could be evaluated."""
-        rules = self.context.policy.of(upper.namespace)
+        rules = self.context.rules.policy.of(upper.namespace)
         if keys := refused(self.kind.resource.kind, upper.annotations, rules.metadata):
             raise UntranslatableError(
                 f"{readable.some(keys)} may not be copied. Remove it, or ask the administrator of virtual-node, who can set "

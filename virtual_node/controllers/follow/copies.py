@@ -107,7 +107,7 @@ class FollowedCopies:
             namespace=namespace,
             cluster_id=self.context.cluster_id,
             spec=spec,
-            rules=self.context.policy.of(upper.namespace).metadata,
+            rules=self.context.rules.policy.of(upper.namespace).metadata,
         )
         self._unused.get(key, {}).pop(namespace, None)
         existing = self.lower.store.get(f"{namespace}/{name}")

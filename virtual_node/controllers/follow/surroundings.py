@@ -51,7 +51,7 @@ class Surroundings:
         return View(
             cluster_id=context.cluster_id,
             nodes=tuple(context.nodes),
-            changed_labels=context.overrides.labels.union(context.settings.ignore_labels),
+            changed_labels=context.rules.overrides.labels.union(context.settings.ignore_labels),
             lower_namespace=context.lower_namespace,
             is_allowed=self.namespaces.allows_namespace,
             labels_of=self._labels_of,

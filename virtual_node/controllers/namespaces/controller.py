@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterset.model import namespace_map
-from clusterset.model.namespace_map import NEVER_MIRRORED, NamespaceMap
+from clusterset.model.namespace_map import NEVER_MIRRORED
 from controller_runtime import resources
 from controller_runtime.client.reads import find_object
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
@@ -24,7 +24,7 @@ from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import create_new, patch_only
-from virtual_node.controllers.base.problems import Problem, namespace_not_adopted, namespace_taken
+from virtual_node.controllers.base.problems import Problem, namespace_refused
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
 from virtual_node.translate.objects import namespaces as translate
 
@@ -91,10 +91,10 @@ class Namespaces:
         lower = await find_object(self.context.lower, resources.NAMESPACES, namespace)
         lower = lower or await self._create(namespace, upper_name)
         self.context.places.note(lower)
-        problem = self._objection(lower, upper_name)
-        if problem is not None:
+        refusal = self.context.rules.namespace_refusal(lower.name, upper_name, _marks(lower))
+        if refusal is not None:
             is_used = self.caches.pods.are_in(namespace, upper_name)
-            return None if is_used and not is_for_new_pod else problem
+            return None if is_used and not is_for_new_pod else namespace_refused(refusal)
         await self._mark(lower, upper_name)
         self._known[namespace] = upper_name
         return None
@@ -133,27 +133,9 @@ class Namespaces:
         self.context.log.info("lower namespace created", namespace=namespace)
         return from_dict(created)
 
-    def _objection(self, lower: Object, upper_name: str) -> Problem | None:
-        """Return why a lower namespace must not be used for an upper one; None: it may. One valid mark suffices."""
-        cluster, cluster_id = self.context.name, self.context.cluster_id
-        marks = translate.marks(lower)
-        if (cluster_id, upper_name) in marks or marks == [(cluster_id, "")]:
-            return None
-        if marks:
-            owner, recorded = marks[-1]
-            made_for = f"upper namespace {recorded}, not {upper_name}"
-            if owner != cluster_id:
-                made_for = f"a namespace of another upper cluster ({owner})"
-            return namespace_taken(lower.name, cluster, made_for=made_for)
-        if rival := NamespaceMap(self._config.prefix, self._config.map).conflicting_upper(upper_name):
-            return namespace_taken(lower.name, cluster, made_for=f"upper namespace {rival}, not {upper_name}")
-        if not namespace_map.adopts(lower.name, self._config.adopt):
-            return namespace_not_adopted(lower.name, cluster)
-        return None
-
     async def _mark(self, lower: Object, upper_name: str) -> None:
         """Restore labels and annotations that mark our namespace, if removed or not written by an earlier release."""
-        if not translate.marks(lower):
+        if not _marks(lower):
             return
         patch = translate.marks_patch(lower, upper_name=upper_name, cluster_id=self.context.cluster_id)
         if patch is not None:
@@ -186,7 +168,7 @@ class Namespaces:
     async def _left(self, namespace: str) -> None:
         """Restore the label of a lower namespace of ours that left the cache, or forget it if it is gone. Reads live."""
         live = await find_object(self.context.lower, resources.NAMESPACES, namespace)
-        marks = () if live is None else translate.marks(live)
+        marks = () if live is None else _marks(live)
         upper_name = next((name for cluster_id, name in marks if cluster_id == self.context.cluster_id), "")
         if live is None or not upper_name:
             self.context.places.forget(namespace)
@@ -244,3 +226,7 @@ class Namespaces:
             on_update=lambda _old, new: upper_changed(new), on_delete=upper_changed
         )
         self.caches.lower_namespaces.on_change(lower_changed, lower_changed)
+
+
+def _marks(lower: Object) -> list[tuple[str, str]]:
+    return namespace_map.marks(lower.labels, lower.annotations)

@@ -9,9 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from clusterset.model.pod.eligibility import Eligibility
-from clusterset.model.policy.rules import Effective
-from clusterset.model.policy.scheduling import keep_off_control_plane
+from clusterset.admission import Refusal
 from controller_runtime import resources
 from controller_runtime.apimachinery.translation_budget import TooLargeError, TranslationBudget
 from controller_runtime.errors import (
@@ -47,7 +45,7 @@ from virtual_node.controllers.services.environment import References, ServiceLin
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.pods import lower_pod, node_pools, synthetic_status
+from virtual_node.translate.pods import lower_pod, synthetic_status
 
 _CONFLICT_RETRY = 30.0
 """Seconds between two tries while an unmanaged lower pod has the name, because its deletion causes no event here."""
@@ -66,8 +64,8 @@ class _Translated:
     upper_pod: dict[str, Any]
     body: dict[str, Any]
     """Empty if the pod may not run."""
-    not_here: str
-    """Why configuration, policy or its fields keep the pod out of this lower cluster; empty: it may run."""
+    refusal: Refusal | None
+    """Why the pod may not run in this lower cluster; None: it may."""
     budget: TranslationBudget
     """What is left for the Service variables."""
 
@@ -88,13 +86,6 @@ class PodCreator:
 
     def __post_init__(self) -> None:
         """Create without any IO."""
-        self._eligibility = Eligibility(
-            self.context.name,
-            allowed=self.context.config.namespaces.allowed,
-            pod_selector=self.context.config.pod_selector,
-            takes_resource_claims=self.context.config.resource_claims.enabled,
-            controllers=self.context.controllers,
-        )
         self._lag = metrics.MIRROR_SECONDS.labels(self.context.name, "down")
 
     def adopt(self, upper: Object, lower: Object) -> None:
@@ -122,24 +113,18 @@ class PodCreator:
         if self.volumes is not None:
             self.volumes.forget_pod(uid)
 
-    def _translated(self, upper: Object, options: PodOptions, rules: Effective) -> _Translated:
+    def _translated(self, upper: Object, options: PodOptions) -> _Translated:
         """Translate a pod, without IO.
 
         Raises:
             TooLargeError: the translation exceeds its budget.
         """
         upper_pod, budget = upper.to_dict(), TranslationBudget()
-        if not_here := (
-            self._eligibility.why_not(upper_pod)
-            or self._eligibility.affinity_refusal(upper_pod, options.reach)
-        ):
-            return _Translated(upper_pod, {}, not_here, budget)
-        body = lower_pod.lower_pod(upper_pod, options, budget)
-        if not_here := self._eligibility.policy_refusal(body, rules):
-            return _Translated(upper_pod, {}, not_here, budget)
-        body = lower_pod.overridden(body, upper_pod, options, budget)
-        body["spec"] = keep_off_control_plane(body["spec"], rules)
-        return _Translated(upper_pod, body, "", budget)
+        admitted = self.context.rules.admit(upper_pod, options, budget)
+        if isinstance(admitted, Refusal):
+            return _Translated(upper_pod, {}, admitted, budget)
+        body = lower_pod.created(upper_pod, options, admitted, budget)
+        return _Translated(upper_pod, body, None, budget)
 
     async def create(self, upper: Object, record: PodRecord) -> Result | None:
         """Create the lower pod, or report on the upper pod why it cannot be created yet.
@@ -161,8 +146,7 @@ class PodCreator:
         try:
             return await self._create(upper, record)
         except (TooLargeError, RequestTooLarge) as error:
-            message = f"Lower cluster {self.context.name} cannot take the pod: {error}"
-            await self._refused(upper, record, TOO_LARGE, message)
+            await self._refused(upper, record, TOO_LARGE, self.context.rules.too_large(error))
             creation.too_large = upper, others
             return Result(requeue_after=_TOO_LARGE_CHECK)
 
@@ -176,13 +160,16 @@ class PodCreator:
     async def _create(self, upper: Object, record: PodRecord) -> Result | None:
         options = self.context.options[(upper.spec or {})["nodeName"]]
         namespace = options.namespace_map(upper.namespace)
-        rules = self.context.policy.of(upper.namespace)
-        translated = await run_apart(lambda: self._translated(upper, options, rules), size=upper.size)
+        translated = await run_apart(lambda: self._translated(upper, options), size=upper.size)
         upper_pod, body = translated.upper_pod, translated.body
-        if not_here := translated.not_here:
-            await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
-            return None
-        if await self._has_no_node(upper, body["spec"], record, node_name=options.owner.node_name):
+        if (refusal := translated.refusal) is not None:
+            if refusal.is_unschedulable:
+                status = partial(
+                    synthetic_status.unschedulable, message=refusal.reason, now=datetime.now(UTC)
+                )
+                await self._report(upper, record, "FailedScheduling", refusal.reason, status)
+            else:
+                await self._refused(upper, record, "NotAllowed", refusal.reason, event="NotMirrored")
             return None
         if waiting := self.refusals.pause(upper.uid, record.creation):
             return waiting
@@ -244,22 +231,6 @@ class PodCreator:
         if self.volumes is not None:
             problems += await self.volumes.ensure(upper, upper_pod)
         return problems or await self.identities.ensure(upper, upper_pod, options)
-
-    async def _has_no_node(
-        self, upper: Object, spec: dict[str, Any], record: PodRecord, *, node_name: str
-    ) -> bool:
-        """Restrict the lower pod to the virtual node's own lower nodes; report whether none of them can run it.
-
-        If none can, the reason is written to the upper pod.
-        """
-        pool = self.context.nodes[node_name].node_selector
-        why = node_pools.contradiction(spec, pool, node_name=node_name, cluster=self.context.name)
-        if not why:
-            node_pools.keep_to(spec, pool)
-            return False
-        status = partial(synthetic_status.unschedulable, message=why, now=datetime.now(UTC))
-        await self._report(upper, record, "FailedScheduling", why, status)
-        return True
 
     async def _send(self, body: dict[str, Any], creation: Creation) -> dict[str, Any]:
         was_sent, creation.sent = creation.sent, True

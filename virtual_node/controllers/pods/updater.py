@@ -69,7 +69,7 @@ class PodUpdater:
                     upper,
                     lower,
                     self.context.options[(upper.spec or {})["nodeName"]],
-                    self.context.policy.of(upper.namespace),
+                    self.context.rules.policy.of(upper.namespace),
                     was_resized=sync.resized,
                 ),
                 size=upper.size + lower.size,

@@ -147,7 +147,7 @@ class EndpointSlices(EndpointMirror):
                     cluster_id=self._context.cluster_id,
                     find_pod=self._find_pod,
                     known=translate.known_pods(current.to_dict() if current is not None else {}),
-                    rules=self._context.policy.of(service.namespace).metadata,
+                    rules=self._context.rules.policy.of(service.namespace).metadata,
                 )
                 if await self._is_outdated(where, piece, current, desired):
                     continue  # our cache is behind; the missing event requeues this key
@@ -224,7 +224,7 @@ class LegacyEndpoints(EndpointMirror):
             cluster_id=self._context.cluster_id,
             find_pod=self._find_pod,
             known=translate.known_pods(current.to_dict() if current is not None else {}),
-            rules=self._context.policy.of(service.namespace).metadata,
+            rules=self._context.rules.policy.of(service.namespace).metadata,
         )
         await self._write(current, desired)
 

@@ -127,7 +127,7 @@ class ServiceCopies:
             namespace=namespace,
             cluster_id=self.context.cluster_id,
             with_families=with_families,
-            rules=self.context.policy.of(whole["metadata"]["namespace"]).metadata,
+            rules=self.context.rules.policy.of(whole["metadata"]["namespace"]).metadata,
         )
         if self.is_always(whole["metadata"]["namespace"], whole["metadata"]["name"]):
             desired["metadata"]["annotations"][self._mark] = "true"

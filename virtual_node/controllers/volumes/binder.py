@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.admission import Refusal
 from clusterset.model import names
 from clusterset.model.pod.conditions import claim_names
-from clusterset.model.policy.decision import summary, violations
-from clusterset.model.policy.scheduling import keep_off_control_plane
 from controller_runtime import resources
 from controller_runtime.apimachinery.translation_budget import TooLargeError, TranslationBudget, json_size
 from controller_runtime.errors import AlreadyExists
@@ -28,7 +27,7 @@ from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.waiting_pods import WaitingPods
-from virtual_node.translate.pods import lower_pod, node_pools
+from virtual_node.translate.pods import lower_pod
 from virtual_node.translate.storage import binder_pod as translate
 
 _PATIENCE = 20.0
@@ -137,7 +136,7 @@ class VolumeBinder:
                 functools.partial(self._translated, consumer, node), size=json_size(consumer)
             )
         except TooLargeError as error:
-            return {}, f"lower cluster {self.context.name} cannot take the pod: {error}"
+            return {}, self.context.rules.too_large(error)
 
     def _translated(self, consumer: dict[str, Any], node: str) -> tuple[dict[str, Any], str]:
         """Return the result of ``_placeholder``, without IO.
@@ -147,12 +146,10 @@ class VolumeBinder:
         """
         options, budget = self.context.options[node], TranslationBudget()
         as_bound = {**consumer, "spec": {**consumer["spec"], "nodeName": node}}
-        lower = lower_pod.lower_pod(as_bound, options, budget)
-        rules = self.context.policy.of(consumer["metadata"]["namespace"])
-        if found := violations(lower, rules):
-            return {}, f"lower cluster {self.context.name} does not take the pod: {summary(found)}"
-        lower = lower_pod.overridden(lower, as_bound, options, budget)
-        lower["spec"] = keep_off_control_plane(lower["spec"], rules)
+        admitted = self.context.rules.admit(as_bound, options, budget)
+        if isinstance(admitted, Refusal):
+            return {}, admitted.reason
+        lower = lower_pod.created(as_bound, options, admitted, budget)
         body = translate.binder_pod(
             lower,
             uid=consumer["metadata"]["uid"],
@@ -160,10 +157,6 @@ class VolumeBinder:
             claims=claim_names(consumer),
             image=self.context.config.volumes.binder_image,
         )
-        pool = self.context.nodes[node].node_selector
-        if why := node_pools.contradiction(body["spec"], pool, node_name=node, cluster=self.context.name):
-            return {}, why
-        node_pools.keep_to(body["spec"], pool)
         return body, ""
 
     async def _remove(self, placeholder: Object) -> None:

@@ -66,7 +66,7 @@ class ClaimRequests:
             owner=owner,
             storage_class=storage_class,
             volume_name=volume_name,
-            rules=self.context.policy.of(metadata["namespace"]).metadata,
+            rules=self.context.rules.policy.of(metadata["namespace"]).metadata,
         )
         if problem := await self.namespaces.ensure(metadata["namespace"], is_for_new_pod=True):
             raise Forbidden(problem.message, code=403, reason=problem.event_reason)

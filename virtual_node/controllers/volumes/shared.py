@@ -165,7 +165,7 @@ class SharedVolumes:
         namespace = context.lower_namespace(claim.namespace)
         owner = next(iter(context.options.values())).owner
         storage: SharedStorage = self._storages[translate.shared_name(mirror)]
-        rules = context.policy.of(claim.namespace).metadata
+        rules = context.rules.policy.of(claim.namespace).metadata
         body = translate.guest_claim(upper, mirror, namespace=namespace, owner=owner, rules=rules)
         try:
             translate.guest_volume(

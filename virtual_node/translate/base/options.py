@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from clusterset.admission import ClusterRules
+from clusterset.config import Cluster, NodeConfig
+from clusterset.model import names
 from clusterset.model.overrides.applying import OverrideSet
 from clusterset.model.pod.affinity_terms import Reach
 from clusterset.model.policy.rules import PolicySet
+from virtual_node.config.types import Config
 from virtual_node.translate.base.ownership import Owner
 
 
@@ -29,6 +33,8 @@ class PodOptions:
     namespace_map: Callable[[str], str] = same_namespace
     node_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the virtual node, against which clusterSelectors are matched."""
+    pool: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the lower nodes that the virtual node represents; empty: all nodes of the lower cluster."""
     device_classes: Mapping[str, str] = field(default_factory=dict)
     """Lower DeviceClass by upper DeviceClass, if their names differ."""
     policy: PolicySet = field(default_factory=PolicySet)
@@ -38,3 +44,35 @@ class PodOptions:
     """What the operator changes in the lower pods."""
     reach: Reach = field(default_factory=Reach)
     """The pods that the (anti-)affinity terms of lower pods may select."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the virtual node."""
+        return self.owner.node_name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels of the virtual node."""
+        return self.node_labels
+
+
+def pod_options(settings: Config, cluster: Cluster, rules: ClusterRules, node: NodeConfig) -> PodOptions:
+    """Return the options for a virtual node of a lower cluster."""
+    return PodOptions(
+        owner=Owner(cluster_id=rules.cluster_id, node_name=node.name),
+        ignore_labels=tuple(settings.ignore_labels),
+        service_accounts=settings.enable_serviceaccount,
+        shared_tokens=settings.identities.tokens == "node",
+        namespace_map=rules.namespace_map,
+        node_labels={
+            names.LABEL_HOSTNAME: node.name,
+            names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL,
+            names.LABEL_LOWER_CLUSTER: cluster.name,
+            **node.labels,
+        },
+        pool=node.node_selector,
+        device_classes=cluster.resource_claims.device_classes,
+        policy=rules.policy,
+        overrides=rules.overrides,
+        reach=rules.reach,
+    )

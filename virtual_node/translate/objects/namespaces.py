@@ -62,22 +62,6 @@ def upper_name(lower: Named) -> str:
     return lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, recorded) or lower.name
 
 
-def marks(lower: ownership.Marked) -> list[tuple[str, str]]:
-    """Return upper cluster and upper namespace from each of a lower namespace's ownership marks.
-
-    The marks are the ownership label with the namespace annotation, and the ``made-for`` annotation. The list
-    is empty if virtual-node did not create the namespace. The marks agree unless a user changed one. An empty
-    namespace means that its annotation was removed.
-    """
-    found = []
-    if cluster_id := lower.labels.get(names.LABEL_UPPER_CLUSTER):
-        found.append((cluster_id, lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, "")))
-    if names.ANNOTATION_MADE_FOR in lower.annotations:
-        cluster_id, _, name = lower.annotations[names.ANNOTATION_MADE_FOR].partition("/")
-        found.append((cluster_id, name))
-    return found
-
-
 def upper_names(lower: Named) -> list[str]:
     """Return the upper namespaces in an owned lower namespace's marks: one, or two if one mark was changed."""
     _, _, name = lower.annotations.get(names.ANNOTATION_MADE_FOR, "").partition("/")

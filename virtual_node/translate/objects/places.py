@@ -41,7 +41,9 @@ class Places:
     def note(self, namespace: namespaces.Named) -> None:
         """Remember the marks of a lower namespace as the lower cluster has it."""
         marked = frozenset(
-            upper for cluster_id, upper in namespaces.marks(namespace) if cluster_id == self.cluster_id
+            upper
+            for cluster_id, upper in namespace_map.marks(namespace.labels, namespace.annotations)
+            if cluster_id == self.cluster_id
         )
         if marked == self._owned.get(namespace.name, frozenset()):
             return

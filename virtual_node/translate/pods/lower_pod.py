@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from clusterset.admission import Admitted, on_allowed_nodes
 from clusterset.model import names
 from clusterset.model.overrides import applying
 from clusterset.model.overrides.changes import changed_fields
@@ -28,9 +29,13 @@ _to_sorted_json = json.JSONEncoder(sort_keys=True).encode
 
 
 def lower_pod(
-    upper: Mapping[str, Any], options: PodOptions, budget: TranslationBudget | None = None
+    upper: Mapping[str, Any],
+    options: PodOptions,
+    budget: TranslationBudget | None = None,
+    *,
+    admitted: Admitted | None = None,
 ) -> dict[str, Any]:
-    """Return the lower pod that an upper pod requests, without overrides. The policy is applied to this pod.
+    """Return the lower pod that an upper pod requests, without overrides.
 
     ``clusterset.model.pod.lower_spec`` documents the scheduling fields. ``overridden`` returns the pod to create.
 
@@ -38,6 +43,7 @@ def lower_pod(
         upper: the upper pod.
         options: translation options.
         budget: of the pod, for all functions that translate it; None: a new one for this function.
+        admitted: the pod as ``ClusterRules`` admitted it; None: for an existing lower pod.
 
     Raises:
         TooLargeError: the translation exceeds the budget.
@@ -52,7 +58,8 @@ def lower_pod(
         annotations[names.ANNOTATION_TRIPPED_LABELS] = render_tripped(tripped)
     annotations[names.ANNOTATION_UPPER_NAMESPACE] = metadata["namespace"]
     annotations[names.ANNOTATION_MADE_FOR] = made_for(options.owner.cluster_id, metadata)
-    spec = _lower_spec(upper, options, tripped, budget)
+    spec = _scheduled(upper, options, budget) if admitted is None else dict(admitted.requested)
+    _translate(spec, upper, options, tripped, budget)
     if spec.get("volumes"):
         spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper, budget)
         annotations |= extra_annotations
@@ -74,6 +81,18 @@ def lower_pod(
         },
         "spec": spec,
     }
+
+
+def created(
+    upper: Mapping[str, Any], options: PodOptions, admitted: Admitted, budget: TranslationBudget
+) -> dict[str, Any]:
+    """Return the lower pod to create for an admitted pod.
+
+    Raises:
+        TooLargeError: the translation exceeds the budget.
+    """
+    body = overridden(lower_pod(upper, options, budget, admitted=admitted), upper, options, budget)
+    return {**body, "spec": on_allowed_nodes(body["spec"], admitted.rules, options.pool)}
 
 
 def overridden(
@@ -156,10 +175,8 @@ def _digest(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(_to_sorted_json(wanted).encode()).hexdigest()[:16]
 
 
-def _lower_spec(
-    upper: Mapping[str, Any], options: PodOptions, tripped: Collection[str], budget: TranslationBudget
-) -> dict[str, Any]:
-    spec = lower_spec(
+def _scheduled(upper: Mapping[str, Any], options: PodOptions, budget: TranslationBudget) -> dict[str, Any]:
+    return lower_spec(
         upper,
         options.policy.of(upper["metadata"]["namespace"]),
         node_name=options.owner.node_name,
@@ -167,6 +184,16 @@ def _lower_spec(
         reach=options.reach,
         budget=budget,
     )
+
+
+def _translate(
+    spec: dict[str, Any],
+    upper: Mapping[str, Any],
+    options: PodOptions,
+    tripped: Collection[str],
+    budget: TranslationBudget,
+) -> None:
+    """Replace references to the upper pod, its claims and its identity in a spec, in place."""
     for kind in _CONTAINER_KINDS:
         if kind in spec:
             spec[kind] = [_literal_fields(container, upper, tripped, budget) for container in spec[kind]]
@@ -175,7 +202,6 @@ def _lower_spec(
         service_account.with_upper_identity(spec, upper, options)
     else:
         service_account.with_lower_identity(spec)
-    return spec
 
 
 def _literal_fields(

@@ -42,7 +42,7 @@ def _shape(cpu: int, units: int) -> Shape:
 
 def _demand(cpu: int, units: int) -> Demand:
     container = {"name": "c", "resources": {"requests": {"cpu": f"{cpu}m", GPU: str(units)}}}
-    return demand({"metadata": {}, "spec": {"containers": [container]}}, node_name="vn", node_labels={})
+    return demand({"metadata": {}, "spec": {"containers": [container]}})
 
 
 def _index(*nodes: tuple[int, int], **extra: Any) -> ClusterIndex:

@@ -138,7 +138,7 @@ def test_predicts_the_terms_that_the_virtual_node_writes(kind, fields):
     reach = Reach(namespaces, mapping, (), "11111111-2222")
     options = PodOptions(owner=Owner("11111111-2222", "vn-a"), namespace_map=mapping, reach=reach)
     sent = lower_pod.lower_pod(pod, options)["spec"].get("affinity", {})
-    foreseen = _agent().state.judge.gates["a"].judge(pod, VIRTUAL).pod["spec"]["affinity"]
+    foreseen = _agent().state.judge.gates["a"].judge(pod, VIRTUAL).pod["spec"].get("affinity", {})
     exact = json.dumps({"key": names.LABEL_UPPER_CLUSTER, "operator": "In", "values": ["11111111-2222"]})
     known = json.dumps({"key": names.LABEL_UPPER_CLUSTER, "operator": "Exists"})
     assert json.dumps(foreseen) == json.dumps(sent).replace(exact, known)

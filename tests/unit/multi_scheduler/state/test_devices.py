@@ -38,7 +38,7 @@ def _names(index: ClusterIndex, units: int) -> list[str]:
 
 def _demand(units: int) -> Any:
     container = {"name": "c", "resources": {"requests": {GPU: str(units)}}}
-    return demand({"metadata": {}, "spec": {"containers": [container]}}, node_name="vn", node_labels={})
+    return demand({"metadata": {}, "spec": {"containers": [container]}})
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,21 @@ from typing import Any
 
 import pytest
 
+from clusterset.admission import Admitted, ClusterRules
 from clusterset.config import Cluster
-from clusterset.model.overrides.applying import OverrideSet
 from clusterset.model.overrides.config import Override
 from clusterset.model.policy.config import ImageRules, Policy
-from clusterset.model.policy.rules import PolicySet
-from clusterset.model.policy.scheduling import keep_off_control_plane
 from controller_runtime.apimachinery.decoding import convert
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.config import parse
-from multi_scheduler.state.admission.gate import AdmissionGate, Allowed
+from multi_scheduler.state.admission.gate import AdmissionGate
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster.pod_requirements import demand
 from multi_scheduler.virtual_node import VirtualNode
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
-from virtual_node.translate.pods import lower_pod, node_pools
+from virtual_node.translate.pods import lower_pod
 
 POLICY = Policy(images=ImageRules(allow=["docker.io/*"]))
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -63,25 +62,24 @@ def _pod(selector: dict[str, Any] | None) -> dict[str, Any]:
 def test_the_demand_is_that_of_the_overridden_pod(override, selector, pool):
     """The same requests, node selector and tolerations as in the lower pod that the virtual node creates."""
     configured = [convert({"name": "o", **OVERRIDES[override]}, Override)]
-    pod, rules = _pod(selector), PolicySet(POLICY).of("shop")
-    options = PodOptions(
-        owner=Owner("c", "vn-a"), policy=PolicySet(POLICY), overrides=OverrideSet(configured)
-    )
-    lower = lower_pod.overridden(lower_pod.lower_pod(pod, options), pod, options)
-    spec = keep_off_control_plane(lower["spec"], rules)
+    pod, node = _pod(selector), VirtualNode("vn-a", "a", {}, pool)
     config = Cluster(name="a", kubeconfig="", policy=POLICY, overrides=configured)
-    gate = AdmissionGate(config, Admission(), allowed=Allowed(), enforces=True)
-    gated = gate.judge(pod, VirtualNode("vn-a", "a", {}, {}))
+    gated = AdmissionGate(config, Admission(), enforces=True).judge(pod, node)
+    if override == "node selector" and pool == {"pool": "b"}:
+        assert gated.refusal.startswith(
+            "0 nodes of lower cluster a are available: the pod selects nodes with pool=a"
+        )
+        return
     assert gated.refusal == ""
-    wanted = demand(gated.pod, gated.rules, gated.overrides, node_name="vn-a", node_labels={}, pool=pool)
+    rules = ClusterRules(config, controllers=())
+    admitted = rules.admit(pod, node)
+    assert isinstance(admitted, Admitted)
+    options = PodOptions(owner=Owner("c", "vn-a"), policy=rules.policy, overrides=rules.overrides, pool=pool)
+    spec = lower_pod.created(pod, options, admitted, TranslationBudget())["spec"]
+    wanted = demand(gated.pod)
     assert wanted.requests["cpu"] == (3000 if override == "resources" else 1000)
-    assert wanted.spec["tolerations"] == spec.get("tolerations", [])
-    if not node_pools.contradiction(spec, pool, node_name="vn-a", cluster="a"):
-        node_pools.keep_to(spec, pool)
-        assert wanted.spec["nodeSelector"] == spec.get("nodeSelector", {})
-        assert wanted.spec["affinity"] == spec.get("affinity", {})
-    else:
-        assert "'pool'" in repr(wanted.spec["affinity"])  # no node has both values
+    for field, none in (("tolerations", []), ("nodeSelector", {}), ("affinity", {})):
+        assert wanted.spec[field] == spec.get(field, none)
 
 
 def test_clusters_with_different_overrides_do_not_share_a_demand():
@@ -90,7 +88,7 @@ def test_clusters_with_different_overrides_do_not_share_a_demand():
     for override in OVERRIDES.values():
         configured = [convert({"name": "o", **override}, Override)]
         config = Cluster(name="a", kubeconfig="", overrides=configured)
-        gate = AdmissionGate(config, Admission(), allowed=Allowed(), enforces=True)
+        gate = AdmissionGate(config, Admission(), enforces=True)
         keys.add(gate.judge(_pod(None), VirtualNode("vn-a", "a", {}, {})).demand_key)
     assert len(keys) == len(OVERRIDES)
 
@@ -100,11 +98,11 @@ def test_a_pod_that_overrides_make_too_large_is_refused():
     variable = {"name": "A", "value": "x" * 1000}
     change = {"patch": {"spec": {"containers": [{"name": "*", "env": [variable]}]}}}
     config = Cluster(name="a", kubeconfig="", overrides=[convert({"name": "o", **change}, Override)])
-    gate = AdmissionGate(config, Admission(), allowed=Allowed(), enforces=True)
+    gate = AdmissionGate(config, Admission(), enforces=True)
     pod = _pod(None)
     pod["spec"]["containers"] = [{"name": f"c{number}", "image": "i"} for number in range(4000)]
     refusal = gate.judge(pod, VirtualNode("vn-a", "a", {}, {})).refusal
-    assert refusal.startswith("lower cluster a cannot take the pod: Override o in each container: ")
+    assert refusal.startswith("Lower cluster a cannot take the pod: Override o in each container: ")
 
 
 def test_an_error_names_the_cluster():

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import json
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from clusterset.config import Cluster, VolumeConfig
-from clusterset.model import names
-from clusterset.model.policy.config import AnnotationRules, Policy, Rules
-from clusterset.model.policy.decision import summary, violations
-from clusterset.model.policy.rules import PolicySet
-from clusterset.model.policy.scheduling import keep_off_control_plane
+from clusterset.model.policy.config import Policy, Rules
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.config import parse
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
-from multi_scheduler.state.admission.gate import AdmissionGate, Allowed
-from multi_scheduler.state.admission.predictor import Admission
-from multi_scheduler.state.cluster.pod_requirements import demand
 from multi_scheduler.virtual_node import VirtualNode
-from tests.generated_pods import generate
-from tests.unit.clusterset.model.policy.pods import INJECTED
 from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
-from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.base.ownership import Owner
-from virtual_node.translate.pods import lower_pod
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 TAINT = {"key": CONTROL_PLANE, "effect": "NoSchedule"}
@@ -177,94 +162,6 @@ async def test_untainted_control_plane_node_takes_ordinary_pods():
     clusters.agent.state.indexes["a"].remove_node("a")
     clusters.add_node("a", "cp", **{CONTROL_PLANE: ""})
     assert (await clusters.filter(_pod(), "vn-a")).passing == ["vn-a"]
-
-
-_SELECTORS = st.sampled_from(
-    [
-        None,
-        {"nodeSelector": {CONTROL_PLANE: ""}},
-        {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"operator": "Exists"}]},
-        {"tolerations": [{"key": CONTROL_PLANE, "operator": "Exists"}]},
-    ]
-)
-
-
-_EXTRAS = st.tuples(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "priorityClassName": st.sampled_from(["gold", "system-cluster-critical"]),
-            "runtimeClassName": st.sampled_from(["gold", "kata"]),
-        },
-    ),
-    st.dictionaries(
-        st.sampled_from(
-            [
-                "iam.amazonaws.com/role",
-                "team",
-                names.ANNOTATION_LAST_APPLIED,
-                names.ANNOTATION_DELETION_COST,
-            ]
-        ),
-        st.sampled_from(["", "a"]),
-    ),
-    st.sampled_from([{}, {"volume_types": ["emptyDir"]}, {"annotations": AnnotationRules(allow=["team"])}]),
-)
-"""Fields of the spec, annotations, and rules of the policy."""
-
-
-@given(
-    st.integers(0, 2**32),
-    _SELECTORS,
-    st.sampled_from(["privileged", "baseline", "restricted"]),
-    _EXTRAS,
-    st.booleans(),
-)
-@example(274, None, "privileged", ({}, {}, {"volume_types": ["emptyDir"]}), False)  # an ephemeral volume
-@example(
-    0,
-    None,
-    "privileged",
-    ({}, {names.ANNOTATION_DELETION_COST: "1"}, {"annotations": AnnotationRules(allow=["team"])}),
-    False,
-)
-def test_fit_agent_agrees_with_the_virtual_node(seed, selector, preset, extras, with_tokens):
-    """They see different translations of the pod, but verdicts and remaining nodes are equal."""
-    pod = generate(Random(seed))
-    token = {
-        "name": "kube-api-access-x",
-        "projected": {"sources": INJECTED},
-    }
-    fields, annotations, listed = extras
-    pod["metadata"]["annotations"] |= annotations
-    pod["metadata"] |= {"namespace": "shop", "uid": "12345678-u"}
-    pod["spec"] |= {
-        "nodeName": "vn-a",
-        "tolerations": [{"operator": "Exists"}],
-        "volumes": [*pod["spec"].get("volumes", ()), token],
-        **fields,
-    }
-    if selector:
-        pod["metadata"]["annotations"]["clusterSelector"] = json.dumps(selector)
-    policy = Policy(preset=preset, priority_classes=["gold"], runtime_classes=["gold"], **listed)
-    rules = PolicySet(policy, cluster="a").of("shop")
-    options = PodOptions(
-        owner=Owner("c", "vn-a"), policy=PolicySet(policy, cluster="a"), service_accounts=with_tokens
-    )
-    lower = lower_pod.lower_pod(pod, options)
-    refused = summary(violations(lower, rules))
-    gate = AdmissionGate(
-        Cluster(name="a", kubeconfig="", policy=policy),
-        Admission(),
-        allowed=Allowed(),
-        enforces=True,
-    )
-    below = gate.judge(pod, VirtualNode("vn-a", "a", {}, {}))
-    assert below.refusal == (f"Lower cluster a does not take the pod: {refused}" if refused else "")
-    if not refused:
-        sent = keep_off_control_plane(lower["spec"], rules)
-        foreseen = demand(pod, below.rules, node_name="vn-a", node_labels={}).spec
-        assert foreseen["affinity"] == sent.get("affinity", {})
 
 
 def test_policy_errors_name_the_cluster():

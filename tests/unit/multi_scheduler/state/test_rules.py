@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from clusterset.admission import Admitted, ClusterRules
+from clusterset.config import Cluster
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_info import Placed
 from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.virtual_node import VirtualNode
+from tests.unit.multi_scheduler.lower_pods import demand_of
 
 HOST = "kubernetes.io/hostname"
 
@@ -30,7 +34,7 @@ def _demand(*, labels: dict[str, str] | None = None, selector: str = "", **spec:
         metadata["annotations"] = {"clusterSelector": selector}
     requests = spec.pop("requests", {"cpu": "1"})
     pod = {"metadata": metadata, "spec": {"containers": [{"resources": {"requests": requests}}], **spec}}
-    return demand(pod, node_name="vn", node_labels={})
+    return demand_of(pod)
 
 
 def _index(*nodes: dict[str, Any], **pods: Placed) -> ClusterIndex:
@@ -85,9 +89,9 @@ def test_requests_include_sidecars_overhead_and_pod_level_resources():
     spec = {"initContainers": [sidecar, init], "overhead": {"cpu": "250m"}}
     metadata = {"uid": "u", "namespace": "n"}
     pod: dict[str, Any] = {"metadata": metadata, "spec": {"containers": [container], **spec}}
-    assert demand(pod, node_name="vn", node_labels={}).requests == {"cpu": 2750, "pods": 1}
+    assert demand_of(pod).requests == {"cpu": 2750, "pods": 1}
     pod["spec"]["resources"] = {"requests": {"cpu": "3"}}
-    assert demand(pod, node_name="vn", node_labels={}).requests == {"cpu": 3250, "pods": 1}
+    assert demand_of(pod).requests == {"cpu": 3250, "pods": 1}
 
 
 def test_enforces_the_pod_limit_of_a_node():
@@ -109,5 +113,8 @@ def test_pool_does_not_override_the_pods_selector(zone, affinity, fits):
     selector = json.dumps({"nodeSelector": {"zone": zone}, "affinity": affinity})
     metadata = {"uid": "u", "namespace": "n", "annotations": {"clusterSelector": selector}}
     pod = {"metadata": metadata, "spec": {"containers": []}}
-    wanted = demand(pod, node_name="vn", node_labels={}, pool={"zone": "a"})
-    assert _names(index, wanted) == ({"a"} if fits else set())
+    rules = ClusterRules(Cluster(name="c", kubeconfig=""), controllers=())
+    admitted = rules.admit(pod, VirtualNode("vn", "c", {}, {"zone": "a"}))
+    assert (_names(index, demand(admitted.pod)) if isinstance(admitted, Admitted) else set()) == (
+        {"a"} if fits else set()
+    )

@@ -306,7 +306,7 @@ async def test_rejects_cluster_whose_adopted_namespace_is_mapped_to_another_uppe
     assert await clusters.passing(waiting_pod("one"), "vn-a") == ["vn-a"]  # it does not exist yet
     clusters.admission.upsert_namespace({"metadata": {"name": "shop"}})
     answer = await clusters.filter(waiting_pod("one"), "vn-a")
-    assert "belongs to upper namespace special" in answer.unresolvable["vn-a"]
+    assert "stands for upper namespace special" in answer.unresolvable["vn-a"]
     assert await clusters.passing(waiting_pod("one", namespace="special"), "vn-a") == ["vn-a"]
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster.pod_requirements import Demand
 from multi_scheduler.state.cluster.scoring import Lower, predict
 from multi_scheduler.state.reasons import no_fit
+from tests.unit.multi_scheduler.lower_pods import demand_of
 
 
 def _node(name: str, cpu: str = "4", memory: str = "8Gi", *, pods: int = 110, **more: Any) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def _demand(
         "metadata": {"uid": uid, "namespace": "shop", "labels": labels, "annotations": annotations or {}},
         "spec": {"containers": [container], **spec},
     }
-    return demand(pod, node_name="vn", node_labels={})
+    return demand_of(pod)
 
 
 def _index(*nodes: dict[str, Any]) -> ClusterIndex:
@@ -90,7 +91,7 @@ def test_cluster_selector_chooses_the_node():
     index = _index(_node("gpu", labels={"gpu": "yes"}, taints=[taint]), _node("plain"))
     text = '{"nodeSelector": {"gpu": "yes"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}'
     assert _names(index, _demand(annotations={"clusterSelector": text})) == {"gpu"}
-    assert _names(index, _demand(nodeSelector={"kubernetes.io/hostname": "vn"})) == {"plain"}
+    assert _names(index, _demand()) == {"plain"}
 
 
 def test_unknown_resource_is_insufficient_on_all_nodes():

@@ -13,9 +13,9 @@ from multi_scheduler.state.cluster import limits
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.limits import TooManyRequirementsError
 from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import demand
 from multi_scheduler.state.cluster.pod_terms import required_terms
 from multi_scheduler.state.feeds.cluster_feed import shrink_pod
+from tests.unit.multi_scheduler.lower_pods import demand_of
 from tests.unit.multi_scheduler.state.cluster.test_index import _anti, _demand, _names, _node
 
 _PORTS: dict[str, Any] = {
@@ -160,5 +160,5 @@ def test_unreadable_values_of_a_node_count_as_missing():
     index.upsert_node(node)
     assert _names(index, _demand()) == set()
     pod = {"metadata": {}, "spec": {"tolerations": [{"operator": "Exists"}]}}
-    assert _names(index, demand(pod, node_name="vn", node_labels={})) == {"a"}
+    assert _names(index, demand_of(pod)) == {"a"}
     assert index.free("example.com/x") == [0]

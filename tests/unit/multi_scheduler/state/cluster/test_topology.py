@@ -10,8 +10,9 @@ import pytest
 from multi_scheduler.state import reasons
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster.pod_requirements import Demand
 from multi_scheduler.state.cluster.pod_terms import required_terms
+from tests.unit.multi_scheduler.lower_pods import demand_of
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
@@ -33,7 +34,7 @@ def _demand(
     if selector:
         metadata["annotations"] = {"clusterSelector": selector}
     pod = {"metadata": metadata, "spec": {"containers": [], **spec}}
-    return demand(pod, node_name="vn", node_labels={})
+    return demand_of(pod)
 
 
 def _placed(

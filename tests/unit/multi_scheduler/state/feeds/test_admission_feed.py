@@ -142,21 +142,21 @@ async def test_follows_namespaces_with_their_ownership_marks():
         metadata: dict[str, Any] = {"name": "shop"}
         following.cluster.put("namespaces", {"metadata": metadata})
         await asyncio.sleep(0.1)
-        assert following.admission.origins("shop") == frozenset()
+        assert following.admission.marks("shop") == []
         metadata = {"name": "shop", "labels": {names.LABEL_UPPER_CLUSTER: "id"}}
         following.cluster.put("namespaces", {"metadata": metadata})
         await asyncio.sleep(0.1)
-        assert following.admission.origins("shop") == frozenset({""})
+        assert following.admission.marks("shop") == [("id", "")]
         metadata = {"name": "shop", "annotations": {names.ANNOTATION_MADE_FOR: "id/store"}}
         following.cluster.put("namespaces", {"metadata": metadata})
         await asyncio.sleep(0.1)
-        assert following.admission.origins("shop") == frozenset({"store"})
+        assert following.admission.marks("shop") == [("id", "store")]
         following.admission.unknown.add("namespaces")
-        assert following.admission.origins("shop") is None
+        assert following.admission.marks("shop") is None
         following.admission.unknown.clear()
         following.cluster.remove("namespaces", "shop")
         await asyncio.sleep(0.1)
-        assert following.admission.origins("shop") is None
+        assert following.admission.marks("shop") is None
 
 
 async def test_cluster_with_unreadable_rules_is_still_used():

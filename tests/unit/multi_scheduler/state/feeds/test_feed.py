@@ -257,11 +257,7 @@ async def test_affinity_sees_labels_of_lower_namespaces():
         "status": {"phase": "Running"},
     }
     feeding.cluster.put("pods", pod)
-    wanted = demand(
-        {"metadata": {"name": "q", "namespace": "shop"}, "spec": {"containers": []}},
-        node_name="vn",
-        node_labels={},
-    )
+    wanted = demand({"metadata": {"name": "q", "namespace": "shop"}, "spec": {"containers": []}})
     async with feeding.running():
         assert feeding.index.feasible(wanted) == []
         feeding.cluster.put("namespaces", {"metadata": {"name": "shop", "labels": {"team": "blue"}}})

@@ -63,9 +63,7 @@ def entry(name: str, pod: dict[str, Any], node: str = "") -> Entry:
         },
         "spec": {"containers": [container], "affinity": affinity},
     }
-    return Entry(
-        name, demand(body, node_name="vn", node_labels={}), rank=(2, 0, int(name[1:] or 0)), node=node
-    )
+    return Entry(name, demand(body), rank=(2, 0, int(name[1:] or 0)), node=node)
 
 
 def put(index: ClusterIndex, entries: Sequence[Entry], nodes: Sequence[str]) -> bool:

@@ -115,7 +115,7 @@ async def test_own_reservation_needs_no_additional_victim():
     cluster = _Cluster("a")
     for uid in ("a1", "a2"):
         cluster.pod(uid, "a", cores=2, priority=0)
-    wanted = demand({"metadata": {}, "spec": _two_cores()}, node_name="vn", node_labels={})
+    wanted = demand({"metadata": {}, "spec": _two_cores()})
     cluster.agent.state.reservations.reserve("p", {"vn": Place("a", wanted, "a")})
     pod = {
         "metadata": {"name": "p", "namespace": "shop", "uid": "p"},

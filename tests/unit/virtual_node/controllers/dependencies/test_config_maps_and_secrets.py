@@ -84,7 +84,7 @@ class Scene:
         options = PodOptions(owner=owner, namespace_map=NamespaceMap())
         context: Any = SimpleNamespace(
             name="lower1", cluster_id=CLUSTER, upper=SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper")), lower=client,
-            nodes={"vn": None}, options={"vn": options}, overrides=options.overrides, log=structlog.get_logger(),
+            nodes={"vn": None}, options={"vn": options}, rules=SimpleNamespace(overrides=options.overrides), log=structlog.get_logger(),
             cannot_grow=lambda _upper, _copy: None,
             settings=configuration.Config(enable_serviceaccount=False), lower_namespace=options.namespace_map,
             controller=lambda name, reconcile, **_: Controller(name, reconcile),
@@ -177,7 +177,7 @@ async def test_objects_of_overrides_are_needed_like_those_of_the_pod():
     async with running() as scene:
         controller = scene.controller
         before = controller._keys("shop", pod)
-        controller.context.overrides = OverrideSet([convert(override, Override)])
+        controller.context.rules.overrides = OverrideSet([convert(override, Override)])
         after = controller._keys("shop", pod)
         for keys, is_optional in ((before, True), (after, False)):
             needs = {key.name: need is not None and need.optional for key, need in keys.items()}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from clusterset.model.namespace_map import NamespaceMap
 from clusterset.model.overrides.applying import OverrideSet
 from clusterset.model.overrides.config import MetadataPatch, Override, PodPatch
 from controller_runtime.cache.namespace_budget import stub
@@ -227,10 +227,7 @@ async def test_a_copy_in_an_earlier_namespace_stays_for_the_pods_there():
     scene.add_pod()
     await scene.controller.reconcile(key)
     scene.lower.put("pods", pod_controller_setup.lower_pod("uid-pod"))
-    options = scene.context.options
-    scene.context.options = {
-        name: replace(one, namespace_map=lambda _: "other") for name, one in options.items()
-    }
+    scene.context.rules.namespace_map = NamespaceMap(explicit={"shop": "other"})
     await scene.controller.reconcile(key)
     assert {copy.namespace for copy in scene.copies.store.list()} == {"shop", "other"}
     scene.lower.remove("pods", "shop/web")
@@ -287,7 +284,7 @@ async def test_labels_that_overrides_change_select_no_peers():
     """The label of a lower pod is not that of the upper pod."""
     scene = Scene()
     override = Override(name="o", patch=PodPatch(metadata=MetadataPatch(labels={"app": "web"})))
-    scene.context.overrides = OverrideSet([override])
+    scene.context.rules.overrides = OverrideSet([override])
     scene.add_pod()
     selector = {"podSelector": {"matchLabels": {"app": "web"}}}
     key = scene.add({**POLICY, "ingress": [{"from": [selector]}]})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
-from clusterset.config import NodeConfig
 from clusterset.model import names
 from controller_runtime.errors import Conflict, Invalid, TooManyRequests
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, pod, running
@@ -70,7 +70,8 @@ async def test_an_invalid_cluster_selector_refuses_the_pod(text: str, said: str)
 async def test_a_pod_that_selects_nodes_of_another_pool_is_refused_as_by_a_scheduler():
     """It is not moved into this pool: both selectors are named, nothing is created in the lower cluster."""
     async with running() as scene:
-        scene.context.nodes["vn"] = NodeConfig(name="vn", node_selector={"pool": "cpu", "zone": "a"})
+        options = scene.context.options
+        options["vn"] = replace(options["vn"], pool={"pool": "cpu", "zone": "a"})
         elsewhere = pod("web", uid="u-1", nodeName="vn")
         selector = json.dumps({"nodeSelector": {"pool": "gpu", "disk": "ssd"}})
         elsewhere["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_SELECTOR: selector}

@@ -49,9 +49,9 @@ def translations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names_of: list[str] = []
     translate = lower_pod.lower_pod
 
-    def counted(upper: Any, *rest: Any) -> Any:
+    def counted(upper: Any, *rest: Any, **more: Any) -> Any:
         names_of.append(upper["metadata"]["name"])
-        return translate(upper, *rest)
+        return translate(upper, *rest, **more)
 
     monkeypatch.setattr(lower_pod, "lower_pod", counted)
     return names_of

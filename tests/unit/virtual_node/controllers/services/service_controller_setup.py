@@ -76,6 +76,7 @@ class Scene(pod_controller_setup.Scene):
 
     def map_namespaces(self, mapping: NamespaceMap) -> None:
         """Change the lower namespaces, as by a restart with another configuration."""
+        self.context.rules.namespace_map = mapping
         self.context.options = {
             node: replace(options, namespace_map=mapping) for node, options in self.context.options.items()
         }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from clusterset.admission import NamespaceRefusal
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceMap
 from controller_runtime.errors import Conflict
 from tests.unit.virtual_node.controllers.services.service_controller_setup import BOTH, Scene, mirrored
-from virtual_node.controllers.base.problems import namespace_not_adopted
+from virtual_node.controllers.base.problems import namespace_refused
 
 pytestmark = pytest.mark.looptime
 
@@ -135,7 +136,7 @@ async def test_copy_for_another_upper_namespace_is_neither_changed_nor_deleted()
 async def test_forbidden_namespace_gets_no_service_and_no_endpoints():
     """Reported once; a pod that waits for the Services does not wait for this one."""
     scene = Scene()
-    scene.problem = namespace_not_adopted("shop", "lower1")
+    scene.problem = namespace_refused(NamespaceRefusal("not adopted", is_taken=False))
     key = scene.add_service()
     scene.add_slice()
     scene.add_pod()
@@ -151,7 +152,7 @@ async def test_forbidden_namespace_gets_no_service_and_no_endpoints():
 async def test_copy_in_a_namespace_that_is_no_longer_adopted_is_updated():
     """It was made before the upgrade, and pods use it: also when it has to be replaced."""
     scene, key = await mirrored(with_slice=True)
-    scene.problem = namespace_not_adopted("shop", "lower1")
+    scene.problem = namespace_refused(NamespaceRefusal("not adopted", is_taken=False))
     scene.add_service(uid="u-2", clusterIP="None")
     assert await scene.controller.reconcile(key) is None
     assert scene.lower.objects["services", key]["spec"]["clusterIP"] == "None"

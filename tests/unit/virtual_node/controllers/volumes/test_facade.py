@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock, patch
 
 import pytest
 
-from clusterset.config import NodeConfig
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
@@ -44,7 +45,7 @@ class VolumeScene:
 
     def __init__(self, upper: Cluster, lower: Cluster, **settings: Any) -> None:
         self.upper, self.lower = upper, lower
-        self.scene = Scene(upper, lower, **settings)
+        self.scene = Scene(upper, lower, enable_controllers=list(KNOWN_CONTROLLERS), **settings)
         caches = self.scene.all_caches
         self.nodes = caches.lower_nodes
         self.volumes = Volumes(
@@ -232,7 +233,8 @@ async def test_no_volume_is_bound_for_a_pod_that_selects_nodes_of_another_pool(w
     """The upper scheduler selects another virtual node; the volume would be unreachable for the pod."""
     upper, lower = clusters()
     scene = VolumeScene(upper, lower)
-    scene.scene.context.nodes["vn"] = NodeConfig(name="vn", node_selector={"pool": "cpu"})
+    options = scene.scene.context.options
+    options["vn"] = replace(options["vn"], pool={"pool": "cpu"})
     upper.put(
         "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
     )

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def keep_to(spec: dict[str, Any], pool: Mapping[str, str]) -> None:
-    """Restrict a lower pod, in place, to nodes of the pool.
+def within(spec: dict[str, Any], pool: Mapping[str, str]) -> dict[str, Any]:
+    """Return a lower pod's spec restricted to nodes of the pool.
 
     Args:
         spec: the lower pod's spec.
         pool: labels of the pool's nodes; empty: all nodes of the lower cluster belong to it.
     """
-    if pool:
-        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **pool}
+    return {**spec, "nodeSelector": {**(spec.get("nodeSelector") or {}), **pool}} if pool else spec
 
 
 def contradiction(spec: Mapping[str, Any], pool: Mapping[str, str], *, node_name: str, cluster: str) -> str:
@@ -27,7 +26,7 @@ def contradiction(spec: Mapping[str, Any], pool: Mapping[str, str], *, node_name
     They conflict if both require the same label with different values.
 
     Args:
-        spec: the lower pod's spec, before ``keep_to``.
+        spec: the lower pod's spec, before ``within``.
         pool: labels of the pool's nodes.
         node_name: the virtual node.
         cluster: the lower cluster.
