@@ -74,6 +74,13 @@ def _former_names(kind: Any) -> dict[str, str]:
     return found
 
 
+def choices(structure: type[msgspec.Struct], field: str) -> Schema:
+    """Return the schema of a field that has one of some texts."""
+    _, parts = msgspec.json.schema_components((structure,))
+    values = _compact(parts[structure.__name__]["properties"][field])["enum"]
+    return {"type": "string", "enum": [value for value in values if value is not None]}
+
+
 def _compact(field: Schema) -> Schema:
     """Return a field's schema, with ``null`` in its type or enum instead of in ``anyOf``: Helm reports every branch."""
     branches = field.get("anyOf", [])

@@ -15,7 +15,10 @@ import yaml
 
 from hack.chart import configuration, policy, values
 from hack.chart.rights import CHART
+from multi_scheduler.config import Config as SchedulerConfig
 from virtual_node.commands.inspect.rules.registry import CHECKS
+from virtual_node.config.kubelet_types import KubeletConfig
+from virtual_node.config.types import LeaderElectionConfig
 
 FILE = CHART / "values.schema.json"
 
@@ -101,7 +104,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
         "if": {"minProperties": 1},
         "then": configuration.reference("ClusterProfiles"),
     }),
-    ("virtualNode.kubelet.servingCertificate", _one_of("SelfSigned", "CSR", "Files")),
+    ("virtualNode.kubelet.servingCertificate", configuration.choices(KubeletConfig, "servingCertificate")),
     ("virtualNode.kubelet.drainTimeout", {"type": "integer", "minimum": 0}),
     ("webhook.failurePolicy", _one_of("Fail", "Ignore")),
     ("webhook.timeoutSeconds", {"type": "integer", "minimum": 1, "maximum": 30}),
@@ -124,7 +127,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("annotator.usage", configuration.reference("UsageConfig")),
     ("annotator.interval", _DURATION),
     ("annotator.threshold", {"type": "number", "minimum": 0, "maximum": 100}),
-    ("multiScheduler.unknownNodes", _one_of("Reject", "Pass")),
+    ("multiScheduler.unknownNodes", configuration.choices(SchedulerConfig, "unknownNodes")),
     ("multiScheduler.tls.enabled", {"type": ["boolean", "null"]}),
     ("multiScheduler.tls.clientNames", _LIST_OF_STRINGS),
     ("multiScheduler.weight", {"type": "integer", "minimum": 1}),
@@ -139,7 +142,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("*.topologySpreadConstraints", {"type": ["array", "null"], "items": {"type": "object"}}),
     ("*.port", _PORT),
     ("*.replicas", {"type": "integer", "minimum": 0}),
-    ("virtualNode.mode", _one_of("Standby", "Sharded")),
+    ("virtualNode.mode", configuration.choices(LeaderElectionConfig, "mode")),
     ("revisionHistoryLimit", {"type": "integer", "minimum": 0}),
     ("*.updateStrategy", _STRATEGY),
     ("extraObjects", {"type": "array", "items": {"type": "object", "required": ["apiVersion", "kind"]}}),
