@@ -18,6 +18,7 @@ from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition, is_finished
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
+from clusterset.model.policy.config import Policy
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -30,7 +31,9 @@ from tests.benchmarks.exact.pods import NAMESPACE
 
 MOMENT = 2.0
 """Seconds for which a lower pod may be unschedulable, for example until a deleted pod has left the scheduler's cache."""
-_RULES = ClusterRules(Cluster(name="", kubeconfig=""), controllers=KNOWN_CONTROLLERS)
+_RULES = ClusterRules(
+    Cluster(name="", kubeconfig="", policy=Policy(preset="privileged")), controllers=KNOWN_CONTROLLERS
+)
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
