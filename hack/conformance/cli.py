@@ -167,9 +167,9 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
     await lower.kubectl("wait", "--for=condition=Ready", "servicecidr/upper", "--timeout=60s", timeout=90)
     configuration: dict[str, Any] = {
         "apiVersion": "virtual-node.io/v1alpha1",
-        "kind": "VirtualNodeConfiguration",
+        "kind": "ClusterSetConfiguration",
         "kubeconfig": str(sandbox.upper.kubeconfig),
-        "kubelet": {"port": 0, "nodeIp": node.node_address},
+        "kubelet": {"port": 0, "nodeIP": node.node_address},
         "clusters": [
             {
                 "name": lower.name,

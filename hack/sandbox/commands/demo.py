@@ -38,9 +38,9 @@ def configuration(sandbox: Sandbox, *, adopt: bool = False) -> dict[str, Any]:
     """
     return {
         "apiVersion": "virtual-node.io/v1alpha1",
-        "kind": "VirtualNodeConfiguration",
+        "kind": "ClusterSetConfiguration",
         "kubeconfig": str(sandbox.upper.kubeconfig),
-        "kubelet": {"port": 0, "nodeIp": LOOPBACK},
+        "kubelet": {"port": 0, "nodeIP": LOOPBACK},
         "clusters": [
             {
                 "name": cluster.name,

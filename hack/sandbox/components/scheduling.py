@@ -95,7 +95,7 @@ def write_configuration(
     file = sandbox.directory / name
     configuration = {
         "apiVersion": "virtual-node.io/v1alpha1",
-        "kind": "MultiSchedulerConfiguration",
+        "kind": "ClusterSetConfiguration",
         "clusters": [
             {
                 "name": cluster.name,

@@ -9,10 +9,15 @@ from dataclasses import asdict
 
 import msgspec
 
+from clusterset import validation
+from clusterset.comparing import differences
+from clusterset.config import ClusterSet
+from clusterset.reading import ConfigFile
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import add_flag
 from virtual_node import profile_clusters
 from virtual_node.commands.check import cluster, service_ranges
 from virtual_node.commands.check.cluster import CheckResult
@@ -35,13 +40,35 @@ def main(argv: Sequence[str]) -> int:
     if not daemon.config_file and config.clusters[0].name == DEFAULT_NODE_NAME:
         # Neither the cluster nor its node was named, so the report would show the default node name.
         config.clusters = [msgspec.structs.replace(config.clusters[0], name="lower")]
-    findings = asyncio.run(run(config, patience=options.request_timeout))
+    differing = _differing(config, options.multi_scheduler_config)
+    findings = asyncio.run(run(config, patience=options.request_timeout)) + differing
     wrong = [finding for finding in findings if not finding.ok]
     if options.output in output.DATA:
         output.data({"findings": [asdict(finding) for finding in findings]}, options.output)
     else:
         _print(findings, headers=not options.no_headers)
     return 1 if wrong else 0
+
+
+def _differing(config: Config, path: str) -> list[CheckResult]:
+    """Return a failure for each setting that the multi-scheduler's own file gives differently.
+
+    Raises:
+        ConfigError: the file cannot be read or is invalid.
+    """
+    if not path:
+        return []
+    other = ConfigFile(ClusterSet, validation.problems).load(path)
+    return [
+        CheckResult(
+            one.cluster or "upper",
+            "multi-scheduler",
+            ok=False,
+            detail=f"{one.field}: {one.one}, in {path}: {one.other}",
+            fix="give both programs the same file, or correct the value",
+        )
+        for one in differences(config, other)
+    ]
 
 
 async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[CheckResult]:
@@ -123,6 +150,11 @@ def parser() -> Parser:
         ),
         notes="The other flags are those of the daemon; they select the clusters.",
         exit_codes="0 all checks pass, 1 a check fails, 2 usage or configuration",
+    )
+    add_flag(
+        parser,
+        "--multi-scheduler-config FILE",
+        "the multi-scheduler's own file, if it does not read the same one: report where the two differ",
     )
     output.add_flags(parser, "table", *output.DATA)
     connect.add_request_timeout(parser)

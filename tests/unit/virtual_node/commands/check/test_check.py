@@ -78,3 +78,17 @@ async def test_the_upper_cluster_as_the_lower_one_is_refused(person: Person, tmp
     code, out, _ = await person.types("check", f"--client-kubeconfig={file}", answers=_answers("upper"))
     assert code == 1
     assert "its kubeconfig leads to the upper cluster: give that of another cluster" in out
+
+
+async def test_differences_from_the_file_of_the_multi_scheduler_are_failures(person: Person, tmp_path: Path):
+    """Each is a row with the field and both values."""
+    other = tmp_path / "multi-scheduler.yaml"
+    other.write_text(
+        "kind: MultiSchedulerConfiguration\nagents: [{name: fit}]\n"
+        "clusters: [{name: lower, kubeconfig: k, policy: {hostPorts: true}}]\n"
+    )
+    code, out = await _check(person, tmp_path, f"--multi-scheduler-config={other}", "-o", "json")
+    (row,) = [one for one in json.loads(out)["findings"] if one["check"] == "multi-scheduler"]
+    assert code == 1
+    assert (row["cluster"], row["ok"]) == ("lower", False)
+    assert row["detail"] == f"policy.hostPorts: unset, in {other}: true"
