@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from clusterset.connection import connection
+from clusterset.following import KubeconfigFollower
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
@@ -23,7 +24,6 @@ from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import SHARDED, Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.nodes.hold import Identity
-from virtual_node.kubeconfig_status import KubeconfigStatus
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
 from virtual_node.profile_clusters import ProfileClusters
@@ -51,7 +51,7 @@ class App:
         """What runs now; it stays the same object."""
         self._supervisor = Supervisor(self.state, identity=self._identity())
         self._file = ConfigStatus(options.config_file, unusable=lambda: self.state.unusable)
-        self._kubeconfigs = KubeconfigStatus(options.config.clusters)
+        self._kubeconfigs = KubeconfigFollower(options.config.clusters, component=COMPONENT)
         self._profiles = ProfileClusters(options.config)
         self._log = structlog.get_logger(component=COMPONENT)
         self._changing = asyncio.Lock()

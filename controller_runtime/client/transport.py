@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Self, TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
@@ -102,12 +102,13 @@ class Transport:
             "Accept-Encoding": "identity",
         }
         self._field_manager = quote(user_agent.partition("/")[0], safe="")
+        self._headers = headers
         self._pools = ConnectionPools(config, headers)
         self._default_timeout = _timeout(timeout)
         self._metrics = TransportMetrics(cluster)
-        self.reader = ResponseReader(
-            limits or ResponseLimits(), cluster=cluster, server=config.server, metrics=self._metrics
-        )
+        self._limits = limits or ResponseLimits()
+        self.reader = self._response_reader()
+        self._on_reconnect: list[Callable[[], None]] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,6 +120,26 @@ class Transport:
     def served_certificate(self) -> bytes | None:
         """Return the server's certificate (DER) from the newest connection; None: no TLS or not connected."""
         return self._pools.served_certificate
+
+    def on_reconnect(self, reconnected: Callable[[], None]) -> None:
+        """Call a function whenever ``reconnect`` has replaced the connection, which may lead to another server."""
+        self._on_reconnect.append(reconnected)
+
+    async def reconnect(self, config: ConnectionConfig) -> None:
+        """Use another server or other credentials for later requests; current requests fail."""
+        # Together, because a request must not send the credentials of one server to the other.
+        former, pools = self.config, self._pools
+        self.config, self._pools = config, ConnectionPools(config, self._headers)
+        self.reader = self._response_reader()
+        for reconnected in self._on_reconnect:
+            reconnected()
+        await pools.close()
+        await former.close()
+
+    def _response_reader(self) -> ResponseReader:
+        return ResponseReader(
+            self._limits, cluster=self.cluster, server=self.config.server, metrics=self._metrics
+        )
 
     async def close(self) -> None:
         """Close all connections; current and later requests fail."""
@@ -172,7 +193,7 @@ class Transport:
             )
         limit = self._default_timeout if timeout is None else _timeout(timeout)
         deadline: float | None = None
-        retry = Retry(self.config, method, path)
+        retry, pools = Retry(self.config, method, path), self._pools
         while True:
             await self.bucket.acquire(options.get("flow", ""))
             started = loop.time()
@@ -182,7 +203,7 @@ class Transport:
                 limit = _timeout(max(0.05, deadline - started))
             sent = await retry.credentials()
             try:
-                with self._pools.current() as pool:
+                with pools.current() as pool:
                     async with pool.session.request(
                         method,
                         url,
@@ -248,14 +269,14 @@ class Transport:
         verb = verb or method
         url = self._url(path, params)
         limit = aiohttp.ClientTimeout(sock_connect=_CONNECT_TIMEOUT, sock_read=read_timeout)
-        retry = Retry(self.config, method, path)
+        retry, pools = Retry(self.config, method, path), self._pools
         deadline: float | None = None
         while True:
             await self.bucket.acquire(flow)
             started = loop.time()
             deadline = deadline or started + self.timeout
             sent = await retry.credentials()
-            with self._pools.current() as pool:
+            with pools.current() as pool:
                 try:
                     async with asyncio.timeout(head_timeout):
                         response = await pool.session.request(

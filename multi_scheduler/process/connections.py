@@ -1,4 +1,7 @@
-"""Clients of all clusters, created again when a lower cluster's kubeconfig file or a ClusterProfile changes."""
+"""Clients of all clusters. A lower cluster whose kubeconfig changes is connected again; the others continue.
+
+If a ClusterProfile adds or removes a cluster, the work starts again with other clients.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from clusterset.config import Cluster
-from clusterset.connection import connection, trouble
+from clusterset.connection import connection
+from clusterset.following import KubeconfigFollower
 from controller_runtime import log
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
-from controller_runtime.util.file_changes import FileChanges
+from controller_runtime.errors import ConfigError
 from multi_scheduler.config import Config
 from multi_scheduler.process.profile_clusters import AT_ONCE, ProfileClusters, following
 from multi_scheduler.process.settings import ProcessSettings
@@ -31,68 +35,69 @@ the lower clusters by name."""
 
 
 async def run(options: ProcessSettings, program: str, work: Work) -> None:
-    """Run the work until cancelled; restart it with new clients when a lower kubeconfig or ClusterProfile changed.
+    """Run the work until cancelled; start it again when ClusterProfiles add or remove clusters.
 
     ``work`` ends only when it is cancelled. ``program`` is the User-Agent of requests, which API servers log.
 
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
-    clusters = options.config.clusters
-    files = {cluster.name: cluster.kubeconfig for cluster in clusters}
-    changes = FileChanges(files)
+    files = KubeconfigFollower(options.config.clusters, component=program)
     logger = log.get_logger(component=program)
     async with following(options, program) as profiles:
         await profiles.settle(_PATIENCE)
         while True:
-            wanted = profiles.config()
+            lower: dict[str, Client] = {}
             serving = asyncio.create_task(
-                _connected(options, wanted, profiles, program, work), name="serving"
+                _connected(options, profiles.config(), profiles, program, work=work, lower=lower),
+                name="serving",
             )
-            changed: set[str] = set()
-            refusal = ""
             try:
-                while True:
-                    changed |= set(changes.changed(files))
-                    if changed:
-                        if not (found := await _unusable(clusters)):
-                            break
-                        if found != refusal:
-                            refusal = found
-                            logger.error("kubeconfigs not applied", clusters=sorted(changed), error=found)
+                while serving not in (await asyncio.wait({serving}, timeout=_POLL))[0]:
+                    if lower:
+                        rotated = await files.reread(options.config.clusters)
+                        listed = [cluster for cluster in options.config.clusters if cluster.name in rotated]
+                        await _reconnect([*listed, *profiles.rotated()], lower, program)
                     if profiles.is_changed():
                         break
-                    if serving in (await asyncio.wait({serving}, timeout=_POLL))[0]:
-                        await serving
-                        return
+                else:
+                    await serving
+                    return
             finally:
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)
-            if changed:
-                logger.info("kubeconfigs changed, restarting the clients", clusters=sorted(changed))
-            else:
-                logger.info("ClusterProfiles changed, restarting the clients")
+            logger.info("ClusterProfiles changed, restarting the clients")
 
 
-async def _unusable(clusters: Sequence[Cluster]) -> str:
-    """Return what is wrong with the current kubeconfig files; empty: they can be used.
-
-    Called before the running clients are stopped, so that a bad file of one cluster does not stop scheduling for all.
-    """
+async def _reconnect(clusters: Sequence[Cluster], lower: Mapping[str, Client], program: str) -> None:
+    """Connect again to the clusters whose kubeconfigs have changed."""
+    logger = log.get_logger(component=program)
     for cluster in clusters:
-        if found := await trouble(cluster):
-            return found
-    return ""
+        try:
+            found = await connection(cluster)
+        except ConfigError as error:  # it has changed again since it was checked
+            logger.error("kubeconfig not applied", cluster=cluster.name, error=str(error))  # noqa: TRY400 - one clear line
+            continue
+        weaknesses.warn(found, cluster=cluster.name)
+        logger.info("kubeconfig changed, connecting again", cluster=cluster.name)
+        await lower[cluster.name].reconnect(found)
 
 
 async def _connected(
-    options: ProcessSettings, wanted: Config, profiles: ProfileClusters, program: str, work: Work
+    options: ProcessSettings,
+    wanted: Config,
+    profiles: ProfileClusters,
+    program: str,
+    *,
+    work: Work,
+    lower: dict[str, Client],
 ) -> None:
+    """Run the work with clients; ``lower`` gets the clients of the lower clusters, all at once."""
     async with contextlib.AsyncExitStack() as stack:
         config = await kubeconfig.load(options.kubeconfig, server=options.master)
         weaknesses.warn(config, cluster="upper")
         upper = await stack.enter_async_context(Client(config, user_agent=program, cluster="upper"))
-        lower = {}
+        clients = {}
         for cluster, found in zip(wanted.clusters, await _loaded(wanted.clusters), strict=True):
             if isinstance(found, Exception) and profiles.is_profile(cluster.name):
                 profiles.failed(cluster.name, str(found))
@@ -101,7 +106,8 @@ async def _connected(
                 raise found
             weaknesses.warn(found, cluster=cluster.name)
             client = Client(found, user_agent=program, cluster=cluster.name, cache_bytes=cluster.cache_bytes)
-            lower[cluster.name] = await stack.enter_async_context(client)
+            clients[cluster.name] = await stack.enter_async_context(client)
+        lower.update(clients)
         used = [cluster for cluster in wanted.clusters if cluster.name in lower]
         await work(msgspec.structs.replace(wanted, clusters=used), upper, lower)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from clusterset.config import names_in_use, profile_cluster
+from clusterset.config import Cluster, names_in_use, profile_cluster
 from clusterset.inventory import inventory
 from clusterset.inventory.inventory import Inventory
 from controller_runtime import log
@@ -53,19 +53,14 @@ class ProfileClusters:
             delay = min(2 * self._waits.get(name, (0.0, _INTERVAL / 2))[1], _LONGEST)
             self._waits[name] = now + delay, delay
         self._applied, self._applied_at = usable, now
-        profiles = self._config.cluster_profiles
-        clusters = [
-            profile_cluster(profiles, name, path)
-            for name, path in self._applied.items()
-            if profiles is not None
-        ]
+        clusters = [self._cluster(name) for name in self._applied]
         return msgspec.structs.replace(self._config, clusters=[*self._config.clusters, *clusters])
 
     def is_changed(self) -> bool:
         """Report whether ``config`` would return other clusters; False if its last call is too recent.
 
-        A cluster whose kubeconfig has changed counts when the plugin has run, successfully or not. A cluster that
-        changes again and again counts less and less often, and does not delay the changes of other clusters.
+        A cluster counts when its plugin has run. A cluster that comes and goes again and again counts less and less
+        often, and does not delay the changes of other clusters.
         """
         self.check()
         now = _now()
@@ -73,14 +68,28 @@ class ProfileClusters:
             now >= self._waits.get(name, (now,))[0] for name in self._different(self._usable())
         )
 
+    def rotated(self) -> list[Cluster]:
+        """Return the applied clusters whose kubeconfig has changed and can be used; from now on they count as applied.
+
+        The inventory limits how often a ClusterProfile changes its kubeconfig.
+        """
+        usable = self._usable()
+        changed = [name for name, path in self._applied.items() if usable.get(name, path) != path]
+        self._applied = {name: usable.get(name, path) for name, path in self._applied.items()}
+        return [self._cluster(name) for name in changed]
+
+    def _cluster(self, name: str) -> Cluster:
+        if (profiles := self._config.cluster_profiles) is None:
+            raise ValueError(f"{name}: there are no ClusterProfiles")
+        return profile_cluster(profiles, name, self._applied[name])
+
     def _different(self, usable: Mapping[str, str]) -> list[str]:
-        """Return the clusters that changed since ``config`` ran, except those not checked yet."""
+        """Return the clusters that were added or removed since ``config`` ran, except those not checked yet."""
         paths = self._inventory.kubeconfigs(self._taken) if self._inventory is not None else {}
         return [
             name
-            for name in usable.keys() | self._applied.keys()
-            if usable.get(name) != self._applied.get(name)
-            and (name not in paths or paths[name] in self._checked)
+            for name in usable.keys() ^ self._applied.keys()
+            if name not in paths or paths[name] in self._checked
         ]
 
     def check(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,10 @@ _TOO_LARGE_PAUSE = 300.0
 """Seconds until a cluster that exceeds its limit of memory is listed again."""
 
 
+class _ReconnectedError(Exception):
+    """Ends the informers, because the client's connection was replaced."""
+
+
 @dataclass(frozen=True, slots=True)
 class LowerPod:
     """A lower pod that names an upper pod in its label. Only the pod with the expected name is the upper pod's."""
@@ -67,6 +72,8 @@ class Feed:
     _volumes: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     """Bound volumes by name: key of the claim, and required node affinity."""
     _by_claim: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _reconnected: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the client's connection was replaced."""
 
     def __post_init__(self) -> None:
         """Create the informers and register handlers; ``run`` starts them."""
@@ -102,21 +109,39 @@ class Feed:
         return found.annotations if found is not None else {}
 
     async def run(self) -> None:
-        """Follow the cluster until cancelled; forget it for five minutes when it exceeds its limit of memory."""
+        """Follow the cluster until cancelled.
+
+        When it exceeds its limit of memory, it is forgotten for five minutes. When its client has another connection, it is
+        read again.
+        """
+        self.client.on_reconnect(self._reconnected.set)
         while True:
+            self._reconnected.clear()
             try:
                 async with asyncio.TaskGroup() as group:
                     for informer in self.informers:
                         group.create_task(informer.run())
                     group.create_task(self._rules.run())
                     group.create_task(self._check_cluster())
+                    group.create_task(self._end_when_reconnected())
             except* CacheFull as errors:
                 self._too_large = str(next(lifecycle.leaves(errors)))
-            _log.error("lower cluster is not followed", cluster=self.client.cluster, error=self._too_large)
+                _log.error(
+                    "lower cluster is not followed", cluster=self.client.cluster, error=self._too_large
+                )
+            except* _ReconnectedError:
+                _log.info("lower cluster is read again", cluster=self.client.cluster)
             for informer in self.informers:
                 await informer.clear()
-            await asyncio.sleep(_TOO_LARGE_PAUSE)
-            self._too_large = ""
+            if self._too_large:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_TOO_LARGE_PAUSE):
+                        await self._reconnected.wait()
+                self._too_large = ""
+
+    async def _end_when_reconnected(self) -> None:
+        await self._reconnected.wait()
+        raise _ReconnectedError
 
     @property
     def has_synced(self) -> bool:

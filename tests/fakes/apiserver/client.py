@@ -66,6 +66,8 @@ class MemoryClient:
         self.bookmark_seconds: float | None = 60.0
         """Between two bookmarks of a watch; None: none."""
         self._watches: list[_Watch] = []
+        self.reconnected: list[Callable[[], None]] = []
+        """Functions that the real client calls when its connection is replaced."""
         server.observers.append(self._committed)
 
     def asked(self, verb: str, plural: str) -> Any:
@@ -88,6 +90,10 @@ class MemoryClient:
             if watch.plural in plurals:
                 watch.bookmarked = True
         self.wake()
+
+    def on_reconnect(self, reconnected: Callable[[], None]) -> None:
+        """As ``Transport.on_reconnect``."""
+        self.reconnected.append(reconnected)
 
     async def send(
         self, verb: str, plural: str, key: str, action: Callable[[], T], *, subresource: str | None = None,

@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 
 from controller_runtime import resources
 from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.credentials import StaticCredentials
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConnectionFailed, NotConnected, NotFound
 from hack.sandbox.ports import free_ports
@@ -110,6 +111,29 @@ async def test_closed_client() -> None:
         await client.close()
         with pytest.raises(ConnectionFailed, match="the client is closed"):
             await client.get(resources.NODES, "n")
+
+
+async def test_reconnects_to_another_server() -> None:
+    """Requests to the former server fail, and later ones go to the other server with its credentials."""
+    arrived, told = asyncio.Event(), list[str]()
+
+    async def silent(_request: web.Request) -> web.Response:
+        arrived.set()
+        await asyncio.Event().wait()
+        return reply()
+
+    async with serve(silent) as former, serve(answers(reply())) as other, client_of(former) as client:
+        client.on_reconnect(lambda: told.append(client.config.server))
+        request = asyncio.create_task(client.get(resources.NODES, "n"))
+        await arrived.wait()
+        credentials = StaticCredentials({"Authorization": "Bearer other"})
+        await client.reconnect(ConnectionConfig(other.url, credentials=credentials))
+        with pytest.raises(ConnectionFailed):
+            await request
+        assert await client.get(resources.NODES, "n") == {}
+        assert told == [other.url]
+    assert [one.headers.get("Authorization") for one in other.asked] == ["Bearer other"]
+    assert len(former.asked) == 1
 
 
 async def test_cancelled_request_leaves_the_client_usable() -> None:

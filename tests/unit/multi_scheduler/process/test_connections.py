@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +24,18 @@ from tests.kubeconfigs import write_token
 
 
 class _Program:
-    """Uses no client and counts its starts."""
+    """Sends no request, counts its starts, and notes the clusters that are connected again."""
 
     began = 0
+
+    def __init__(self) -> None:
+        self.reconnected: list[str] = []
 
     async def work(self, config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
         self.began += 1
         assert [upper.cluster, *lower] == ["upper", "a", "b"]
+        for name, client in lower.items():
+            client.on_reconnect(partial(self.reconnected.append, name))
         await asyncio.Event().wait()
 
 
@@ -49,26 +55,29 @@ async def _running(folder: Path) -> AsyncIterator[_Program]:
 
 
 @pytest.mark.looptime
-async def test_restarts_with_a_rotated_kubeconfig(tmp_path: Path):
-    """The work starts again only once."""
+async def test_connects_again_only_to_the_cluster_with_a_rotated_kubeconfig(tmp_path: Path):
+    """Once. The work and the other clusters continue."""
     async with _running(tmp_path) as program:
         write_token((tmp_path / "a"), "second-one")
         await asyncio.sleep(10)
-        assert program.began == 2
+        assert program.reconnected == ["a"]
+        assert program.began == 1
 
 
 @pytest.mark.looptime
 async def test_invalid_kubeconfig_keeps_the_running_clients(tmp_path: Path):
-    """The error is logged once, and all changes are applied when the file is valid."""
+    """The error is logged once, and the file is applied when it is valid. Other files are applied at once."""
     async with _running(tmp_path) as program:
         with capture_logs() as logs:
             (tmp_path / "b").write_text("clusters: [", encoding="utf-8")
+            write_token((tmp_path / "a"), "second-one")
             await asyncio.sleep(10)
-            assert program.began == 1
+            assert program.reconnected == ["a"]
             assert len([entry for entry in logs if entry["log_level"] == "error"]) == 1
         write_token((tmp_path / "b"), "the-third")
         await asyncio.sleep(10)
-        assert program.began == 2
+        assert program.reconnected == ["a", "b"]
+        assert program.began == 1
 
 
 class _Inventory:
@@ -94,7 +103,7 @@ class _Inventory:
 async def test_clusters_of_profiles_are_added_and_removed_with_few_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """One with a broken plugin is left out, and all changes of a minute cause one restart."""
+    """One with a broken plugin is left out, all changes of a minute cause one restart, and a changed kubeconfig causes none."""
     (tmp_path / "profiles").mkdir()
     inventory = _Inventory(tmp_path / "profiles")
     found: Any = inventory
@@ -117,9 +126,12 @@ async def test_clusters_of_profiles_are_added_and_removed_with_few_restarts(
     inventory.add("b")
     inventory.add("broken", works=False)
     starts: list[list[str]] = []
+    again: list[str] = []
 
     async def work(config: Config, _upper: Client, lower: Mapping[str, Client]) -> None:
         starts.append(list(lower))
+        for name, client in lower.items():
+            client.on_reconnect(partial(again.append, name))
         assert [one.name for one in config.clusters] == list(lower)
         assert all(one.virtual_nodes()[0].node_selector == {"pool": "x"} for one in config.clusters[1:])
         await asyncio.Event().wait()
@@ -134,7 +146,11 @@ async def test_clusters_of_profiles_are_added_and_removed_with_few_restarts(
         assert len(starts) == 1
         await asyncio.sleep(40)
         assert starts[1:] == [["a", "b", "c", "d"]]
+        assert again == []
         inventory.add("b")
+        await asyncio.sleep(70)
+        assert again == ["b"], "connected again, without a restart"
+        assert len(starts) == 2
         inventory.add("c", works=False)
         inventory.paths.pop("d")
         await asyncio.sleep(70)
@@ -150,7 +166,10 @@ async def test_a_cluster_that_changes_all_the_time_neither_blocks_others_nor_res
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ):
     """Its plugin ends before the next change, or only after it."""
-    config = Config(clusters=[Cluster(name="a", kubeconfig="")])
+    config = Config(
+        clusters=[Cluster(name="a", kubeconfig="")],
+        cluster_profiles=ClusterProfiles(namespace="fleet", providers_file="unused"),
+    )
     inventory: Any = _Inventory(tmp_path)
     clusters = ProfileClusters(config, inventory, "program")
 
@@ -166,6 +185,8 @@ async def test_a_cluster_that_changes_all_the_time_neither_blocks_others_nor_res
         for turn in range(times):
             if turn % 2 == 0:
                 inventory.add("flaps")
+            if turn % 60 == 59:
+                inventory.paths.pop("flaps", None)
             if clusters.is_changed():
                 clusters.config()
                 restarts += 1

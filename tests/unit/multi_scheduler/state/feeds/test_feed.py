@@ -171,6 +171,23 @@ def _exceed(feeding: _Feeding) -> None:
     feeding.cluster.put("nodes", _node("b"))
 
 
+async def test_a_cluster_with_another_connection_is_read_again():
+    """Because the new kubeconfig may lead to another cluster. Nothing of the former one remains."""
+    feeding = _Feeding()
+    feeding.cluster.put("nodes", _node("a"))
+    async with feeding.running():
+        assert [node.name for node in feeding.index.nodes()] == ["a"]
+        other = Cluster()
+        other.put("nodes", _node("b"))
+        feeding.client.server = other
+        for reconnected in feeding.client.reconnected:
+            reconnected()
+        await asyncio.sleep(1)
+        assert [node.name for node in feeding.index.nodes()] == ["b"]
+        assert feeding.feed.has_synced
+        assert feeding.feed.trouble() == ""
+
+
 async def test_a_cluster_that_was_too_large_is_used_again_with_its_rules_only(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import structlog
-
 from clusterset.config import Cluster
 from clusterset.connection import trouble
+from controller_runtime import log
 from controller_runtime.util.file_changes import FileChanges
-from virtual_node.cluster.lower_cluster import COMPONENT
 
 
-class KubeconfigStatus:
-    """The state of the kubeconfigs in a replica.
+class KubeconfigFollower:
+    """The state of the kubeconfigs in a process.
 
     Attributes:
         refused: why the changed kubeconfig of a running cluster is not applied, by the cluster's name.
     """
 
-    def __init__(self, clusters: Sequence[Cluster]) -> None:
-        """Begin with the current content of the files."""
+    def __init__(self, clusters: Sequence[Cluster], *, component: str) -> None:
+        """Begin with the current content of the files; ``component`` is the program's name in the log."""
         self.refused: dict[str, str] = {}
         self._changes = FileChanges(_files(clusters))
-        self._log = structlog.get_logger(component=COMPONENT)
+        self._log = log.get_logger(component=component)
 
     def skip(self, clusters: Sequence[Cluster]) -> None:
         """Ignore changes until now: clusters that start now read the new files."""
