@@ -156,9 +156,12 @@ def _without_fields_of_others(document: dict[str, Any], kind: type[ClusterSet]) 
 
 def _from_tensile(document: Mapping[str, Any]) -> dict[str, Any]:
     """Convert tensile-kube's KubeSchedulerConfiguration; its plug-in's arguments list the lower clusters."""
-    for plugin in document.get("pluginConfig") or ():
-        arguments = (plugin or {}).get("args") or {}
-        clusters = arguments.get("cluster_configuration")
+    plugins = document["pluginConfig"]
+    for plugin in plugins if isinstance(plugins, list) else ():
+        if not isinstance(plugin, dict):
+            continue
+        arguments = plugin.get("args")
+        clusters = arguments.get("cluster_configuration") if isinstance(arguments, dict) else None
         if plugin.get("name") == _TENSILE_PLUGIN or clusters:
             if not isinstance(clusters, dict):
                 raise ValueError("pluginConfig[].args.cluster_configuration: expected an object")

@@ -92,6 +92,9 @@ def test_tensile_kubes_file_is_read(parse: Any):
         ),
         ("kind: Pod", "kind: expected ClusterSetConfiguration, got 'Pod'"),
         ("pluginConfig: []", "pluginConfig: no entry has args.cluster_configuration"),
+        ("pluginConfig: 1", "pluginConfig: no entry has args.cluster_configuration"),
+        ("pluginConfig: [null, {args: [a]}]", "pluginConfig: no entry has args.cluster_configuration"),
+        ("1: 2", "Expected `str`"),
     ],
 )  # fmt: skip
 def test_errors_are_the_same_in_every_program(parse: Any, document: str, message: str):
