@@ -1,8 +1,4 @@
-"""Lets a replica that cannot use its configuration file report why, stay not ready, and wait for a usable file.
-
-If the replica ended instead, the reason would be only in the log of a container in a crash loop, and the
-kubelet would restart the container with a delay of up to five minutes.
-"""
+"""Lets a replica that cannot use its configuration file report why, and wait for a usable file (``clusterset.waiting``)."""
 
 from __future__ import annotations
 
@@ -13,11 +9,11 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from clusterset import waiting
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import lifecycle
-from controller_runtime.serving.server import HealthServer
 from virtual_node.cluster import start_checks
 from virtual_node.cluster.lower_cluster import COMPONENT
 from virtual_node.config.command_line import DaemonSettings
@@ -25,9 +21,6 @@ from virtual_node.config.types import Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.health.faults import Health
 from virtual_node.health.model import rejected_faults
-
-_POLL = 2.0
-"""Seconds between two checks of the file."""
 
 
 class Waiting:
@@ -67,11 +60,9 @@ class Waiting:
         async with contextlib.AsyncExitStack() as stack:
             await _serve(self.options.config, status, stack)
             await stack.enter_async_context(lifecycle.beside(_publish(self.options.config, status)))
-            while self.options.rejected:
-                await asyncio.sleep(_POLL)
-                self.options = await _checked(self._parse())
-                if self.options.rejected:
-                    status.reject(self.options.rejected)
+            self.options = await waiting.until_usable(
+                self.options, lambda: _checked(self._parse()), status.reject
+            )
             status.accept()
             await asyncio.sleep(0)  # lets the event be queued; it is written while the stack closes
 
@@ -84,10 +75,7 @@ async def _checked(options: DaemonSettings) -> DaemonSettings:
 
 async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncExitStack) -> None:
     """Serve health, metrics and the page if configured; skip an invalid address."""
-    if config.metrics_address:
-        with contextlib.suppress(ConfigError):
-            checks = {"configuration": lambda: status.rejected or None}
-            await stack.enter_async_context(HealthServer(config.metrics_address, checks=checks))
+    await stack.enter_async_context(waiting.unready(config.metrics_address, lambda: status.rejected or None))
     if config.web_address:
         from virtual_node.web.overview import Overview  # noqa: PLC0415 - loaded only if the page is served
         from virtual_node.web.server import WebServer  # noqa: PLC0415

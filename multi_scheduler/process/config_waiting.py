@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
 
+from clusterset import waiting
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
-from controller_runtime.serving.server import HealthServer
 from multi_scheduler import config as configuration
 from multi_scheduler.process.settings import ProcessSettings
 
-_POLL = 2.0
-"""Seconds between checks of the file."""
 _AGAIN = 30.0
 """Seconds after which an unchanged configuration is tried again, because a kubeconfig that it names may have changed."""
 Settings = TypeVar("Settings", bound=ProcessSettings)
@@ -48,25 +45,24 @@ async def run(options: Settings, program: str, work: Callable[[Settings], Awaita
 
 async def _usable(options: Settings, program: str) -> Settings:
     """Report the rejected configuration until a changed file can be read, or a retry is due; return the new options."""
-    logger = log.get_logger(component=program)
-    logger.error("configuration not applied", error=options.rejected)
-    async with contextlib.AsyncExitStack() as stack:
-        why = options.rejected
-        if options.health_addr:
-            # If the address is in use, the log is the only report.
-            with contextlib.suppress(ConfigError):
-                checks = {"configuration": lambda: why}
-                await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
-        waited = 0.0
-        while True:
-            await asyncio.sleep(_POLL)
-            waited += _POLL
-            try:
-                config = configuration.load(options.config_file)
-            except ConfigError as error:
-                if str(error) != why:
-                    why = str(error)
-                    logger.error("configuration not applied", error=why)  # noqa: TRY400 - one clear line
-                continue
-            if config != options.config or waited >= _AGAIN:
-                return msgspec.structs.replace(options, config=config, rejected="")
+    logger, loop = log.get_logger(component=program), asyncio.get_running_loop()
+    why, retry_at = "", loop.time() + _AGAIN
+
+    def report(rejected: str) -> None:
+        nonlocal why
+        if rejected != why:
+            why = rejected
+            logger.error("configuration not applied", error=why)
+
+    async def read() -> Settings:
+        try:
+            config = configuration.load(options.config_file)
+        except ConfigError as error:
+            return msgspec.structs.replace(options, rejected=str(error))
+        if config == options.config and loop.time() < retry_at:
+            return options
+        return msgspec.structs.replace(options, config=config, rejected="")
+
+    report(options.rejected)
+    async with waiting.unready(options.health_addr, lambda: why):
+        return await waiting.until_usable(options, read, report)
