@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 READ = ("get", "list", "watch")
+MANAGE = (*READ, "create", "patch", "delete")
+"""Verbs for objects that a component creates."""
 OWN_NAMESPACE = "<own>"
 """Placeholder in ``Right.namespace`` for the namespace that a component is installed in."""
 PROFILE_NAMESPACE = "<profiles>"

@@ -12,8 +12,8 @@ from descheduler import rights as descheduler
 from multi_scheduler import rights as multi_scheduler
 from multi_scheduler.annotator import rights as annotator
 from swarm import rights as swarm
+from virtual_node.rights import copies, operator
 from virtual_node.rights import daemon as virtual_node
-from virtual_node.rights import follow, operator
 from webhook import rights as webhook
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "virtual-node"
@@ -30,8 +30,8 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
             "shards": virtual_node.UPPER_SHARDS,
             "page": virtual_node.UPPER_PAGE,
             "sharedTokens": virtual_node.UPPER_SHARED_TOKENS,
-            **{f"follow-{kind}": rights for kind, rights in follow.UPPER.items()},
-            **{f"inspect-{kind}": rights for kind, rights in follow.INSPECTION.items()},
+            **{f"follow-{kind}": rights for kind, rights in copies.UPPER.items()},
+            **{f"inspect-{kind}": rights for kind, rights in copies.INSPECTION.items()},
             "resourceClaims": virtual_node.UPPER_RESOURCE_CLAIMS,
             "renewal": virtual_node.UPPER_RENEWAL,
             "profiles": virtual_node.UPPER_PROFILES,

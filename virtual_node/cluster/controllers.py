@@ -10,20 +10,19 @@ from clusterset.model.pod.eligibility import PV_CONTROLLERS
 from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.dependencies.allocations import Allocations
-from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
-from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
+from virtual_node.controllers.copies.allocations import Allocations
+from virtual_node.controllers.copies.facade import Follow
+from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.events import kinds
 from virtual_node.controllers.events.mirror import EventMirror
-from virtual_node.controllers.follow.facade import Follow
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.refusals import Refusals
+from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
-from virtual_node.controllers.services.controller import ServiceController
-from virtual_node.controllers.services.environment import ServiceLinks
+from virtual_node.controllers.tokens.service_account_tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 
 
@@ -59,7 +58,6 @@ class ClusterControllers:
             if PV_CONTROLLERS in context.controllers
             else None
         )
-        self._services = ServiceController(context, caches, namespaces=self._namespaces)
         self._dependencies = DependencyController(
             context, caches, namespaces=self._namespaces, wake=queue.add
         )
@@ -75,7 +73,7 @@ class ClusterControllers:
             context, caches, namespaces=self._namespaces, dependencies=self._dependencies, wake=queue.add
         )
         self._identities = IdentityController(context, caches, node_uid=self.node_uid)
-        links = ServiceLinks(context, caches, settled=self._services.settled)
+        links = ServiceLinks(context, caches, settled=self._follow.settled)
         creator = PodCreator(
             context,
             namespaces=self._namespaces,
@@ -102,7 +100,6 @@ class ClusterControllers:
             ("dependencies", self._dependencies.run()),
             ("identities", self._identities.controller.run()),
             ("events", self._mirror.run()),
-            ("services", self._services.run()),
             ("follow", self._follow.run()),
         ):
             group.create_task(work, name=f"{self.context.name} {name}")

@@ -8,21 +8,19 @@ from dataclasses import replace
 from clusterset.inventory import settings as inventory
 from controller_runtime import rights
 from controller_runtime.resources import SWARMS
-from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right
+from controller_runtime.rights import LEASE, MANAGE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right
 from virtual_node.config.types import SHARDED, Config
-from virtual_node.rights import follow as followed
+from virtual_node.rights import copies
+from virtual_node.translate.kinds import CLAIMS, enabled
 from virtual_node.translate.storage.pv import DRIVER
 
 _NODE = (VIRTUAL_NODE,)
-_MANAGE = (*READ, "create", "patch", "delete")
-"""Verbs for objects that the virtual node creates."""
 _LEASES = ("coordination.k8s.io", "leases")
 _REQUESTS = ("certificates.k8s.io", "certificatesigningrequests")
 _HEARTBEAT = "kube-node-lease"
 """Namespace of the Leases of nodes."""
 _NODE_AS_USER = "request serving certificates as the node"
 _APPROVAL = "approve its own requests (--approve-server-certificates)"
-_CLAIMS = ("resourceclaims", "resourceclaimtemplates")
 
 UPPER: tuple[Right, ...] = (
     Right("", "namespaces", READ, "the upper cluster's identity; namespaces of pods"),
@@ -35,14 +33,11 @@ UPPER: tuple[Right, ...] = (
     Right(*_LEASES, ("get", "update"), "node heartbeat", "", _HEARTBEAT, _NODE),
     Right("", "pods", (*READ, "delete"), "mirror pods and finish their deletion"),
     Right("", "pods", ("patch",), "report pod status", "status"),
-    Right("", "services", ("list", "watch"), "service variables; services that follow pods"),
-    Right("discovery.k8s.io", "endpointslices", ("list", "watch"), "endpoints of services"),
-    Right("", "configmaps", READ, "ConfigMaps that pods reference"),
-    Right("", "secrets", READ, "Secrets that pods reference"),
+    *(right for kind in enabled(()) for right in copies.upper(kind)),
     Right("", "serviceaccounts", ("create",), "tokens for pods (--enable-serviceaccount)", "token"),
     Right("", "persistentvolumeclaims", (*READ, "patch"), "claims of pods (PVControllers)"),
     Right("", "persistentvolumeclaims", ("patch",), "resizing of claims (PVControllers)", "status"),
-    Right("", "persistentvolumes", _MANAGE, "mirrors of volumes (PVControllers)"),
+    Right("", "persistentvolumes", MANAGE, "mirrors of volumes (PVControllers)"),
     Right(
         "storage.k8s.io", "storageclasses", ("list", "watch"), "classes of unbound volumes (PVControllers)"
     ),
@@ -85,10 +80,7 @@ UPPER_SHARED_TOKENS: tuple[Right, ...] = (
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with ``identities.tokens: node``."""
 
-UPPER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(
-    Right("resource.k8s.io", plural, READ, "claims of devices that pods reference (resourceClaims.enabled)")
-    for plural in _CLAIMS
-)
+UPPER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(right for kind in CLAIMS for right in copies.upper(kind))
 """Needed in the upper cluster, in addition to ``UPPER``, with ``clusters[].resourceClaims.enabled``."""
 
 UPPER_RENEWAL: tuple[Right, ...] = (
@@ -141,7 +133,7 @@ def upper(config: Config) -> tuple[Right, ...]:
     profiles = config.cluster_profiles
     follow = {kind for cluster in config.clusters for kind in cluster.follow}
     for kind in sorted(follow.union(profiles.defaults.get("follow", ()) if profiles is not None else ())):
-        tables += followed.UPPER[kind]
+        tables += copies.UPPER[kind]
     if config.web_address:
         tables += UPPER_PAGE
     claims = profiles.defaults.get("resourceClaims", {}) if profiles is not None else {}
@@ -171,19 +163,16 @@ LOWER: tuple[Right, ...] = (
     Right("", "nodes", ("get",), "kubectl top, metrics", "proxy"),
     Right("metrics.k8s.io", "pods", ("list",), "metrics where the node proxy is refused"),
     Right("metrics.k8s.io", "nodes", ("list",), "metrics where the node proxy is refused"),
-    Right("", "namespaces", _MANAGE, "namespaces for pods"),
-    Right("", "pods", _MANAGE, "run pods"),
+    Right("", "namespaces", MANAGE, "namespaces for pods"),
+    Right("", "pods", MANAGE, "run pods"),
     Right("", "pods", ("get",), "kubectl logs", "log"),
     Right("", "pods", ("get", "create"), "kubectl exec", "exec"),
     Right("", "pods", ("get", "create"), "kubectl attach", "attach"),
     Right("", "pods", ("get", "create"), "kubectl port-forward", "portforward"),
     Right("", "pods", ("patch",), "kubectl debug", "ephemeralcontainers"),
     Right("", "pods", ("patch",), "in-place resize", "resize"),
-    Right("", "services", _MANAGE, "copies of Services; service variables"),
-    Right("discovery.k8s.io", "endpointslices", _MANAGE, "endpoints of services"),
-    Right("", "configmaps", _MANAGE, "copies of ConfigMaps"),
-    Right("", "secrets", _MANAGE, "copies of Secrets, pod tokens"),
-    Right("", "persistentvolumeclaims", _MANAGE, "claims of pods (PVControllers)"),
+    *map(copies.lower, enabled(())),
+    Right("", "persistentvolumeclaims", MANAGE, "claims of pods (PVControllers)"),
     Right("", "persistentvolumes", ("list", "watch"), "volumes of claims (PVControllers)"),
     Right("", "events", ("list", "watch"), "lower events on upper pods and claims"),
     Right("", "resourcequotas", READ, "pods that a lower quota would refuse (multi-scheduler)"),
@@ -192,10 +181,7 @@ LOWER: tuple[Right, ...] = (
 )
 """Needed in every lower cluster."""
 
-LOWER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(
-    Right("resource.k8s.io", plural, _MANAGE, "copies of claims of devices (resourceClaims.enabled)")
-    for plural in _CLAIMS
-)
+LOWER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(map(copies.lower, CLAIMS))
 """Needed in a lower cluster, in addition to ``LOWER``, with ``resourceClaims.enabled``. Granted by
 ``lower-cluster register --resource-claims``."""
 
@@ -217,7 +203,7 @@ def lower(
         resource_claims: whether ResourceClaims follow pods there.
         shared_volumes: whether volumes on shared storage follow pods there.
     """
-    following = [right for kind in sorted(set(follow)) for right in followed.LOWER[kind]]
+    following = [right for kind in sorted(set(follow)) for right in copies.LOWER[kind]]
     return (
         *LOWER,
         *following,

@@ -20,8 +20,8 @@ import swarm.program
 import swarm.rights
 import virtual_node.config.file
 import virtual_node.config.types
+import virtual_node.rights.copies
 import virtual_node.rights.daemon
-import virtual_node.rights.follow
 import webhook.rights
 from clusterset.model import names
 from controller_runtime import resources
@@ -175,8 +175,8 @@ def test_rights_are_those_of_the_tables(case):
     clusters = given.get("virtualNode", {}).get("clusters", [])
     inspects = list(operator.INSPECTION)
     for kind in {kind for cluster in clusters for kind in cluster.get("config", {}).get("follow", [])}:
-        virtual += virtual_node.rights.follow.UPPER[kind]
-        inspects += virtual_node.rights.follow.INSPECTION[kind]
+        virtual += virtual_node.rights.copies.UPPER[kind]
+        inspects += virtual_node.rights.copies.INSPECTION[kind]
     if given.get("virtualNode", {}).get("web", {}).get("enabled", True):
         virtual += virtual_node.rights.daemon.UPPER_PAGE
     multi = list(multi_scheduler.rights.UPPER)
@@ -191,8 +191,8 @@ def test_rights_are_those_of_the_tables(case):
             dataclasses.replace(one, namespace=profiles.namespace) for one in multi_scheduler.rights.PROFILES
         ]
         for kind in profiles.defaults.get("follow", []):
-            virtual += virtual_node.rights.follow.UPPER[kind]
-            inspects += virtual_node.rights.follow.INSPECTION[kind]
+            virtual += virtual_node.rights.copies.UPPER[kind]
+            inspects += virtual_node.rights.copies.INSPECTION[kind]
         if profiles.defaults.get("resourceClaims", {}).get("enabled"):
             virtual += virtual_node.rights.daemon.UPPER_RESOURCE_CLAIMS
         virtual += read if profiles.names else [*read, *virtual_node.rights.daemon.UPPER_PROFILES_ANY]

@@ -8,9 +8,9 @@ from typing import Any
 from controller_runtime.apimachinery.matching import compile_selector
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.scaling.measure import Kind, Stage
+from tests.unit.virtual_node.translate.copying import BY_NAME
+from virtual_node.translate.base.view import Selector, Translation, UntranslatableError, View, selector_code
 from virtual_node.translate.follow import gateways, ingresses, network_policies
-from virtual_node.translate.follow.copies import copy_of, copy_patch
-from virtual_node.translate.follow.view import Selector, Translation, UntranslatableError, View, selector_code
 
 Sizes = Mapping[str, int]
 Translate = Callable[[Mapping[str, Any], View], Translation]
@@ -69,12 +69,14 @@ def _stages(
 
         def copied(_budget: TranslationBudget) -> Any:
             try:
-                made = translate(upper, _view(source, selectors(upper)))
+                view = _view(source, selectors(upper))
+                made = translate(upper, view)
             except UntranslatableError as error:
                 return str(error)
-            body = copy_of(upper, name="web", namespace="up-shop", cluster_id="upper-1", spec=made.spec or {})
+            kind = BY_NAME[upper["kind"]]
+            body = kind.copy("shop/web", upper, made.content or {"spec": {}}, view)
             older = {**body, "spec": {}}
-            return body, copy_patch(older, body), copy_patch(body, older), made.notes, made.secrets
+            return body, kind.patch(older, body), kind.patch(body, older), made.notes, made.secrets
 
         return (copied,)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.scaling.measure import Kind, Stage
-from virtual_node.translate.services import endpoints, services
+from tests.unit.virtual_node.translate.copying import lower_copy, patch, view_of
+from virtual_node.translate.base.view import LowerPod
 
 _DIMENSIONS = {
     "ports": 100,
@@ -20,7 +21,7 @@ _DIMENSIONS = {
     "annotation_bytes": 8000,
     "pod_name_bytes": 60,
 }
-_POD = endpoints.LowerPod("shop", "web-1", "l-1", "node-1")
+_POD = LowerPod("shop", "web-1", "l-1", "node-1")
 
 
 def _make(size: Mapping[str, int]) -> dict[str, Any]:
@@ -64,28 +65,21 @@ def _make(size: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _stages(source: Mapping[str, Any]) -> Iterable[Stage]:
-    place: dict[str, Any] = {"namespace": "shop", "cluster_id": "upper-1"}
-
     def service(_budget: TranslationBudget) -> Any:
-        body = services.lower_service(source["service"], **place)
+        body = lower_copy("Service", source["service"])
         older = {**body, "metadata": {**body["metadata"], "labels": {}}, "spec": {"ports": []}}
-        return body, services.service_patch(older, body)
+        return body, patch("Service", older, body)
 
     def slices(_budget: TranslationBudget) -> Any:
-        made = [
-            endpoints.lower_slice(piece, service="web", find_pod=lambda *_: _POD, **place)
-            for piece in source["slices"]
+        view = view_of(find_pod=lambda *_: _POD)
+        made = [lower_copy("EndpointSlice", piece, view) for piece in source["slices"]]
+        changes = [
+            patch("EndpointSlice", {**one, "endpoints": one["endpoints"][:1]}, one, upper)
+            for one, upper in zip(made, source["slices"], strict=True)
         ]
-        changes = [endpoints.slice_patch({**one, "endpoints": []}, one) for one in made]
-        return made, changes, [len(endpoints.known_pods(one)) for one in made]
+        return made, changes
 
-    def legacy(_budget: TranslationBudget) -> Any:
-        body = endpoints.lower_endpoints(
-            source["service"], source["slices"], find_pod=lambda *_: _POD, **place
-        )
-        return body, endpoints.endpoints_patch({**body, "subsets": []}, body)
-
-    return service, slices, legacy
+    return service, slices
 
 
 SERVICES = Kind("Service", _DIMENSIONS, _make, _stages)

@@ -14,9 +14,11 @@ from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import is_ending, key_of, labels_of, uid_of
 from tests.unit.simulation.outcome_copies import PLURALS, wrong_copies, wrong_tokens
 from tests.unit.simulation.process import CLUSTER_ID, Process
+from virtual_node.translate.base.view import View
+from virtual_node.translate.kinds import SERVICES
 from virtual_node.translate.pods import dependencies, lower_pod, update
 from virtual_node.translate.pods import status as pod_status
-from virtual_node.translate.services import endpoints, services
+from virtual_node.translate.services import endpoints
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
@@ -147,9 +149,10 @@ def _wrong_services(world: World) -> Iterator[str]:
 
 
 def _differs(copy: Body, service: Body) -> bool:
-    namespace = service["metadata"]["namespace"]
-    desired = services.lower_service(service, namespace=namespace, cluster_id=CLUSTER_ID)
-    return bool(services.must_replace(copy, desired) or services.service_patch(copy, desired))
+    view = View(cluster_id=CLUSTER_ID, nodes=("vn",))
+    desired = SERVICES.copy_of(service, view)
+    assert desired is not None
+    return bool(SERVICES.must_replace(copy, desired) or SERVICES.patch(copy, desired, service))
 
 
 def _wrong_slices(world: World, lower: Server, wanted: dict[str, Body]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import key_of, labels_of, uid_of
 from tests.unit.simulation.process import CLUSTER_ID, Process
-from virtual_node.translate.objects import copies
+from virtual_node.translate.kinds import REFERENCED
 from virtual_node.translate.pods import dependencies, service_account, token_secrets
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def wrong_copies(world: World) -> Iterator[str]:
                 yield f"{lower.name}: {plural} {key} that a running pod needs is missing"
             if copy is None or not world.watchdog.is_ours(copy):
                 continue
-            options = next(iter(process.context.options.values()))
-            desired = copies.lower_copy(original, options)
-            desired["metadata"]["name"] = copy["metadata"]["name"]
-            if patch := copies.copy_patch(copy, desired):
+            kind = REFERENCED[original["kind"]]
+            desired = kind.copy_of(original, process.context.view())
+            assert desired is not None
+            if patch := kind.patch(copy, desired, original):
                 yield f"{lower.name}: {plural} {key} is not as above: {json.dumps(patch)[:200]}"
         for plural in PLURALS.values():
             for copy in lower.all(plural):

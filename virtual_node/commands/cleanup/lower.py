@@ -17,22 +17,12 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
+from virtual_node.translate.kinds import KINDS, SERVICES, Kind
 from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.objects.places import Places
-from virtual_node.translate.services import endpoints, services
+from virtual_node.translate.services import services
 from virtual_node.translate.storage.shared import is_guest
 
-_KINDS = (resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS)
-_OPTIONAL_KINDS = (
-    resources.RESOURCE_CLAIMS,
-    resources.RESOURCE_CLAIM_TEMPLATES,
-    resources.HTTP_ROUTES,
-    resources.GATEWAYS,
-    resources.INGRESSES,
-    resources.POD_DISRUPTION_BUDGETS,
-    resources.NETWORK_POLICIES,
-)
-"""Kinds that the lower cluster may lack, or that the account has no right to read if none was copied."""
 _POLL = 0.5
 
 
@@ -90,10 +80,12 @@ class LowerCleanup:
                 f"namespace {namespace} has pods of other virtual nodes; objects that they may use are kept"
             )
         kept = await self._always_wanted()
-        counts = {resource.kind: await self._remove_all(resource, shared, kept) for resource in _KINDS}
-        for resource in _OPTIONAL_KINDS:
-            with contextlib.suppress(NotFound, Forbidden):
-                counts[resource.kind] = await self._remove_all(resource, shared, kept)
+        counts = {}
+        for kind in KINDS:
+            # The lower cluster may lack the API, and the account has no right to read it if none was copied.
+            is_optional = kind.setting or kind.is_optional
+            with contextlib.suppress(NotFound, Forbidden) if is_optional else contextlib.nullcontext():
+                counts[kind.kind] = await self._remove_all(kind, shared, kept)
         removed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
         if removed:
             self._say(f"removed {removed}")
@@ -125,16 +117,16 @@ class LowerCleanup:
         return frozenset(kept)
 
     async def _remove_all(
-        self, resource: Resource, shared: Collection[str], kept: Collection[tuple[str, str]]
+        self, kind: Kind, shared: Collection[str], kept: Collection[tuple[str, str]]
     ) -> int:
         found = [
             one
-            for one in await self._ours(resource)
+            for one in await self._ours(kind.resource)
             if (one.namespace not in shared or _is_of_one_pod(one))
-            and (one.namespace, _service(resource, one)) not in kept
+            and (one.namespace, _service(kind, one)) not in kept
         ]
         for one in found:
-            await self._delete(resource, one)
+            await self._delete(kind.resource, one)
         return len(found)
 
     async def _shared_namespaces(self) -> frozenset[str]:
@@ -223,8 +215,8 @@ def _is_of_one_pod(one: Object) -> bool:
     return names.LABEL_TOKEN_OF in one.labels and names.LABEL_NODE in one.labels
 
 
-def _service(resource: Resource, one: Object) -> str:
-    """Return the name of a Service, or of an EndpointSlice's Service; empty: another resource, or no Service."""
-    if resource is resources.SERVICES:
-        return one.name
-    return one.labels.get(endpoints.LABEL_SERVICE, "") if resource is resources.ENDPOINT_SLICES else ""
+def _service(kind: Kind, one: Object) -> str:
+    """Return the name of a Service, or of the Service that an object belongs to; empty: none."""
+    if kind.service_of is None:
+        return one.name if kind is SERVICES else ""
+    return kind.service_of(one.name, one.labels)

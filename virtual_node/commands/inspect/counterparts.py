@@ -14,6 +14,7 @@ from virtual_node.commands.inspect.facts import ClusterFacts
 from virtual_node.commands.inspect.listing import all_of, lease_into, list_into
 from virtual_node.commands.inspect.packed import PackedObjects
 from virtual_node.health.objects import annotations_of, is_virtual, labels_of
+from virtual_node.translate.kinds import Demand, enabled
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """Names that a node or a namespace can have."""
@@ -24,7 +25,8 @@ async def read(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFact
     if upper.error:
         return
     nodes = virtual_nodes(upper, lowers)
-    sources: dict[str, set[str]] = {"ConfigMap": set(), "Secret": set()}
+    referenced = [kind for kind in enabled(()) if kind.demand is Demand.REFERENCES]
+    sources: dict[str, set[str]] = {kind.kind: set() for kind in referenced}
     for lower in lowers:
         try:
             _add_counterparts(lower, nodes, sources)
@@ -35,7 +37,7 @@ async def read(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFact
     listed = partial(list_into, client, upper)
     valid = sorted(filter(_NAME.fullmatch, nodes))
     reading = [listed(resources.PODS, field_selector=f"spec.nodeName={node}") for node in valid]
-    for resource in (resources.CONFIG_MAPS, resources.SECRETS):
+    for resource in (kind.resource for kind in referenced):
         upper.objects[resource.kind] = PackedObjects()
         namespaces = sorted(filter(_NAME.fullmatch, sources[resource.kind]))
         reading += [listed(resource, namespace=namespace) for namespace in namespaces]

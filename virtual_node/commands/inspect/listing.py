@@ -28,19 +28,18 @@ from virtual_node.commands.inspect.facts import (
 )
 from virtual_node.commands.inspect.packed import PackedObjects, Packer
 from virtual_node.health.objects import key
+from virtual_node.translate.kinds import KINDS
 
 _PARALLEL = 8
 _KEPT: Mapping[str, Sequence[str]] = {
-    "EndpointSlice": (),
+    **{kind.kind: kind.kept_spec for kind in KINDS if kind.kept_spec is not None},
     SERVICE_BACKEND: (),
-    "Service": ("selector",),
     DNS_SERVICE: (),
     "Deployment": ("replicas", "strategy", "template"),
     "StatefulSet": ("replicas", "template"),
-    "PodDisruptionBudget": ("selector",),
-    **dict.fromkeys(("NetworkPolicy", "Ingress", "Gateway", "HTTPRoute"), ()),
 }
 """Fields of ``spec`` that rules use, by kind. The objects of other kinds have other reductions, or none."""
+_WHOLE = {"Pod", *(kind.kind for kind in KINDS if kind.kept_spec is None)}
 
 
 async def read_version(client: Client, cluster: ClusterFacts) -> None:
@@ -134,7 +133,7 @@ async def read_backends(client: Client, lower: ClusterFacts) -> None:
 
 def _json(one: Object, kind: str) -> bytes:
     """Return an object as JSON, without large fields that no rule uses, to save memory in large clusters."""
-    if kind in {"Pod", "ConfigMap", "Secret"}:
+    if kind in _WHOLE:
         return one.to_json()
     whole = one.to_dict()
     if kind in _KEPT:

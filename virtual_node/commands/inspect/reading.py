@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 
 from clusterset.config import Cluster
 from clusterset.model import names
@@ -33,24 +34,19 @@ from virtual_node.commands.inspect.facts import (
 )
 from virtual_node.commands.inspect.listing import all_of, list_into, read_backends, read_version
 from virtual_node.config.types import Config
-from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.health.objects import is_virtual
 from virtual_node.health.pods import WAITING
 from virtual_node.health.replicas import COMPONENTS
+from virtual_node.translate.kinds import REFERENCED, enabled
 
-_OWNED_KINDS = (
-    *(resources.CONFIG_MAPS, resources.SECRETS, resources.SERVICES, resources.ENDPOINT_SLICES),
-    *(resources.PERSISTENT_VOLUME_CLAIMS, resources.NAMESPACES),
-)
+_OWNED_KINDS = (resources.PERSISTENT_VOLUME_CLAIMS, resources.NAMESPACES)
+"""Owned in lower clusters, in addition to copies."""
 _UPPER_KINDS = (
-    *(resources.NODES, resources.NAMESPACES, resources.SERVICES, resources.ENDPOINT_SLICES),
+    *(resources.NODES, resources.NAMESPACES),
     *(resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES),
     *(resources.DEPLOYMENTS, resources.STATEFUL_SETS, resources.POD_DISRUPTION_BUDGETS),
 )
-_FOLLOWED = {
-    setting: [kind.resource for kind in KINDS if kind.setting == setting]
-    for setting in {kind.setting for kind in KINDS}
-}
+"""Read in the upper cluster, in addition to the objects that have copies."""
 _WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
 
 
@@ -87,8 +83,11 @@ async def read(
 
     await _guarded(opened, opened.upper, upper, identify())
     lowers = [lower_cluster(opened.config, config, cluster_id) for config, _ in opened.lowers]
-    followed = {config.name: _followed(config) for config, _ in opened.lowers}
-    every = set().union(*followed.values())
+    copied = {config.name: enabled(config.follow) for config, _ in opened.lowers}
+    # ``counterparts`` reads the objects that pods reference, because there may be many more than copies.
+    every = {kind.resource for kind in chain(enabled(()), *copied.values())} - {
+        kind.resource for kind in REFERENCED.values()
+    }
     reading = [_guarded(opened, opened.upper, upper, _read_upper(opened.upper, upper, every))]
     pending = [expiries.of_apiserver(UPPER, opened.upper.config)]
     for lower, (_, client) in zip(lowers, opened.lowers, strict=True):
@@ -97,8 +96,8 @@ async def read(
         elif lower.name in silent:
             lower.error = silent[lower.name]
         else:
-            kinds = followed[lower.name]
-            reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id, kinds)))
+            owned = [*_OWNED_KINDS, *(kind.resource for kind in copied[lower.name])]
+            reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id, owned)))
             pending.append(expiries.of_apiserver(lower.name, client.config))
     served, _ = await asyncio.gather(_served(pending), asyncio.gather(*reading))
     await _guarded(opened, opened.upper, upper, counterparts.read(opened.upper, upper, lowers))
@@ -171,19 +170,14 @@ async def _guarded(opened: Opened, client: Client, cluster: ClusterFacts, readin
         cluster.mark_malformed(error)
 
 
-def _followed(config: Cluster) -> set[Resource]:
-    """Return the resources that follow pods into a lower cluster."""
-    return {resource for setting in config.follow for resource in _FOLLOWED[setting]}
-
-
-async def _read_upper(client: Client, upper: ClusterFacts, followed: set[Resource]) -> None:
+async def _read_upper(client: Client, upper: ClusterFacts, copied: set[Resource]) -> None:
     if upper.error:
         return
     await read_version(client, upper)
     listed = partial(list_into, client, upper)
     await all_of(
         [
-            *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *followed, resources.SWARMS}),
+            *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *copied, resources.SWARMS}),
             listed(resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
             listed(resources.PODS, field_selector=WAITING, kind=WAITING_POD),
         ]
@@ -191,7 +185,7 @@ async def _read_upper(client: Client, upper: ClusterFacts, followed: set[Resourc
 
 
 async def _read_lower(
-    client: Client, lower: ClusterFacts, cluster_id: str, followed: Iterable[Resource]
+    client: Client, lower: ClusterFacts, cluster_id: str, owned_kinds: Iterable[Resource]
 ) -> None:
     await read_version(client, lower)
     owned = names.LABEL_UPPER_CLUSTER
@@ -203,7 +197,7 @@ async def _read_lower(
     ]
     if cluster_id:
         # Other upper clusters' pods count as foreign pods; their other objects are only counted.
-        listing += [listed(one, label_selector=owned) for one in (*_OWNED_KINDS, *followed)]
+        listing += [listed(one, label_selector=owned) for one in owned_kinds]
         listing += [
             listed(resources.PODS, label_selector=f"{owned}={cluster_id}"),
             listed(resources.PODS, label_selector=f"{owned}!={cluster_id}", kind=FOREIGN_POD),

@@ -23,7 +23,7 @@ from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import join, leave
 from virtual_node.config import program
-from virtual_node.rights import follow
+from virtual_node.rights import copies
 
 _AGENT = "virtual-node-register"
 _NAMESPACES = {"join": "virtual-node-system", "leave": "virtual-node-system"}
@@ -140,8 +140,8 @@ def parser() -> Parser:
 def _kinds(text: str) -> list[str]:
     """Return the kinds of ``--follow``; an argparse type."""
     found = [kind for kind in text.split(",") if kind]
-    if unknown := [kind for kind in found if kind not in follow.LOWER]:
-        raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; known are {', '.join(follow.LOWER)}")
+    if unknown := [kind for kind in found if kind not in copies.LOWER]:
+        raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; known are {', '.join(copies.LOWER)}")
     return found
 
 
@@ -167,7 +167,7 @@ def _add_account_flags(parser: Parser) -> None:
         parser,
         "--follow KINDS",
         "kinds of objects that follow pods, separated by commas (follow of the lower cluster's configuration): "
-        f"{', '.join(follow.LOWER)}. The account gets the rights for them. Give the flag again when you repeat the "
+        f"{', '.join(copies.LOWER)}. The account gets the rights for them. Give the flag again when you repeat the "
         "action",
         type=_kinds,
         default=[],

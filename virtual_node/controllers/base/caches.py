@@ -26,8 +26,9 @@ from virtual_node.controllers.base.context import (
     ClusterContext,
     PodCaches,
 )
+from virtual_node.translate import kinds
 from virtual_node.translate.base import ownership
-from virtual_node.translate.objects.copies import without_values
+from virtual_node.translate.kinds import Kind
 
 _NORMAL_POD = 16 * 1024
 """Bytes of each upper pod that do not count for its namespace's limit, because quotas limit the number of pods."""
@@ -39,8 +40,8 @@ _LONGEST_MARK = 256
 _SOME_FINALIZER = ("virtual-node.io/not-read",)
 """The finalizers of a stub that has some. Their names are not needed."""
 INDEX_NAMESPACE = "namespace"
-INDEX_SERVICE = "service"
-"""Index by the key of the upper Service."""
+INDEX_UPPER = "upper"
+"""Index of copies by the key of the upper object that they were created for."""
 
 
 class ClusterCaches:
@@ -61,9 +62,9 @@ class ClusterCaches:
         self.pods = _pod_caches(context, upper_pods)
         context.proving = [*context.proving, self.pods.lower]
         context.places.is_used = self.pods.are_in
-        self.config_maps = context.lower_informer(resources.CONFIG_MAPS, transform=without_values)
+        self.config_maps = copy_informer(context, kinds.CONFIG_MAPS)
         """Our lower ConfigMaps; ``secrets`` and ``lower_services`` are selected in the same way."""
-        self.secrets = context.lower_informer(resources.SECRETS, transform=without_values)
+        self.secrets = copy_informer(context, kinds.SECRETS)
         self.upper_namespaces = context.upper_informer(resources.NAMESPACES)
         self.upper_namespaces.on_change(
             lambda namespace: context.upper_namespaces.upsert(namespace.name, namespace.labels),
@@ -72,9 +73,7 @@ class ClusterCaches:
         self.upper_services = context.upper_informer(
             resources.SERVICES, indexers={INDEX_NAMESPACE: _namespace}
         )
-        self.lower_services = context.lower_informer(
-            resources.SERVICES, indexers={INDEX_SERVICE: upper_service}
-        )
+        self.lower_services = copy_informer(context, kinds.SERVICES)
         self.lower_nodes = Informer(lower, resources.NODES, transform=_without_images)
         self.foreign_pods = Informer(
             lower,
@@ -85,8 +84,8 @@ class ClusterCaches:
         )
         """Lower pods that are not ours, reduced to what capacity needs."""
         self.claims = {
-            resource.kind: context.lower_informer(resource)
-            for resource in (resources.RESOURCE_CLAIMS, resources.RESOURCE_CLAIM_TEMPLATES)
+            kind.kind: copy_informer(context, kind)
+            for kind in kinds.CLAIMS
             if context.config.resource_claims.enabled
         }
         """Our copies of ResourceClaims and ResourceClaimTemplates by kind; empty unless ``resourceClaims.enabled``.
@@ -120,9 +119,11 @@ class ClusterCaches:
         yield from (self.lower_nodes, self.foreign_pods, *self.claims.values())
 
 
-def upper_service(copy: Object) -> Iterable[str]:
-    """Return the key of the upper Service that a copy was created for."""
-    return (ownership.upper_key(copy),)
+def copy_informer(context: ClusterContext, kind: Kind) -> Informer:
+    """Return an informer of the copies of a kind, indexed by the keys of their upper objects."""
+    return context.lower_informer(
+        kind.resource, transform=kind.shrink, indexers={INDEX_UPPER: kind.upper_key}
+    )
 
 
 def shrink_foreign(pod: Object) -> Object:

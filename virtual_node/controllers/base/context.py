@@ -27,6 +27,7 @@ from virtual_node.config.types import Config
 from virtual_node.controllers.base.problems import Problem, lower_cluster_full, namespace_too_large
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions, pod_options
+from virtual_node.translate.base.view import View
 from virtual_node.translate.objects.places import Places
 
 K = TypeVar("K", bound=Hashable)
@@ -176,6 +177,23 @@ class ClusterContext:
         )
         self.places.on_new(made.reconsider)
         return made
+
+    def view(self) -> View:
+        """Return what translations of copies read of the configuration."""
+        config = self.config
+        return View(
+            cluster_id=self.cluster_id,
+            nodes=tuple(self.nodes),
+            changed_labels=self.rules.overrides.labels.union(self.settings.ignore_labels),
+            lower_namespace=self.lower_namespace,
+            rules_of=lambda namespace: self.rules.policy.of(namespace).metadata,
+            adopt=config.namespaces.adopt,
+            ingress_classes=config.ingress_classes,
+            gateway_classes=config.gateway_classes,
+            device_classes=config.resource_claims.device_classes,
+            always=self.settings.services.always,
+            requests_same_addresses=config.services.cluster_ip == "same",
+        )
 
     def warn(self, upper: Object | Mapping[str, Any], reason: str, message: str) -> None:
         """Write an event of type Warning about an object of the upper cluster."""

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller_runtime import resources
 from controller_runtime.resources import Resource
-
-KINDS: dict[str, Resource] = {
-    "ConfigMap": resources.CONFIG_MAPS,
-    "Secret": resources.SECRETS,
-    "ResourceClaim": resources.RESOURCE_CLAIMS,
-    "ResourceClaimTemplate": resources.RESOURCE_CLAIM_TEMPLATES,
-}
+from virtual_node.translate.kinds import REFERENCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,5 +16,15 @@ class ObjectKey:
     namespace: str
     name: str
 
+    @property
+    def path(self) -> str:
+        """Return ``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def resource(self) -> Resource:
+        """Return the resource of the kind."""
+        return REFERENCED[self.kind].resource
+
     def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
+        return f"{self.kind} {self.path}"

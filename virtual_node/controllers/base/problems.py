@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from clusterset.admission import NamespaceRefusal
 from controller_runtime.errors import ApiError
+from virtual_node.translate.kinds import Demand, Kind
 from virtual_node.translate.pods.dependencies import Dependency
 
 CLAIM_CONFLICT = "ClaimConflict"
@@ -13,8 +14,8 @@ NAMESPACE_NOT_ADOPTED = "NamespaceNotAdopted"
 NAMESPACE_CONFLICT = "NamespaceConflict"
 LOWER_CLUSTER_FULL = "LowerClusterFull"
 NAMESPACE_TOO_LARGE = "NamespaceTooLarge"
-NAMESPACE_PROBLEMS = (NAMESPACE_NOT_ADOPTED, NAMESPACE_CONFLICT)
 SERVICE_CONFLICT = "ServiceConflict"
+NAMESPACE_PROBLEMS = (NAMESPACE_NOT_ADOPTED, NAMESPACE_CONFLICT)
 TOO_LARGE = "TooLarge"
 _FULL_AGAIN = 60.0
 """Seconds until the next attempt in a lower cluster that has no room, because deletions there cause no event here."""
@@ -80,10 +81,9 @@ def too_large(why: str) -> Problem:
     return Problem(TOO_LARGE, text, TOO_LARGE, text)
 
 
-def admin_access(what: str) -> Problem:
-    """Return the problem of a claim that requests administrative access to devices (``ResourceClaim shop/gpu``)."""
-    text = f"{what} requests adminAccess, which is not given to pods of other clusters; remove it from the request"
-    return Problem("ResourceClaimRefused", text, "ResourceClaimRefused", text)
+def not_mirrored(reason: str, message: str) -> Problem:
+    """Return the problem of an object that cannot be copied."""
+    return Problem(reason, message, reason, message)
 
 
 def no_token(volume: str, error: ApiError) -> Problem:
@@ -92,22 +92,21 @@ def no_token(volume: str, error: ApiError) -> Problem:
     return Problem("FailedMount", text, "ContainerCreating", "")
 
 
-def name_taken(what: str, cluster: str) -> Problem:
-    """Return the problem of a lower name that is taken by an object we did not make (``Secret shop/token``)."""
-    text = (
-        f"Lower cluster {cluster} has a {what} that is not ours; it is left alone, and the pod must not read it. "
-        "Rename one of the two, remove the reference from the pod, or set namespaces.prefix for this lower cluster"
-    )
-    return Problem("DependencyConflict", text, "DependencyConflict", text)
-
-
-def service_taken(key: str, cluster: str) -> Problem:
-    """Return the problem that a Service we did not make has the lower name of a copy (``shop/web``)."""
-    text = (
-        f"Lower cluster {cluster} has a Service {key} that is not ours; it is left alone, and pods there use it instead "
-        "of this one"
-    )
-    return Problem(SERVICE_CONFLICT, text, SERVICE_CONFLICT, text)
+def name_taken(kind: Kind, key: str, cluster: str) -> Problem:
+    """Return the problem that an object we did not make has the lower name of a copy (``shop/web``)."""
+    if kind.demand is Demand.REFERENCES:
+        reason = "DependencyConflict"
+        text = (
+            f"Lower cluster {cluster} has a {kind.kind} {key} that is not ours; it is left alone, and the pod must not "
+            "read it. Rename one of the two, remove the reference from the pod, or set namespaces.prefix for this lower "
+            "cluster"
+        )
+    else:
+        reason = f"{kind.kind}Conflict"
+        text = (
+            f"{kind.kind} {key} of lower cluster {cluster} is not ours; it is left alone. {kind.taken_advice}"
+        )
+    return Problem(reason, text, reason, text)
 
 
 def claim_problem(reason: str, message: str) -> Problem:
@@ -140,17 +139,7 @@ def token_secret_taken(cluster: str, where: tuple[str, str]) -> Problem:
     return Problem("DependencyConflict", text, "DependencyConflict", text)
 
 
-def followed_name_taken(kind: str, key: str, cluster: str) -> Problem:
-    """Return the problem that an object we did not make has the lower name of a copy (``shop/web``)."""
-    reason = f"{kind}Conflict"
-    text = (
-        f"{kind} {key} of lower cluster {cluster} is not ours; it is left alone. Rename one of the two, or set "
-        "namespaces.prefix for this lower cluster"
-    )
-    return Problem(reason, text, reason, text)
-
-
-def followed_contested(kind: str, key: str, cluster: str, *, again: float) -> Problem:
+def contested(kind: str, key: str, cluster: str, *, again: float) -> Problem:
     """Return the problem that another program changes a copy (``shop/web``) whenever we have repaired it."""
     text = (
         f"Another program keeps changing the {kind} {key} in lower cluster {cluster}, which is a copy. It is repaired "

@@ -33,15 +33,15 @@ from virtual_node.controllers.base.problems import (
     Problem,
     namespace_too_large,
 )
-from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
-from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
-from virtual_node.controllers.follow.facade import Follow
+from virtual_node.controllers.copies.facade import Follow
+from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods import live_reads
 from virtual_node.controllers.pods.record import Creation, PodRecord, has_same_mirrored_fields
 from virtual_node.controllers.pods.refusals import Refusals
+from virtual_node.controllers.pods.service_links import References, ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
-from virtual_node.controllers.services.environment import References, ServiceLinks
+from virtual_node.controllers.tokens.service_account_tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions

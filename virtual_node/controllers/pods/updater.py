@@ -19,9 +19,9 @@ from controller_runtime.util.large_objects import run_apart
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.base.problems import Problem, too_large
-from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
+from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.pods.record import SpecSync, has_same_mirrored_fields, metadata_digest
-from virtual_node.controllers.services.environment import References, ServiceLinks
+from virtual_node.controllers.pods.service_links import References, ServiceLinks
 from virtual_node.translate.pods import dependencies, spec_plan, update
 from virtual_node.translate.pods.spec_plan import SpecPlan
 

@@ -14,6 +14,9 @@ from controller_runtime.apimachinery.decoding import decode
 
 DEFAULT_RULES = MetadataRules()
 """``policy.metadata`` if it is not set."""
+_NOT_OF_COPIES = (names.ANNOTATION_PLACEHOLDER, names.LABEL_TOKEN_OF, names.ANNOTATION_TOKEN_EXPIRES)
+"""Keys that a copy must not have. The first marks a placeholder. Earlier releases copied the others from
+users' objects."""
 
 
 def carried(values: Mapping[str, str] | None, *, without: Collection[str] = ()) -> dict[str, str]:
@@ -104,9 +107,83 @@ def metadata_patch(
     return patch
 
 
-def object_patch(
-    lower: Mapping[str, Any], desired: Mapping[str, Any], changes: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Return a merge patch with the changes and the ``metadata_patch`` of an object; None: nothing changes."""
-    metadata = metadata_patch(lower["metadata"], desired["metadata"])
-    return {**changes, **({"metadata": metadata} if metadata else {})} or None
+def copy_metadata(
+    kind: str,
+    upper: Mapping[str, Any],
+    *,
+    name: str,
+    namespace: str,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str | None],
+    rules: MetadataRules = DEFAULT_RULES,
+) -> dict[str, Any]:
+    """Return the metadata of a lower copy: labels and annotations of the original, plus ownership.
+
+    Args:
+        kind: kind of the copy.
+        upper: the original's metadata.
+        name: the copy's name.
+        namespace: the copy's namespace.
+        labels: labels that override the original's.
+        annotations: annotations that override the original's; None: the copy must not have the annotation.
+        rules: ``policy.metadata`` for the upper namespace.
+    """
+    kept = copied(kind, upper, rules)
+    record = {field: sorted(keys) for field, keys in kept.items() if keys}
+    source = {names.ANNOTATION_SOURCE: upper["name"]} if name != upper["name"] else {}
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": {**kept["labels"], **labels},
+        "annotations": {
+            **kept["annotations"],
+            **source,
+            **annotations,
+            names.ANNOTATION_GLOBAL: "true",
+            names.ANNOTATION_UPPER_NAMESPACE: upper["namespace"],
+            names.ANNOTATION_APPLIED: json.dumps(record, sort_keys=True, separators=(",", ":")),
+        },
+    }
+
+
+def copy_metadata_patch(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a merge patch that makes the metadata of a copy equal to the desired one.
+
+    Labels and annotations that other clients added in the lower cluster are kept.
+
+    Args:
+        lower: metadata of the copy.
+        desired: what it should be.
+        upper: metadata of the upper object; empty: there is none.
+    """
+    ours = applied(lower)
+    has_record = names.ANNOTATION_APPLIED in (lower.get("annotations") or {})
+    patch: dict[str, Any] = {}
+    for field in ("labels", "annotations"):
+        current, above = lower.get(field) or {}, upper.get(field) or {}
+        # A copy of an earlier release has no record. What it has as the upper object has was copied.
+        recorded = (
+            ours.get(field) or () if has_record else [key for key in above if current.get(key) == above[key]]
+        )
+        change = map_patch(current, desired.get(field), chain(_NOT_OF_COPIES, recorded))
+        if field == "labels" and names.LABEL_NODE in current:
+            # Virtual nodes of one upper cluster share copies, so the name of the first one stays.
+            change.pop(names.LABEL_NODE, None)
+        if change:
+            patch[field] = change
+    return patch
+
+
+def merge_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON merge patch (RFC 7386); empty lists and maps, which servers omit, are equal to missing ones."""
+    patch: dict[str, Any] = {key: None for key in current if key not in desired}
+    for key, wanted in desired.items():
+        found = current.get(key)
+        if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+            if inner := merge_patch(found, wanted):
+                patch[key] = inner
+        elif found != wanted and not (found is None and wanted in ([], {})):
+            patch[key] = wanted
+    return patch

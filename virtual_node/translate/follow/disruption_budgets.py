@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterset.model.pod.conditions import condition
-from virtual_node.translate.follow.view import Translation, UntranslatableError, View, matcher
+from virtual_node.translate.base.view import (
+    NOT_NEEDED,
+    Translation,
+    UntranslatableError,
+    View,
+    matcher,
+    of_spec,
+)
 
 NONE_ALLOWED = 2**31 - 1
 """``minAvailable`` with which no pod may be evicted."""
@@ -27,11 +34,11 @@ def lower_budget(upper: Mapping[str, Any], view: View) -> Translation:
     spec = upper.get("spec") or {}
     selector = spec.get("selector")
     if selector is None:
-        return Translation(None)  # selects no pod
+        return NOT_NEEDED  # selects no pod
     matches = matcher("selector", selector)
     here = sum(matches(labels) for labels in view.pods(upper["metadata"]["namespace"]))
     if not here:
-        return Translation(None)
+        return NOT_NEEDED
     if lost := view.lost_keys(selector):
         raise UntranslatableError(
             f"selector uses {', '.join(lost)}, which lower pods do not have. Select pods by other labels"
@@ -42,7 +49,7 @@ def lower_budget(upper: Mapping[str, Any], view: View) -> Translation:
     }
     if policy := spec.get("unhealthyPodEvictionPolicy"):
         below["unhealthyPodEvictionPolicy"] = policy
-    return Translation(below)
+    return of_spec(below)
 
 
 def allows_more(current: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:

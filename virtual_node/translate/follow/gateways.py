@@ -11,9 +11,8 @@ from typing import Any
 
 from clusterset.model import names
 from virtual_node.translate.base.fields import is_address, is_dns_name
-from virtual_node.translate.follow.addresses import AddressField
-from virtual_node.translate.follow.network_policies import lower_namespaces, named
-from virtual_node.translate.follow.view import (
+from virtual_node.translate.base.view import (
+    NOT_NEEDED,
     TOO_MANY_SELECTORS,
     Selector,
     Translation,
@@ -21,8 +20,11 @@ from virtual_node.translate.follow.view import (
     View,
     compared,
     no_copy,
+    of_spec,
     too_large,
 )
+from virtual_node.translate.follow.addresses import AddressField
+from virtual_node.translate.follow.network_policies import lower_namespaces, named
 
 _FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", "RequestRedirect", "URLRewrite"}
 _MAX_NAMES = 1_000
@@ -77,7 +79,7 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
     body = {"gatewayClassName": view.gateway_classes.get(name, name), "listeners": listeners}
     if ignored := sorted(spec.keys() - {"gatewayClassName", "listeners"}):
         notes.append(f"{', '.join(ignored)} is left out")
-    return Translation(body, tuple(notes[:5]), tuple(dict.fromkeys(secrets)))
+    return of_spec(body, notes, secrets)
 
 
 def lower_route(upper: Mapping[str, Any], view: View) -> Translation:
@@ -93,7 +95,7 @@ def lower_route(upper: Mapping[str, Any], view: View) -> Translation:
         for number, rule in enumerate(spec.get("rules") or ())
     ]
     if not any("backendRefs" in rule for rule in rules):
-        return Translation(None)
+        return NOT_NEEDED
     parents = []
     for number, parent in enumerate(spec.get("parentRefs") or ()):
         above = parent.get("namespace") or namespace
@@ -110,7 +112,7 @@ def lower_route(upper: Mapping[str, Any], view: View) -> Translation:
     below = {"parentRefs": parents, "rules": rules}
     if hostnames := spec.get("hostnames"):
         below["hostnames"] = hostnames
-    return Translation(below, tuple(notes[:5]))
+    return of_spec(below, notes)
 
 
 def _rule(

@@ -7,8 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from virtual_node.translate.base.fields import is_address, is_dns_name
+from virtual_node.translate.base.view import (
+    NOT_NEEDED,
+    Translation,
+    UntranslatableError,
+    View,
+    no_copy,
+    of_spec,
+)
 from virtual_node.translate.follow.addresses import AddressField
-from virtual_node.translate.follow.view import Translation, UntranslatableError, View, no_copy
 
 _CLASS = "kubernetes.io/ingress.class"
 _NO_BACKEND = {"service": {"name": "service-without-copy", "port": {"number": 80}}}
@@ -36,11 +43,11 @@ def lower_ingress(upper: Mapping[str, Any], view: View) -> Translation:
     if not backends.usable:
         if backends.notes and not backends.has_services:
             raise UntranslatableError(backends.notes[0])
-        return Translation(None)
+        return NOT_NEEDED
     if rules:
         below["rules"] = rules
     secrets = [entry["secretName"] for entry in spec.get("tls") or () if entry.get("secretName")]
-    return Translation(below, tuple(backends.notes[:5]), tuple(dict.fromkeys(secrets)))
+    return of_spec(below, backends.notes, secrets)
 
 
 def _rule(rule: Mapping[str, Any], where: str, backends: _Backends) -> dict[str, Any]:

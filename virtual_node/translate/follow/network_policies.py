@@ -17,12 +17,13 @@ from typing import Any
 from clusterset.model import names, namespace_map
 from clusterset.model.namespace_map import NEVER_MIRRORED
 from controller_runtime.apimachinery.matching import compile_selector
-from virtual_node.translate.follow.view import (
+from virtual_node.translate.base.view import (
     TOO_MANY_SELECTORS,
     Selector,
     Translation,
     View,
     compared,
+    of_spec,
     selector_code,
     too_large,
 )
@@ -104,7 +105,7 @@ class _Writer:
             if direction in types:
                 found = spec.get(field) or () if is_whole else ()
                 body[field] = list(self._rules(found, field, peers))
-        return Translation(body, tuple(self._notes))
+        return of_spec(body, self._notes)
 
     def _rules(self, rules: Iterable[Mapping[str, Any]], field: str, peers: str) -> Iterable[dict[str, Any]]:
         for number, rule in enumerate(rules):

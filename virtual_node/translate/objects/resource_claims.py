@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from clusterset.model import names
-from clusterset.model.policy.config import MetadataRules
 from virtual_node.translate.base.fields import is_name
-from virtual_node.translate.base.metadata import DEFAULT_RULES, copied
+from virtual_node.translate.base.metadata import copied
+from virtual_node.translate.base.view import Translation, UntranslatableError, View, of_spec
 
 CLAIM = "ResourceClaim"
 TEMPLATE = "ResourceClaimTemplate"
@@ -24,38 +24,35 @@ _LENGTHS = {"request": 128, "driver": 63, "pool": 253, "device": 63}
 """Maximum lengths of a device's names in resource.k8s.io; of a request with a subrequest, 127."""
 
 
-def lower_spec(
-    upper: Mapping[str, Any],
-    *,
-    device_classes: Mapping[str, str],
-    cluster_id: str,
-    rules: MetadataRules = DEFAULT_RULES,
-) -> dict[str, Any]:
-    """Return the spec of the lower copy of a ResourceClaim or ResourceClaimTemplate.
+def lower_claim(upper: Mapping[str, Any], view: View) -> Translation:
+    """Return the copy of a ResourceClaim or ResourceClaimTemplate.
 
     Claims that the lower cluster generates from a template get the labels and annotations in the template.
     Reserved keys of this project are left out, so that users cannot mark a generated claim as our copy.
 
-    Args:
-        upper: the upper object.
-        device_classes: lower DeviceClass by upper DeviceClass, if their names differ.
-        cluster_id: identity of the upper cluster.
-        rules: ``policy.metadata`` for the upper namespace.
+    Raises:
+        UntranslatableError: it requests access to devices that other pods use (``adminAccess``).
     """
-    spec = upper.get("spec") or {}
-    if upper["kind"] == CLAIM:
-        return _with_classes(spec, device_classes)
-    metadata = spec.get("metadata") or {}
-    kept = copied(CLAIM, metadata, rules)
-    kept["labels"][names.LABEL_GENERATED_FOR] = cluster_id
-    return {"metadata": kept, "spec": _with_classes(spec.get("spec") or {}, device_classes)}
-
-
-def wants_admin_access(upper: Mapping[str, Any]) -> bool:
-    """Report whether a claim or template requests access to devices that other pods use (``adminAccess``)."""
-    spec = upper.get("spec") or {}
+    spec, above = upper.get("spec") or {}, upper["metadata"]
     claim = spec if upper["kind"] == CLAIM else spec.get("spec") or {}
-    return _has_admin_access((claim.get("devices") or {}).get("requests"))
+    if _has_admin_access((claim.get("devices") or {}).get("requests")):
+        what = f"{upper['kind']} {above['namespace']}/{above['name']}"
+        raise UntranslatableError(
+            f"{what} requests adminAccess, which is not given to pods of other clusters; remove it from the request",
+            reason="ResourceClaimRefused",
+        )
+    below = _with_classes(claim, view.device_classes)
+    if upper["kind"] == CLAIM:
+        return of_spec(below)
+    kept = copied(CLAIM, spec.get("metadata") or {}, view.rules_of(above["namespace"]))
+    kept["labels"][names.LABEL_GENERATED_FOR] = view.cluster_id
+    return of_spec({"metadata": kept, "spec": below})
+
+
+def was_made_for_another(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
+    """Report whether a claim or template was copied from an earlier upper object; a patch would be refused."""
+    before, after = (one["metadata"].get("labels") or {} for one in (lower, desired))
+    return before.get(names.LABEL_UPPER_UID) != after.get(names.LABEL_UPPER_UID)
 
 
 def allocated(claim: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -8,13 +8,12 @@ of such a Service has only a cluster IP.
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.policy.config import MetadataRules
-from virtual_node.translate.base.metadata import DEFAULT_RULES, copied, object_patch
+from controller_runtime.objects import Object
+from virtual_node.translate.base.view import Translation, View, of_spec
 
 _KEPT = (
     *("sessionAffinity", "sessionAffinityConfig"),
@@ -29,9 +28,9 @@ https://kubernetes.io/docs/reference/kubernetes-api/service-resources/service-v1
 _NONE = "None"
 
 
-def is_always(namespace: str, name: str, patterns: Sequence[str]) -> bool:
+def is_always(key: str, patterns: Sequence[str]) -> bool:
     """Report whether ``namespace/name`` matches a pattern, so that the Service is copied even if no pod uses it."""
-    return any(fnmatch.fnmatchcase(f"{namespace}/{name}", pattern) for pattern in patterns)
+    return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
 
 
 def always_mark(node: str) -> str:
@@ -46,31 +45,19 @@ def wanted_by(annotations: Mapping[str, str]) -> frozenset[str]:
     )
 
 
-def mirror_labels(cluster_id: str, uid: str) -> dict[str, str]:
-    """Return the ownership labels of objects that all virtual nodes of an upper cluster share."""
-    return {names.LABEL_UPPER_CLUSTER: cluster_id, names.LABEL_UPPER_UID: uid}
+def marks(key: str, view: View) -> dict[str, str | None]:
+    """Return our annotation on the copy of a Service: a value if ``services.always`` includes it, otherwise None."""
+    return {always_mark(min(view.nodes)): "true" if is_always(key, view.always) else None}
 
 
-def lower_service(
-    upper: Mapping[str, Any],
-    *,
-    namespace: str,
-    cluster_id: str,
-    with_families: bool = True,
-    rules: MetadataRules = DEFAULT_RULES,
-) -> dict[str, Any]:
-    """Return the lower Service to create.
+def is_kept_for_others(copy: Object, view: View) -> bool:
+    """Report whether the annotations of a copy show that another installation always needs it."""
+    return bool(wanted_by(copy.annotations) - {min(view.nodes)})
 
-    Args:
-        upper: the upper Service.
-        namespace: the lower namespace.
-        cluster_id: the upper cluster's identity.
-        with_families: request the upper Service's IP families, which the lower cluster may not have. Without
-            this, the lower cluster chooses.
-        rules: ``policy.metadata`` for the upper namespace.
-    """
-    metadata, spec = upper["metadata"], upper["spec"]
-    labels = mirror_labels(cluster_id, metadata["uid"])
+
+def lower_service(upper: Mapping[str, Any], _view: View) -> Translation:
+    """Return the copy of a Service."""
+    spec = upper["spec"]
     below: dict[str, Any] = {field: spec[field] for field in _KEPT if field in spec}
     below["ports"] = [
         {field: port[field] for field in _PORT_FIELDS if field in port} for port in spec.get("ports") or ()
@@ -80,19 +67,44 @@ def lower_service(
         # Traffic is not routed here, and API servers refuse some of these fields.
         for field in ("internalTrafficPolicy", "trafficDistribution"):
             below.pop(field, None)
-    else:
-        below["type"] = "ClusterIP"
-        if spec.get("clusterIP") == _NONE:
-            below["clusterIP"] = _NONE
-        below |= _families(spec, with_families=with_families)
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": mirrored_metadata(
-            "Service", metadata, name=metadata["name"], namespace=namespace, labels=labels, rules=rules
-        ),
-        "spec": below,
-    }
+        return of_spec(below)
+    below["type"] = "ClusterIP"
+    if spec.get("clusterIP") == _NONE:
+        below["clusterIP"] = _NONE
+    # Both families are requested only if the lower cluster can provide them.
+    policy, families = spec.get("ipFamilyPolicy"), spec.get("ipFamilies")
+    if policy and families:
+        below["ipFamilyPolicy"] = "SingleStack" if policy == "SingleStack" else "PreferDualStack"
+        below["ipFamilies"] = families
+    elif policy:
+        below["ipFamilyPolicy"] = "PreferDualStack"
+    return of_spec(below)
+
+
+def bodies(upper: Mapping[str, Any], desired: Mapping[str, Any], view: View) -> list[dict[str, Any]]:
+    """Return the Services to try to create, most similar to the upper one first.
+
+    The last one lets the lower cluster choose the IP families. The upper addresses are only requested here, because a
+    Service's addresses cannot be changed later.
+    """
+    requests_same = view.requests_same_addresses and upper_addresses(upper)
+    found = [*(at_upper_addresses(upper, desired) if requests_same else ()), dict(desired)]
+    if "ipFamilies" in desired["spec"]:
+        spec = {key: value for key, value in desired["spec"].items() if key != "ipFamilies"}
+        found.append({**desired, "spec": {**spec, "ipFamilyPolicy": "PreferDualStack"}})
+    return found
+
+
+def other_addresses(
+    upper: Mapping[str, Any], created: Mapping[str, Any], cause: str, view: View
+) -> tuple[str, str]:
+    """Return reason and text of an event about addresses that were refused; empty: none were requested."""
+    requested = upper_addresses(upper)
+    if not view.requests_same_addresses or not requested:
+        return "", ""
+    given = ", ".join(upper_addresses(created))
+    text = f"gave the Service {given} instead of {', '.join(requested)}: {cause} (services.clusterIP: same)"
+    return "OtherClusterIP", text
 
 
 def upper_addresses(upper: Mapping[str, Any]) -> list[str]:
@@ -154,12 +166,8 @@ def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
     )
 
 
-def service_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that makes a lower Service equal to the desired one; None: they are equal.
-
-    Addresses and families that the lower cluster chose are kept, and so are labels and annotations of other
-    clients.
-    """
+def changes(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a merge patch of the spec; addresses and families that the lower cluster chose are kept."""
     spec: dict[str, Any] = {}
     old, new = lower["spec"], desired["spec"]
     for field in _MANAGED:
@@ -178,51 +186,17 @@ def service_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
                 spec |= {"ipFamilies": old["ipFamilies"][:1], "clusterIPs": (old.get("clusterIPs") or [])[:1]}
         elif (current or _DEFAULTS.get(field)) != (wanted or _DEFAULTS.get(field)):
             spec[field] = wanted
-    return object_patch(lower, desired, {"spec": spec} if spec else {})
+    return {"spec": spec} if spec else {}
 
 
-def mirrored_metadata(
-    kind: str,
-    upper: Mapping[str, Any],
-    *,
-    name: str,
-    namespace: str,
-    labels: Mapping[str, str],
-    rules: MetadataRules = DEFAULT_RULES,
-) -> dict[str, Any]:
-    """Return the metadata of a lower copy: labels and annotations of the original, plus ownership.
-
-    Args:
-        kind: kind of the copy.
-        upper: the original's metadata.
-        name: the copy's name.
-        namespace: the copy's namespace.
-        labels: labels that override the original's.
-        rules: ``policy.metadata`` for the upper namespace.
-    """
-    kept = copied(kind, upper, rules)
-    applied = {field: sorted(keys) for field, keys in kept.items() if keys}
-    return {
-        "name": name,
-        "namespace": namespace,
-        "labels": {**kept["labels"], **labels},
-        "annotations": {
-            **kept["annotations"],
-            names.ANNOTATION_GLOBAL: "true",
-            names.ANNOTATION_UPPER_NAMESPACE: upper["namespace"],
-            names.ANNOTATION_APPLIED: json.dumps(applied, sort_keys=True, separators=(",", ":")),
-        },
-    }
+def has_address(service: Object, copy: Object | None) -> bool:
+    """Report whether an upper Service has a copy, with an address if the upper Service has one."""
+    if copy is None:
+        return False
+    return bool(cluster_ip(copy.spec or {})) or not cluster_ip(service.spec or {})
 
 
-def _families(spec: Mapping[str, Any], *, with_families: bool) -> dict[str, Any]:
-    """Return IP family fields that the lower cluster can satisfy: both families only if it can provide them."""
-    policy, families = spec.get("ipFamilyPolicy"), spec.get("ipFamilies")
-    if not policy:
-        return {}
-    if not with_families or not families:
-        return {"ipFamilyPolicy": "PreferDualStack"}
-    return {
-        "ipFamilyPolicy": "SingleStack" if policy == "SingleStack" else "PreferDualStack",
-        "ipFamilies": families,
-    }
+def cluster_ip(spec: Mapping[str, Any]) -> str:
+    """Return a Service's address; empty: it has none (headless, ExternalName)."""
+    address = str(spec.get("clusterIP") or "")
+    return "" if address == "None" else address

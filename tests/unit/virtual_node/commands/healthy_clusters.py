@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller_runtime.apimachinery import timestamps
+from tests.unit.virtual_node.translate.copying import lower_copy as referenced_copy
+from tests.unit.virtual_node.translate.copying import view_of
 from virtual_node.commands.inspect.facts import FOREIGN_POD, ClusterFacts, InspectFacts, VirtualNode
 from virtual_node.commands.inspect.rules import registry
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner, ownership_labels
-from virtual_node.translate.objects import copies
 from virtual_node.translate.pods.lower_pod import lower_pod as translate_pod
 from virtual_node.translate.pods.status import upper_status
 from virtual_node.translate.storage import pv, pvc
@@ -66,7 +67,7 @@ def healthy() -> InspectFacts:
     lower_pod["spec"]["nodeName"] = "n1"
     lower_pod["status"] = {"phase": "Running", "conditions": [ready()]}
     upper_pod["status"] = upper_status(lower_pod, upper_pod)
-    lower_copy = copies.lower_copy(settings, OPTIONS)
+    lower_copy = referenced_copy("ConfigMap", settings, view_of(cluster_id=OPTIONS.owner.cluster_id))
     lower_copy["metadata"]["creationTimestamp"] = ago(days=1)
     virtual = node("vn", cpu="8", type="virtual-kubelet")
     virtual["status"]["allocatable"] |= {"memory": "16Gi", "pods": "20"}

@@ -25,17 +25,17 @@ from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.dependencies.allocations import Allocations
-from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
-from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
-from virtual_node.controllers.follow.facade import Follow
+from virtual_node.controllers.copies.allocations import Allocations
+from virtual_node.controllers.copies.facade import Follow
+from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.refusals import Refusals
+from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
-from virtual_node.controllers.services.environment import ServiceLinks
+from virtual_node.controllers.tokens.service_account_tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.objects import namespaces
 

@@ -8,8 +8,8 @@ from clusterset.config import Cluster
 from clusterset.inventory.settings import ClusterProfiles
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from virtual_node.config.types import Config
-from virtual_node.controllers.follow.kinds import KINDS
-from virtual_node.rights import daemon, follow, manifests
+from virtual_node.rights import copies, daemon, manifests
+from virtual_node.translate.kinds import FOLLOWED
 
 
 def test_rights_for_resource_claims_only_if_they_are_mirrored():
@@ -28,7 +28,7 @@ def test_rights_for_resource_claims_only_if_they_are_mirrored():
 
 @pytest.mark.parametrize(
     "table",
-    [daemon.UPPER, daemon.LOWER, daemon.lower(follow.LOWER)],
+    [daemon.UPPER, daemon.LOWER, daemon.lower(copies.LOWER)],
     ids=["upper", "lower", "lower that follows"],
 )
 def test_a_role_grants_exactly_the_table(table):
@@ -53,6 +53,6 @@ def test_no_wildcards_are_granted():
 def test_rights_follow_the_setting():
     """Without ``follow``, no right is needed, and every kind has rights in both clusters."""
     assert daemon.lower([]) == daemon.LOWER
-    assert {*follow.LOWER} == {*follow.UPPER} == {kind.setting for kind in KINDS}
+    assert {*copies.LOWER} == {*copies.UPPER} == {kind.setting for kind in FOLLOWED}
     table = daemon.lower(["networkPolicies", "networkPolicies"])
     assert [right.resource for right in table[len(daemon.LOWER) :]] == ["networkpolicies"]

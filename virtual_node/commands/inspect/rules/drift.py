@@ -16,7 +16,8 @@ from controller_runtime.apimachinery import readable
 from virtual_node.commands.inspect.facts import ERROR, WARNING, ClusterFacts, Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.health.objects import annotations_of, is_deleting, key, labels_of
-from virtual_node.translate.objects import copies
+from virtual_node.translate.base.view import View
+from virtual_node.translate.kinds import CONFIG_MAPS, SECRETS, Kind
 from virtual_node.translate.pods import policy, update
 from virtual_node.translate.pods.update import PodChanges
 
@@ -98,7 +99,8 @@ def _debuggers(pod: MirroredPod, changes: PodChanges) -> tuple[bool, list[Violat
 def copy_drift(facts: InspectFacts) -> Findings:
     """Yield lower ConfigMaps and Secrets whose data differs from their upper source."""
     for lower in facts.lowers:
-        for kind in ("ConfigMap", "Secret"):
+        for copied in (CONFIG_MAPS, SECRETS):
+            kind = copied.kind
             if not facts.upper.knows(kind) or not lower.nodes:
                 continue
             sources = {key(one): one for one in facts.upper.of(kind)}
@@ -108,7 +110,7 @@ def copy_drift(facts: InspectFacts) -> Findings:
                 source = sources.get(_source_key(copy))
                 if source is None or source["metadata"]["uid"] != labels_of(copy).get(names.LABEL_UPPER_UID):
                     continue  # The source is gone or was replaced; the rule for leaks reports it.
-                if differing := _data_fields(copy, source, lower):
+                if differing := _data_fields(copied, copy, source, lower):
                     yield Subject("drift", lower.name, kind, key(copy)).error(
                         f"differs from upper {kind} {key(source)} in {readable.some(differing, limit=5)}",
                         "does the virtual node's process run? A copy that no pod references is not "
@@ -123,10 +125,12 @@ def _source_key(copy: Mapping[str, Any]) -> str:
     return f"{namespace}/{annotations.get(names.ANNOTATION_SOURCE, metadata['name'])}"
 
 
-def _data_fields(copy: Mapping[str, Any], source: Mapping[str, Any], lower: ClusterFacts) -> list[str]:
-    # Options only affect namespaces and owners, which are not compared, so any virtual node's options work.
-    options = next(iter(lower.nodes.values())).options
-    patch = copies.copy_patch(copy, copies.lower_copy(source, options)) or {}
+def _data_fields(
+    kind: Kind, copy: Mapping[str, Any], source: Mapping[str, Any], lower: ClusterFacts
+) -> list[str]:
+    # The view only affects namespaces and owners, which are not compared.
+    desired = kind.copy_of(source, View(cluster_id="", nodes=tuple(lower.nodes)))
+    patch = (kind.patch(copy, desired, source) if desired is not None else None) or {}
     found: list[str] = []
     for field in ("data", "binaryData"):
         if field not in patch:

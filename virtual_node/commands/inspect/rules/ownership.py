@@ -20,17 +20,15 @@ from virtual_node.commands.inspect.facts import (
     InspectFacts,
     Subject,
 )
-from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.health.objects import annotations_of, is_deleting, key, labels_of
+from virtual_node.translate.kinds import KINDS, REFERENCED
 from virtual_node.translate.pods import dependencies
 from virtual_node.translate.pods.token_secrets import token_secrets
-from virtual_node.translate.services import endpoints, services
+from virtual_node.translate.services import services
 from virtual_node.translate.storage import binder_pod
 
-_KINDS = (
-    *("Pod", "ConfigMap", "Secret", "Service", "EndpointSlice", "PersistentVolumeClaim"),
-    *(kind.resource.kind for kind in KINDS),
-)
+_COPIED = {kind.kind: kind for kind in KINDS}
+_KINDS = ("Pod", "PersistentVolumeClaim", *_COPIED)
 _NAMED = 5
 """Maximum number of namespaces that a finding names."""
 _NEXT_STEP = {
@@ -56,7 +54,7 @@ def leaked(facts: InspectFacts) -> Findings:
                 uid, above = _made_for(kind, one)
                 if above not in uids or uid in uids[above] or (above == "Pod" and uid in shared()):
                     continue
-                if kind in {"ConfigMap", "Secret"} and (kind, key(one)) in read():
+                if kind in REFERENCED and (kind, key(one)) in read():
                     continue  # The copy stays as long as a pod may read it.
                 yield Subject("leaked", lower.name, kind, key(one)).finding(
                     ERROR if kind == "Pod" else WARNING,
@@ -208,8 +206,7 @@ def _shared_tokens(facts: InspectFacts) -> set[str]:
 
 
 def _is_marked(kind: str, one: Mapping[str, Any]) -> bool:
-    # EndpointSlices that Kubernetes creates carry our labels, too, copied from the Service.
-    return kind != "EndpointSlice" or labels_of(one).get(endpoints.LABEL_MANAGED_BY) == endpoints.MANAGED_BY
+    return kind not in _COPIED or _COPIED[kind].is_marked(labels_of(one))
 
 
 def _is_new_or_deleting(facts: InspectFacts, one: Mapping[str, Any]) -> bool:

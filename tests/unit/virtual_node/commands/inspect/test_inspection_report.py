@@ -16,9 +16,9 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     waiting_for,
     worries,
 )
+from tests.unit.virtual_node.translate.copying import lower_copy, view_of
 from virtual_node.commands.inspect.facts import FOREIGN_POD, InspectFacts, InspectFinding
 from virtual_node.commands.inspect.rules import registry
-from virtual_node.translate.objects import copies
 
 
 def test_a_pod_without_free_room_is_a_warning():
@@ -47,9 +47,9 @@ def test_values_of_copies_are_never_shown():
     """A drifted Secret is reported by its keys alone."""
     facts = healthy()
     secret = {"kind": "Secret", "metadata": meta("key", "u-key"), "data": {"token": "c2VjcmV0"}}
-    lower_copy = copies.lower_copy(secret, OPTIONS)
+    copy = lower_copy("Secret", secret, view_of(cluster_id=OPTIONS.owner.cluster_id))
     facts.upper.objects["Secret"].append(secret)
-    facts.lowers[0].objects["Secret"].append({**lower_copy, "data": {"token": "b2xk", "more": "eA=="}})
+    facts.lowers[0].objects["Secret"].append({**copy, "data": {"token": "b2xk", "more": "eA=="}})
     (drift,) = [one for one in registry.inspect(facts) if one.subject.check == "drift"]
     assert drift.message == "differs from upper Secret shop/key in data[more], data[token]"
 

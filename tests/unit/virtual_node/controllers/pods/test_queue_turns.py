@@ -8,8 +8,8 @@ import pytest
 
 from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.objects import from_dict
+from tests.unit.virtual_node.controllers.copies import service_controller_setup as services
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, lower_pod, pod
-from tests.unit.virtual_node.controllers.services import service_controller_setup as services
 from virtual_node.controllers.base.object_key import ObjectKey
 
 pytestmark = pytest.mark.looptime
@@ -53,6 +53,6 @@ async def test_identities() -> None:
 
 async def test_services() -> None:
     """Services and their endpoints."""
-    queue = services.Scene().controller.controller.queue
+    queue = services.Scene().controller.services.controller.queue
     noisy = [f"noisy/s{number}" for number in range(100)]
     assert await first_two(queue, noisy, "quiet/s") == ["noisy/s0", "quiet/s"]

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from clusterset.model.policy.config import MetadataRules, Policy
-from clusterset.model.policy.rules import PolicySet
-from virtual_node.translate.base.options import PodOptions
+from clusterset.model.policy.config import MetadataRules
+from tests.unit.virtual_node.translate.copying import lower_copy, patch, view_of
 from virtual_node.translate.base.ownership import Owner
-from virtual_node.translate.follow import copies as followed
-from virtual_node.translate.objects import copies
-from virtual_node.translate.services import endpoints, services
+from virtual_node.translate.kinds import KINDS
 from virtual_node.translate.storage import pvc, shared
 
 OWNER = Owner("c", "vn")
@@ -27,37 +24,13 @@ def _upper(kind: str, **fields: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **fields}
 
 
-def _service(upper: dict[str, Any], rules: MetadataRules) -> dict[str, Any]:
-    return services.lower_service(upper, namespace="shop", cluster_id="c", rules=rules)
-
-
-def _slice(upper: dict[str, Any], rules: MetadataRules) -> dict[str, Any]:
-    return endpoints.lower_slice(
-        upper, service="n", namespace="shop", cluster_id="c", find_pod=lambda *_: None, rules=rules
-    )
-
-
-def _endpoints(upper: dict[str, Any], rules: MetadataRules) -> dict[str, Any]:
-    return endpoints.lower_endpoints(
-        upper, [], namespace="shop", cluster_id="c", find_pod=lambda *_: None, rules=rules
-    )
-
-
-def _followed(upper: dict[str, Any], rules: MetadataRules) -> dict[str, Any]:
-    return followed.copy_of(upper, name="n", namespace="shop", cluster_id="c", spec={}, rules=rules)
-
-
-def _options(rules: MetadataRules) -> PodOptions:
-    return PodOptions(owner=OWNER, policy=PolicySet(Policy(metadata=rules)))
-
-
-def _referenced(upper: dict[str, Any], rules: MetadataRules) -> dict[str, Any]:
-    return copies.lower_copy(upper, _options(rules))
+def _copied(upper: dict[str, Any], rules: MetadataRules) -> dict[str, Any]:
+    return lower_copy(upper["kind"], upper, view_of(rules=rules))
 
 
 def _generated(upper: dict[str, Any], rules: MetadataRules) -> dict[str, Any]:
     """The metadata that a ResourceClaimTemplate gives to its claims."""
-    return {"metadata": _referenced(upper, rules)["spec"]["metadata"]}
+    return {"metadata": _copied(upper, rules)["spec"]["metadata"]}
 
 
 def _claim(upper: dict[str, Any], rules: MetadataRules) -> dict[str, Any]:
@@ -69,22 +42,23 @@ def _guest(upper: dict[str, Any], rules: MetadataRules) -> dict[str, Any]:
     return shared.guest_claim(upper, mirror, namespace="shop", owner=OWNER, rules=rules)
 
 
+_BACKEND = {"name": "web", "port": {"number": 80}}
+_CONTENT: dict[str, dict[str, Any]] = {
+    "Service": {"spec": {}},
+    "EndpointSlice": {"addressType": "IPv4"},
+    "Ingress": {"spec": {"defaultBackend": {"service": _BACKEND}}},
+    "Gateway": {"spec": {"gatewayClassName": "c", "listeners": [{"name": "web", "port": 80}]}},
+    "HTTPRoute": {"spec": {"parentRefs": [{"name": "g"}], "rules": [{"backendRefs": [{"name": "web"}]}]}},
+    "PodDisruptionBudget": {"spec": {"selector": {}}},
+}
 COPIES: dict[str, tuple[dict[str, Any], Copy]] = {
-    "Service": (_upper("Service", spec={}), _service),
-    "EndpointSlice": (_upper("EndpointSlice", addressType="IPv4"), _slice),
-    "Endpoints": (_upper("Service", spec={}), _endpoints),
-    **{kind: (_upper(kind), _referenced) for kind in ("ConfigMap", "Secret", "ResourceClaim")},
-    "ResourceClaimTemplate": (_upper("ResourceClaimTemplate"), _referenced),
+    **{kind.kind: (_upper(kind.kind, **_CONTENT.get(kind.kind, {})), _copied) for kind in KINDS},
     "template": (
         _upper("ResourceClaimTemplate", spec={"metadata": {"labels": KEYS, "annotations": KEYS}}),
         _generated,
     ),
     "PersistentVolumeClaim": (_upper("PersistentVolumeClaim", spec={}), _claim),
     "guest claim": (_upper("PersistentVolumeClaim", spec={}), _guest),
-    **{
-        kind: (_upper(kind), _followed)
-        for kind in ("Ingress", "Gateway", "HTTPRoute", "NetworkPolicy", "PodDisruptionBudget")
-    },
 }
 
 
@@ -106,7 +80,7 @@ def test_every_copy_follows_the_rule(name, rules, expected):
     assert metadata["labels"].get("virtual-node.io/node") != "forged"
 
 
-@pytest.mark.parametrize("name", ["Service", "EndpointSlice", "Endpoints", "Ingress", "ConfigMap", "Secret"])
+@pytest.mark.parametrize("name", [kind.kind for kind in KINDS])
 def test_keys_that_were_copied_before_are_removed(name):
     """By an earlier release, or before the policy changed; keys of other programs stay."""
     upper, copy = COPIES[name]
@@ -114,18 +88,13 @@ def test_keys_that_were_copied_before_are_removed(name):
     for field in ("labels", "annotations"):
         before["metadata"][field]["lower.example.com/own"] = "x"
     after = copy(upper, MetadataRules(leave_out=["example.com/*"]))
-    patch: Any = {
-        "Service": lambda: services.service_patch(before, after),
-        "EndpointSlice": lambda: endpoints.slice_patch(before, after),
-        "Endpoints": lambda: endpoints.endpoints_patch(before, after),
-        "Ingress": lambda: followed.copy_patch(before, after),
-    }.get(name, lambda: copies.copy_patch(before, after, upper))()
-    assert {key: value for key, value in patch["metadata"]["labels"].items() if "/" in key} == {
+    change: Any = patch(name, before, after, upper)
+    assert {key: value for key, value in change["metadata"]["labels"].items() if "/" in key} == {
         DENIED: None,
         EXTRA: None,
     }
-    assert patch["metadata"]["annotations"].items() >= {DENIED: None, EXTRA: None}.items()
-    assert "lower.example.com/own" not in patch["metadata"]["annotations"]
+    assert change["metadata"]["annotations"].items() >= {DENIED: None, EXTRA: None}.items()
+    assert "lower.example.com/own" not in change["metadata"]["annotations"]
 
 
 def test_a_key_that_a_lower_program_set_to_another_value_stays_on_a_config_map():
@@ -133,12 +102,12 @@ def test_a_key_that_a_lower_program_set_to_another_value_stays_on_a_config_map()
     desired = copy(upper, MetadataRules())
     below = copy(upper, MetadataRules())
     below["metadata"]["labels"] |= {DENIED: "set in the lower cluster"}
-    assert copies.copy_patch(below, desired, upper) is None
+    assert patch("ConfigMap", below, desired, upper) is None
 
 
 def test_later_changes_follow_the_rule():
     upper, copy = COPIES["Service"]
     before = copy(upper, MetadataRules())
     metadata = {**upper["metadata"], "labels": {KEPT: "b", "argocd.argoproj.io/instance": "x"}}
-    patch: Any = services.service_patch(before, copy({**upper, "metadata": metadata}, MetadataRules()))
-    assert patch["metadata"]["labels"] == {KEPT: "b", EXTRA: None}
+    change: Any = patch("Service", before, copy({**upper, "metadata": metadata}, MetadataRules()))
+    assert change["metadata"]["labels"] == {KEPT: "b", EXTRA: None}

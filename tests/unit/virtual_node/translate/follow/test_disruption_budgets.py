@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.virtual_node.translate.copying import parts
 from tests.unit.virtual_node.translate.follow.test_network_policies import VIEW
+from virtual_node.translate.base.view import UntranslatableError
 from virtual_node.translate.follow.disruption_budgets import NONE_ALLOWED, allows_more, lower_budget
-from virtual_node.translate.follow.view import UntranslatableError
 
 WEB = {"matchLabels": {"app": "web"}}
 STATUS = {"observedGeneration": 3, "desiredHealthy": 8, "currentHealthy": 10, "expectedPods": 10}
@@ -46,14 +47,14 @@ def _with(here: int) -> Any:
     ],
 )
 def test_copy_requires_healthy_pods_that_other_clusters_lack(here, status, least):
-    spec, notes, _ = lower_budget(_budget({**STATUS, **status}), _with(here))
+    spec, notes, _ = parts(lower_budget(_budget({**STATUS, **status}), _with(here)))
     assert spec is not None
     assert spec["minAvailable"] == least
     assert notes == ()
 
 
 def test_selects_pods_of_its_own_virtual_nodes():
-    spec, _, _ = lower_budget(_budget(unhealthyPodEvictionPolicy="AlwaysAllow"), _with(1))
+    spec, _, _ = parts(lower_budget(_budget(unhealthyPodEvictionPolicy="AlwaysAllow"), _with(1)))
     assert spec is not None
     assert spec["selector"] == {
         "matchLabels": {"app": "web", "virtual-node.io/upper-cluster": "id"},

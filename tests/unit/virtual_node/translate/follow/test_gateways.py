@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.virtual_node.translate.copying import parts
 from tests.unit.virtual_node.translate.follow.test_network_policies import OURS, TEAM, VIEW
+from virtual_node.translate.base.view import UntranslatableError
 from virtual_node.translate.follow.gateways import (
     ADDRESSES,
     lower_gateway,
@@ -15,7 +17,6 @@ from virtual_node.translate.follow.gateways import (
     namespace_selectors,
     selects_namespaces,
 )
-from virtual_node.translate.follow.view import UntranslatableError
 
 HERE = replace(
     VIEW,
@@ -61,7 +62,7 @@ def _names(*values: str, **selector: Any) -> dict[str, Any]:
 )  # fmt: skip
 def test_translates_rules(rule, below, note):
     open_rule = {"backendRefs": [WEB]}
-    spec, notes, _ = lower_route(_object(parentRefs=[PARENT], rules=[rule, open_rule]), HERE)
+    spec, notes, _ = parts(lower_route(_object(parentRefs=[PARENT], rules=[rule, open_rule]), HERE))
     assert spec is not None
     assert spec["rules"] == [below, open_rule]
     assert note in "".join(notes)
@@ -72,7 +73,7 @@ def test_routes_need_a_service_and_a_parent():
     assert lower_route(_object(parentRefs=[PARENT], rules=[{"backendRefs": [AWAY]}]), HERE).spec is None
     rules = [{"backendRefs": [WEB]}]
     parents = [PARENT, {"name": "h", "namespace": "bank"}, {"name": "f", "namespace": "forbidden"}]
-    spec, notes, _ = lower_route(_object(parentRefs=parents, rules=rules, hostnames=["a"]), HERE)
+    spec, notes, _ = parts(lower_route(_object(parentRefs=parents, rules=rules, hostnames=["a"]), HERE))
     assert spec == {
         "parentRefs": [{"name": "g", "namespace": "x-shop"}, {"name": "h", "namespace": "x-bank"}],
         "rules": rules,
@@ -91,7 +92,7 @@ def test_routes_of_adopted_namespaces_are_accepted():
     listener = {"name": "http", "allowedRoutes": {"namespaces": {"from": "Selector", "selector": selector}}}
     upper = _object(gatewayClassName="upper", listeners=[listener])
     view = replace(HERE, adopt=["x-bank"], selected=lambda _selector: ["bank", "shop"])
-    spec, _, _ = lower_gateway(upper, view)
+    spec, _, _ = parts(lower_gateway(upper, view))
     assert spec is not None
     assert spec["listeners"][0]["allowedRoutes"]["namespaces"] == _names("x-bank", "x-shop")
 
@@ -110,7 +111,7 @@ def test_routes_of_adopted_namespaces_are_accepted():
 def test_routes_of_others_are_not_accepted(namespaces, below):
     listener = {"name": "http", "port": 80, "allowedRoutes": {"namespaces": namespaces}}
     upper = _object(gatewayClassName="upper", listeners=[listener])
-    spec, _, _ = lower_gateway(upper, HERE)
+    spec, _, _ = parts(lower_gateway(upper, HERE))
     assert spec == {
         "gatewayClassName": "edge",
         "listeners": [{**listener, "allowedRoutes": {"namespaces": below}}],
@@ -131,7 +132,7 @@ def test_listeners_with_selectors_that_cannot_be_compared_are_left_out():
     large = {"matchLabels": {f"k{n}": "v" for n in range(51)}}
     values = {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": [str(n) for n in range(501)]}]}
     view = replace(HERE, selected=lambda one: None if one == {"matchLabels": {"team": "b"}} else ["shop"])
-    spec, notes, _ = lower_gateway(_gateway(TEAM, large, values, {"matchLabels": {"team": "b"}}), view)
+    spec, notes, _ = parts(lower_gateway(_gateway(TEAM, large, values, {"matchLabels": {"team": "b"}}), view))
     assert spec is not None
     assert [one["name"] for one in spec["listeners"]] == ["l0"]
     where = "allowedRoutes.namespaces.selector: the listener is left out"
@@ -143,7 +144,7 @@ def test_listeners_with_selectors_that_cannot_be_compared_are_left_out():
 def test_names_of_all_listeners_are_limited():
     """Each has at most 1,000."""
     view = replace(HERE, selected=lambda _one: [f"n-{number}" for number in range(2000)])
-    spec, notes, _ = lower_gateway(_gateway(*[TEAM] * 6), view)
+    spec, notes, _ = parts(lower_gateway(_gateway(*[TEAM] * 6), view))
     assert spec is not None
     sizes = [
         len(one["allowedRoutes"]["namespaces"]["selector"]["matchExpressions"][0]["values"])
@@ -176,8 +177,8 @@ def test_certificates_are_secrets_of_the_namespace():
         {"name": "m", "tls": {"frontendValidation": {}}},
         {"name": "n", "newField": {}},
     ]
-    spec, notes, secrets = lower_gateway(
-        _object(gatewayClassName="c", listeners=[*good, *bad], addresses=[]), HERE
+    spec, notes, secrets = parts(
+        lower_gateway(_object(gatewayClassName="c", listeners=[*good, *bad], addresses=[]), HERE)
     )
     assert spec == {"gatewayClassName": "c", "listeners": [listener(), listener()]}
     assert secrets == ("cert",)

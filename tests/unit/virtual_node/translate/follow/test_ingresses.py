@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.unit.virtual_node.translate.copying import lower_copy
 from tests.unit.virtual_node.translate.follow.test_network_policies import VIEW
+from virtual_node.translate.base.view import UntranslatableError
 from virtual_node.translate.follow.addresses import Recorder
-from virtual_node.translate.follow.copies import copy_of
 from virtual_node.translate.follow.ingresses import ADDRESSES, lower_ingress
-from virtual_node.translate.follow.view import UntranslatableError
 
 HERE = replace(
     VIEW,
@@ -113,7 +113,7 @@ def test_the_class_annotation_becomes_the_class_and_issuers_are_left_out():
     upper = _ingress(given, defaultBackend=WEB)
     spec = lower_ingress(upper, HERE).spec
     assert spec == {"ingressClassName": "edge", "defaultBackend": WEB}
-    copy = copy_of(upper, name="i", namespace="x-shop", cluster_id="id", spec=spec)
+    copy = lower_copy("Ingress", upper, HERE)
     kept = {key for key in copy["metadata"]["annotations"] if "virtual-node" not in key} - {"global"}
     assert kept == {"nginx.ingress.kubernetes.io/rewrite-target"}
     assert RECORDER.read(copy) == []

@@ -10,13 +10,14 @@ from unittest.mock import Mock
 import pytest
 
 from controller_runtime.apimachinery.matching import compile_selector
+from tests.unit.virtual_node.translate.copying import parts
+from virtual_node.translate.base.view import View
 from virtual_node.translate.follow.network_policies import (
     LABEL_NAMESPACE,
     lower_policy,
     namespace_selectors,
     selects_namespaces,
 )
-from virtual_node.translate.follow.view import View
 
 OURS = {"virtual-node.io/upper-cluster": "id"}
 NAMESPACES = {
@@ -113,8 +114,10 @@ TEAM = {"matchLabels": {"team": "a"}}
 )
 def test_translates_peers(field, peers, below, note):
     direction = {"from": "ingress", "to": "egress"}[field]
-    spec, notes, _ = lower_policy(
-        _policy(podSelector={}, policyTypes=[direction.title()], **{direction: [{field: peers}]}), VIEW
+    spec, notes, _ = parts(
+        lower_policy(
+            _policy(podSelector={}, policyTypes=[direction.title()], **{direction: [{field: peers}]}), VIEW
+        )
     )
     assert spec is not None
     assert spec[direction] == ([{field: below}] if below else [])
@@ -126,7 +129,7 @@ def test_translates_peers(field, peers, below, note):
 def test_a_pod_with_our_label_in_a_namespace_that_is_not_ours_is_not_admitted(selector):
     """Also if that namespace has the name that a lower namespace of ours would have."""
     rule = {"from": [{"namespaceSelector": selector}]}
-    spec, _, _ = lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), VIEW)
+    spec, _, _ = parts(lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), VIEW))
     assert spec is not None
     for name in ("x-shop", "x-bank"):
         assert not _allowed([spec], OURS, (name, {LABEL_NAMESPACE: name}, OURS), "x-own")
@@ -140,12 +143,12 @@ def test_pods_in_adopted_namespaces_are_admitted():
     """virtual-node does not label such namespaces."""
     view = replace(VIEW, adopt=["x-bank"])
     rule = {"from": [{"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "Exists"}]}}]}
-    spec, _, _ = lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), view)
+    spec, _, _ = parts(lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), view))
     assert spec is not None
     selectors = [peer["namespaceSelector"] for peer in spec["ingress"][0]["from"]]
     assert selectors == [MADE | _named("x-shop"), _named("x-bank")]
     everywhere = _policy(policyTypes=["Ingress"], ingress=[{"from": [{"namespaceSelector": {}}]}])
-    spec, _, _ = lower_policy(everywhere, view)
+    spec, _, _ = parts(lower_policy(everywhere, view))
     assert spec is not None
     assert spec["ingress"] == [{"from": [{"namespaceSelector": {}, "podSelector": ANY_OURS}]}]
 
@@ -153,7 +156,9 @@ def test_pods_in_adopted_namespaces_are_admitted():
 def test_a_widened_selector_has_no_rules():
     """Otherwise pods that the upper policy does not select would get its rules."""
     selector = {"matchLabels": {"app": "web", "ignored": "x"}}
-    spec, notes, _ = lower_policy(_policy(podSelector=selector, policyTypes=["Ingress"], ingress=[{}]), VIEW)
+    spec, notes, _ = parts(
+        lower_policy(_policy(podSelector=selector, policyTypes=["Ingress"], ingress=[{}]), VIEW)
+    )
     assert spec == {
         "podSelector": {"matchLabels": {"app": "web", **OURS}},
         "policyTypes": ["Ingress"],
@@ -166,7 +171,7 @@ def test_a_widened_selector_has_no_rules():
     "rule", [{"new": 1}, {"ports": [{"port": 80, "new": 1}]}, {"from": [BLOCK], "ports": [], "new": []}]
 )
 def test_unknown_fields_of_a_rule_allow_nothing(rule):
-    spec, notes, _ = lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), VIEW)
+    spec, notes, _ = parts(lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), VIEW))
     assert spec is not None
     assert spec["ingress"] == []
     assert "new is not known" in notes[0]
@@ -175,17 +180,13 @@ def test_unknown_fields_of_a_rule_allow_nothing(rule):
 def test_the_size_of_a_copy_is_limited():
     many = {f"n-{number}": {LABEL_NAMESPACE: f"n-{number}", "team": "a"} for number in range(3000)}
     view = View(
-        "id",
-        ("vn",),
-        (),
-        lambda name: name,
-        lambda _name: True,
-        many.get,
-        selected_of(many),
-        lambda _namespace: (),
+        cluster_id="id",
+        nodes=("vn",),
+        labels_of=many.get,
+        selected=selected_of(many),
     )
     rule = {"from": [{"namespaceSelector": TEAM}, BLOCK]}
-    spec, notes, _ = lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), view)
+    spec, notes, _ = parts(lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), view))
     assert spec is not None
     assert spec["ingress"] == [{"from": [BLOCK]}]
     assert "more than 2000 namespaces" in notes[0]
@@ -196,7 +197,7 @@ def test_selectors_without_a_result_are_left_out():
     view = replace(VIEW, selected=lambda selector: None if selector == TEAM else ["bank"])
     rule = {"from": [{"namespaceSelector": TEAM}, {"namespaceSelector": {"matchLabels": {"team": "b"}}}]}
     policy = _policy(policyTypes=["Ingress"], ingress=[rule, {"from": [{"namespaceSelector": TEAM}]}])
-    spec, notes, _ = lower_policy(policy, view)
+    spec, notes, _ = parts(lower_policy(policy, view))
     assert spec is not None
     from_bank = {"namespaceSelector": MADE | _named("x-bank"), "podSelector": ANY_OURS}
     assert spec["ingress"] == [{"from": [from_bank]}]
@@ -231,7 +232,7 @@ def test_selectors_with_many_values_are_left_out():
     values = [str(number) for number in range(501)]
     selector = {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": values}]}
     policy = _policy(policyTypes=["Ingress"], ingress=[{"from": [{"namespaceSelector": selector}, BLOCK]}])
-    spec, notes, _ = lower_policy(policy, VIEW)
+    spec, notes, _ = parts(lower_policy(policy, VIEW))
     assert spec is not None
     assert spec["ingress"] == [{"from": [BLOCK]}]
     assert notes == ("ingress[0].from[0] is left out: namespaceSelector has more than 500 values",)

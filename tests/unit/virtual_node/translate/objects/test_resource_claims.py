@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
 
 from clusterset.model import names
-from tests.unit.virtual_node.translate.pods.pods import OPTIONS
-from virtual_node.translate.objects import copies, resource_claims
+from tests.unit.virtual_node.translate.copying import BY_NAME, lower_copy, view_of
+from virtual_node.translate.base.view import UntranslatableError
+from virtual_node.translate.objects import resource_claims
 
 CLASSES = {"gpu": "their-gpu"}
 EXACTLY = {"name": "one", "exactly": {"deviceClassName": "gpu", "count": 2}}
@@ -38,11 +40,9 @@ def claim(*requests: dict[str, Any], kind: str = resource_claims.CLAIM, **metada
 @pytest.mark.parametrize("kind", resource_claims.KINDS)
 def test_a_copy_requests_lower_device_classes(kind: str):
     """Parameters of drivers are copied unchanged, and the status is not copied."""
-    copy = copies.lower_copy(claim(EXACTLY, FIRST, kind=kind), OPTIONS)
+    copy = lower_copy(kind, claim(EXACTLY, FIRST, kind=kind), view_of(device_classes=CLASSES))
     assert "status" not in copy
-    found = resource_claims.lower_spec(
-        claim(EXACTLY, FIRST, kind=kind), device_classes=CLASSES, cluster_id="c"
-    )
+    found = copy["spec"]
     devices = (found["spec"] if kind == resource_claims.TEMPLATE else found)["devices"]
     assert devices["config"] == [OPAQUE]
     assert devices["requests"] == [
@@ -64,7 +64,7 @@ def test_a_template_cannot_mark_generated_claims_as_ours():
         "annotations": {"note": "b", names.ANNOTATION_UPPER_NAMESPACE: "other"},
     }
     template = claim(EXACTLY, kind=resource_claims.TEMPLATE, **forged)
-    spec = resource_claims.lower_spec(template, device_classes={}, cluster_id="c")
+    spec = lower_copy(resource_claims.TEMPLATE, template, view_of(cluster_id="c"))["spec"]
     assert spec["metadata"] == {
         "labels": {"team": "a", names.LABEL_GENERATED_FOR: "c"},
         "annotations": {"note": "b"},
@@ -84,7 +84,8 @@ def test_a_template_cannot_mark_generated_claims_as_ours():
 )
 def test_administrative_access_is_found(kind: str, requests: list[dict[str, Any]], *, expected: bool):
     """In requests of any form, and not in parameters of drivers."""
-    assert resource_claims.wants_admin_access(claim(*requests, kind=kind)) is expected
+    with pytest.raises(UntranslatableError, match="adminAccess") if expected else contextlib.nullcontext():
+        resource_claims.lower_claim(claim(*requests, kind=kind), view_of())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_a_claim_of_a_new_upper_claim_is_replaced(uid: str, kind: str, *, expect
     """The spec of a claim cannot be changed."""
     lower = {"metadata": {"labels": {names.LABEL_UPPER_UID: "u-1"}}}
     desired = {"kind": kind, "metadata": {"labels": {names.LABEL_UPPER_UID: uid}}}
-    assert copies.must_be_replaced(lower, desired) is expected
+    assert BY_NAME[kind].must_replace(lower, desired) is expected
 
 
 def allocated(count: int, **more: Any) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.model import names
+from tests.unit.virtual_node.translate.copying import lower_copy, patch, view_of
+from virtual_node.translate.base.view import LowerPod
 from virtual_node.translate.services import endpoints
 
 TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
@@ -53,13 +55,13 @@ def piece(*found, name="web-abcde", uid="s-1", **more):
 def find(_namespace, name, uid):
     """Return the only pod of this cluster, ``mine``."""
     if "mine" in (uid, name.removeprefix("pod-")):
-        return endpoints.LowerPod("x-shop", "pod-mine", "l-1", "node-1")
+        return LowerPod("x-shop", "pod-mine", "l-1", "node-1")
     return None
 
 
 def below(source):
     """Return the lower slice of an upper one."""
-    return endpoints.lower_slice(source, service="web", namespace="x-shop", cluster_id=CLUSTER, find_pod=find)
+    return lower_copy("EndpointSlice", source, view_of("x-shop", find_pod=find))
 
 
 def test_a_pod_of_this_cluster_has_its_lower_reference():
@@ -87,15 +89,11 @@ def test_pod_of_another_namespace_is_not_named():
 )
 def test_entries_of_another_process_stay(ip, uid, stays):
     """It has the same lower cluster, and knows the lower pod with that address and name."""
-    of_theirs = endpoints.LowerPod("x-shop", "pod-theirs", "l-2", "node-2")
-    written = endpoints.lower_slice(
-        piece(endpoint("10.2.0.1", uid="theirs")), service="web", namespace="x-shop", cluster_id=CLUSTER,
-        find_pod=lambda *_: of_theirs,
-    )  # fmt: skip
-    (found,) = endpoints.lower_slice(
-        piece(endpoint(ip, uid=uid)), service="web", namespace="x-shop", cluster_id=CLUSTER, find_pod=find,
-        known=endpoints.known_pods(written),
-    )["endpoints"]  # fmt: skip
+    of_theirs = LowerPod("x-shop", "pod-theirs", "l-2", "node-2")
+    view = view_of("x-shop", find_pod=lambda *_: of_theirs)
+    written = lower_copy("EndpointSlice", piece(endpoint("10.2.0.1", uid="theirs")), view)
+    upper = piece(endpoint(ip, uid=uid))
+    (found,) = endpoints.with_known_pods(written, below(upper), upper)["endpoints"]
     assert ("targetRef" in found, found.get("nodeName")) == (stays, "node-2" if stays else None)
 
 
@@ -113,10 +111,8 @@ def test_a_reference_to_another_kind_is_dropped():
 
 def test_a_pod_without_a_node_yet_has_none():
     """An empty node name is refused by servers."""
-    found = endpoints.lower_slice(
-        piece(endpoint("10.1.0.1", uid="mine")), service="web", namespace="n", cluster_id=CLUSTER,
-        find_pod=lambda *_: endpoints.LowerPod("n", "p", "l", ""),
-    )  # fmt: skip
+    view = view_of(find_pod=lambda *_: LowerPod("n", "p", "l", ""))
+    found = lower_copy("EndpointSlice", piece(endpoint("10.1.0.1", uid="mine")), view)
     assert "nodeName" not in found["endpoints"][0]
 
 
@@ -162,7 +158,7 @@ def test_a_current_slice_needs_no_patch():
     """An empty port name equals a missing one."""
     wanted = below(piece(endpoint("10.1.0.1", uid="mine")))
     current = {**wanted, "ports": [{"port": 8080, "protocol": "TCP"}]}
-    assert endpoints.slice_patch(current, wanted) is None
+    assert patch("EndpointSlice", current, wanted) is None
 
 
 @given(st.lists(st.sampled_from(["10.1.0.1", "10.1.0.2", "10.1.0.3"]), unique=True))
@@ -170,82 +166,8 @@ def test_any_change_of_endpoints_is_one_patch(ips):
     """With exactly the new list."""
     current = below(piece(endpoint("10.1.0.1")))
     wanted = below(piece(*(endpoint(ip) for ip in ips)))
-    patch = endpoints.slice_patch(current, wanted)
+    change = patch("EndpointSlice", current, wanted)
     if ips == ["10.1.0.1"]:
-        assert patch is None
+        assert change is None
     else:
-        assert patch == {"endpoints": wanted["endpoints"]}
-
-
-# --- Endpoints, for older clusters -------------------------------------------------------------------
-
-
-SERVICE = {"metadata": {"name": "web", "namespace": "shop", "uid": "u-1", "labels": {"team": "a"}}}
-
-
-def legacy(*pieces, known=None):
-    """The lower Endpoints of some upper slices."""
-    return endpoints.lower_endpoints(
-        SERVICE, pieces, namespace="x-shop", cluster_id=CLUSTER, find_pod=find, known=known or {}
-    )
-
-
-def test_entries_of_another_process_in_endpoints_stay():
-    """As in slices."""
-    ours, theirs = endpoint("10.1.0.1", uid="mine"), endpoint("10.2.0.1", uid="theirs")
-    known = {("10.2.0.1", "pod-theirs"): endpoints.LowerPod("x-shop", "pod-theirs", "l-2", "node-2")}
-    written = legacy(piece(ours, theirs), known=known)
-    assert endpoints.known_pods(written).items() >= known.items()
-    assert legacy(piece(ours, theirs), known=endpoints.known_pods(written)) == written
-
-
-def test_ready_and_not_ready_addresses_are_separate():
-    """As the endpoints controller sorts them; each slice is a subset with its own ports."""
-    found = legacy(
-        piece(endpoint("10.1.0.1", uid="mine", hostname="db-0")),
-        piece(
-            endpoint("10.2.0.1", conditions={"ready": False}),
-            name="web-zzzzz",
-            ports=[{"port": 9, "name": "x"}],
-        ),
-    )
-    assert found["subsets"] == [
-        {
-            "addresses": [
-                {
-                    "ip": "10.1.0.1",
-                    "hostname": "db-0",
-                    "nodeName": "node-1",
-                    "targetRef": {"kind": "Pod", "namespace": "x-shop", "name": "pod-mine", "uid": "l-1"},
-                }
-            ],
-            "ports": [{"port": 8080, "protocol": "TCP"}],
-        },
-        {"notReadyAddresses": [{"ip": "10.2.0.1"}], "ports": [{"name": "x", "port": 9}]},
-    ]
-
-
-def test_endpoints_have_the_services_name_and_are_not_mirrored_again():
-    """A lower cluster with both APIs must not make slices of them."""
-    metadata = legacy()["metadata"]
-    assert (metadata["name"], metadata["namespace"]) == ("web", "x-shop")
-    assert metadata["labels"][endpoints.LABEL_SKIP_MIRROR] == "true"
-    assert metadata["labels"][names.LABEL_UPPER_UID] == "u-1"
-
-
-def test_unsupported_addresses_are_left_out():
-    """Names are no addresses, and an empty subset is refused."""
-    assert legacy(piece(endpoint("db.example.com"), addressType="FQDN"), piece())["subsets"] == []
-
-
-def test_the_order_of_slices_does_not_matter():
-    """Otherwise the object would be written forever."""
-    one, two = piece(endpoint("10.1.0.1"), name="a"), piece(endpoint("10.1.0.2"), name="b")
-    assert legacy(one, two) == legacy(two, one)
-
-
-def test_current_endpoints_need_no_patch():
-    """And a change is the new list of subsets."""
-    wanted = legacy(piece(endpoint("10.1.0.1")))
-    assert endpoints.endpoints_patch(wanted, wanted) is None
-    assert endpoints.endpoints_patch({**wanted, "subsets": None}, wanted) == {"subsets": wanted["subsets"]}
+        assert change == {"endpoints": wanted["endpoints"]}

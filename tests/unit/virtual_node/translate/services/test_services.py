@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.model import names
+from tests.unit.virtual_node.translate.copying import lower_copy, patch, view_of
 from virtual_node.translate.services import services
 
 CLUSTER = "upper-1"
@@ -47,7 +48,7 @@ def upper(**spec):
 
 def lower(source=None, **spec):
     """Return the copy as the lower server stores it."""
-    body = services.lower_service(source or upper(), namespace="shop", cluster_id=CLUSTER)
+    body = lower_copy("Service", source or upper(), view_of("shop"))
     body["metadata"] |= {"uid": "l-1", "resourceVersion": "3"}
     body["spec"] |= {"clusterIP": "10.97.1.1", "clusterIPs": ["10.97.1.1"], "ipFamilies": ["IPv4"], **spec}
     body["status"] = {"loadBalancer": {}}
@@ -56,7 +57,7 @@ def lower(source=None, **spec):
 
 def test_a_copy_has_no_selector_no_address_and_no_status():
     """Endpoints are mirrored, addresses are the lower cluster's."""
-    body = services.lower_service(upper(), namespace="shop", cluster_id=CLUSTER)
+    body = lower_copy("Service", upper(), view_of("shop"))
     assert not {"selector", "clusterIP", "clusterIPs"} & set(body["spec"])
     assert set(body) == {"apiVersion", "kind", "metadata", "spec"}
     assert body["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 8080}]
@@ -67,14 +68,14 @@ def test_reserved_keys_of_users_are_not_copied():
     service = upper()
     service["metadata"]["labels"][names.LABEL_NODE] = "vn-other"
     service["metadata"]["annotations"][services.always_mark("vn-other")] = "true"
-    metadata = services.lower_service(service, namespace="x-shop", cluster_id=CLUSTER)["metadata"]
+    metadata = lower_copy("Service", service, view_of("x-shop"))["metadata"]
     assert not services.wanted_by(metadata["annotations"])
     assert names.LABEL_NODE not in metadata["labels"]
 
 
 def test_metadata_has_the_owner_and_the_users_keys():
     """Labels and annotations are copied; uid, owners, finalizers and kubectl's own are not."""
-    metadata = services.lower_service(upper(), namespace="x-shop", cluster_id=CLUSTER)["metadata"]
+    metadata = lower_copy("Service", upper(), view_of("x-shop"))["metadata"]
     assert metadata["labels"] == {
         "team": "a", names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_UPPER_UID: "u-1",
     }  # fmt: skip
@@ -99,7 +100,7 @@ def test_external_access_is_not_copied(kind):
         allocateLoadBalancerNodePorts=True,
         externalIPs=["5.6.7.8"],
     )
-    spec = services.lower_service(source, namespace="shop", cluster_id=CLUSTER)["spec"]
+    spec = lower_copy("Service", source, view_of("shop"))["spec"]
     assert spec["type"] == "ClusterIP"
     assert spec["ports"] == [{"name": "http", "port": 80, "appProtocol": "http"}]
     assert set(spec) == {
@@ -109,7 +110,7 @@ def test_external_access_is_not_copied(kind):
 
 def test_headless_stays_headless():
     """``clusterIP: None`` makes DNS answer with the pods."""
-    spec = services.lower_service(upper(clusterIP="None"), namespace="shop", cluster_id=CLUSTER)["spec"]
+    spec = lower_copy("Service", upper(clusterIP="None"), view_of("shop"))["spec"]
     assert spec["clusterIP"] == "None"
 
 
@@ -119,7 +120,7 @@ def test_an_external_name_is_only_a_name():
         **upper(),
         "spec": {"type": "ExternalName", "externalName": "db.example.com", "sessionAffinity": "None"},
     }
-    spec = services.lower_service(source, namespace="shop", cluster_id=CLUSTER)["spec"]
+    spec = lower_copy("Service", source, view_of("shop"))["spec"]
     assert spec == {
         "type": "ExternalName", "externalName": "db.example.com", "ports": [], "sessionAffinity": "None",
     }  # fmt: skip
@@ -134,7 +135,7 @@ def test_fields_that_affect_clients_are_kept():
         "publishNotReadyAddresses": True,
         "trafficDistribution": "PreferClose",
     }
-    spec = services.lower_service(upper(**wanted), namespace="shop", cluster_id=CLUSTER)["spec"]
+    spec = lower_copy("Service", upper(**wanted), view_of("shop"))["spec"]
     assert {key: spec[key] for key in wanted} == wanted
 
 
@@ -153,17 +154,14 @@ def test_fields_that_affect_clients_are_kept():
 )
 def test_families_are_preferred_not_required(policy, families, expected):
     """A lower cluster with one family still accepts the Service; the order is kept."""
-    spec = services.lower_service(
-        upper(ipFamilyPolicy=policy, ipFamilies=families), namespace="shop", cluster_id=CLUSTER
-    )["spec"]
+    spec = lower_copy("Service", upper(ipFamilyPolicy=policy, ipFamilies=families))["spec"]
     assert {key: spec[key] for key in ("ipFamilyPolicy", "ipFamilies") if key in spec} == expected
 
 
 def test_without_families_the_lower_cluster_chooses():
     """The second try, if the lower cluster lacks a family."""
-    spec = services.lower_service(
-        upper(ipFamilies=["IPv6"]), namespace="shop", cluster_id=CLUSTER, with_families=False
-    )["spec"]
+    source = upper(ipFamilies=["IPv6"])
+    spec = services.bodies(source, lower_copy("Service", source), view_of())[-1]["spec"]
     assert spec["ipFamilyPolicy"] == "PreferDualStack"
     assert "ipFamilies" not in spec
 
@@ -179,7 +177,7 @@ def test_without_families_the_lower_cluster_chooses():
 )
 def test_always_mirrored_by_pattern(namespace, name, expected):
     """The default set of tensile-kube, and no similar names."""
-    assert services.is_always(namespace, name, ALWAYS) is expected
+    assert services.is_always(f"{namespace}/{name}", ALWAYS) is expected
 
 
 # --- differences ------------------------------------------------------------------------------------
@@ -187,12 +185,12 @@ def test_always_mirrored_by_pattern(namespace, name, expected):
 
 def desired(source=None):
     """What the controller compares with."""
-    return services.lower_service(source or upper(), namespace="shop", cluster_id=CLUSTER)
+    return lower_copy("Service", source or upper(), view_of("shop"))
 
 
 def test_a_current_copy_needs_no_patch():
     """Fields that the server adds are no difference."""
-    assert services.service_patch(lower(), desired()) is None
+    assert patch("Service", lower(), desired()) is None
     assert not services.must_replace(lower(), desired())
 
 
@@ -214,26 +212,26 @@ def test_a_current_copy_needs_no_patch():
 )
 def test_drift_is_repaired(meddled, repair):
     """Any lower change that redirects traffic."""
-    assert services.service_patch(lower(**meddled), desired()) == {"spec": repair}
+    assert patch("Service", lower(**meddled), desired()) == {"spec": repair}
 
 
 def test_the_lower_clusters_own_choices_are_no_drift():
     """A first family that it had to choose, and defaults that an older server omits."""
     source = upper(ipFamilyPolicy="PreferDualStack", ipFamilies=["IPv6", "IPv4"])
-    assert services.service_patch(lower(source), desired(source)) is None
+    assert patch("Service", lower(source), desired(source)) is None
     assert not services.must_replace(lower(source), desired(source))
     old = lower()
     for field in ("sessionAffinity", "internalTrafficPolicy", "ipFamilyPolicy", "ipFamilies"):
         del old["spec"][field]
-    assert services.service_patch(old, desired()) is None
+    assert patch("Service", old, desired()) is None
 
 
 def test_a_second_family_is_added_and_removed():
     """Added by the policy alone; removed with its address."""
     dual = upper(ipFamilyPolicy="RequireDualStack", ipFamilies=["IPv4", "IPv6"])
-    assert services.service_patch(lower(), desired(dual)) == {"spec": {"ipFamilyPolicy": "PreferDualStack"}}
+    assert patch("Service", lower(), desired(dual)) == {"spec": {"ipFamilyPolicy": "PreferDualStack"}}
     current = lower(dual, ipFamilies=["IPv4", "IPv6"], clusterIPs=["10.97.1.1", "fd00::1"])
-    assert services.service_patch(current, desired()) == {
+    assert patch("Service", current, desired()) == {
         "spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"], "clusterIPs": ["10.97.1.1"]}
     }
 
@@ -243,18 +241,20 @@ def test_labels_removed_in_the_upper_cluster_are_removed_and_others_stay():
     current["metadata"]["labels"]["theirs"] = "x"
     source = upper()
     del source["metadata"]["labels"]["team"]
-    patch = services.service_patch(current, desired(source))
-    assert patch is not None
-    assert patch["metadata"]["labels"] == {"team": None}
-    assert json.loads(patch["metadata"]["annotations"][names.ANNOTATION_APPLIED]) == {"annotations": ["note"]}
+    change = patch("Service", current, desired(source))
+    assert change is not None
+    assert change["metadata"]["labels"] == {"team": None}
+    assert json.loads(change["metadata"]["annotations"][names.ANNOTATION_APPLIED]) == {
+        "annotations": ["note"]
+    }
 
 
 def test_a_broken_annotation_of_applied_fields_is_written_again():
     current = lower()
     current["metadata"]["annotations"][names.ANNOTATION_APPLIED] = "{"
-    patch = services.service_patch(current, desired())
-    assert patch is not None
-    assert set(patch["metadata"]["annotations"]) == {names.ANNOTATION_APPLIED}
+    change = patch("Service", current, desired())
+    assert change is not None
+    assert set(change["metadata"]["annotations"]) == {names.ANNOTATION_APPLIED}
 
 
 @pytest.mark.parametrize(
@@ -292,12 +292,12 @@ def test_immutable_fields_need_a_new_object(source):
 def test_a_patch_leads_to_the_desired_copy(spec):
     """For any upper Service one merge patch suffices, and then there is no difference."""
     current, wanted = lower(), desired(upper(**spec))
-    patch = services.service_patch(current, wanted)
+    change = patch("Service", current, wanted)
     merged = copy.deepcopy(current)
-    for key, value in ((patch or {}).get("spec") or {}).items():
+    for key, value in ((change or {}).get("spec") or {}).items():
         if value is None:
             merged["spec"].pop(key, None)
         else:
             merged["spec"][key] = value
-    assert services.service_patch(merged, wanted) is None
+    assert patch("Service", merged, wanted) is None
     assert merged["spec"]["clusterIP"] == "10.97.1.1"

@@ -1,0 +1,1 @@
+"""Lower copies of the upper objects that pods need."""

@@ -1,0 +1,161 @@
+"""The pods and namespaces that decide which objects follow pods into a lower cluster, and what the copies contain."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from clusterset.model.pod.conditions import is_finished
+from controller_runtime import resources
+from controller_runtime.client.reads import find_listed
+from controller_runtime.objects import Object
+from virtual_node.controllers.base.caches import ClusterCaches
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.copies.selected import SelectedNamespaces
+from virtual_node.controllers.copies.users import NamespaceUsers
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.translate.base import ownership
+from virtual_node.translate.base.view import Labels, LowerPod, View
+
+
+@dataclass(eq=False, repr=False)
+class Surroundings:
+    """Reads caches of one lower cluster and calls functions when they change."""
+
+    context: ClusterContext
+    caches: ClusterCaches
+    namespaces: Namespaces
+    _for_users: list[Callable[[str], None]] = field(default_factory=list)
+    _live: defaultdict[str, dict[str, Labels]] = field(default_factory=lambda: defaultdict(dict))
+    """Labels of pods that have not finished, by upper namespace and uid; only if ``on_pods`` was called."""
+
+    def __post_init__(self) -> None:
+        """Register handlers on the informers."""
+        self.users = NamespaceUsers(self.caches.pods.upper.values(), on_change=self._users_changed)
+        """Upper namespaces with pods on our virtual nodes."""
+        self.selected = SelectedNamespaces(self._labels_of, self.namespaces.allows_namespace)
+        """Results of the namespace selectors of objects."""
+
+        def labels_changed(old: Object, new: Object) -> None:
+            if old.labels != new.labels:
+                self.selected.changed(new.name)
+
+        self.caches.upper_namespaces.add_handler(
+            on_add=lambda new, _initial: self.selected.changed(new.name),
+            on_update=labels_changed,
+            on_delete=lambda old: self.selected.changed(old.name),
+        )
+
+    def view(self) -> View:
+        """Return what translations read, from the caches."""
+        return replace(
+            self.context.view(),
+            is_allowed=self.namespaces.allows_namespace,
+            labels_of=self._labels_of,
+            selected=self.selected.select,
+            pods=lambda namespace: self._live.get(namespace, {}).values(),
+            find_pod=self._find_pod,
+            has_service=self._has_service,
+        )
+
+    def has_lower_pods(self, namespace: str) -> bool:
+        """Report whether one of our lower pods is in a lower namespace."""
+        return self.caches.pods.are_in(namespace)
+
+    def on_users(self, call: Callable[[str], None]) -> None:
+        """Register a function to call with each upper namespace that gets its first pod or loses its last."""
+        self._for_users.append(call)
+
+    def on_pods(self, call: Callable[[str], None]) -> None:
+        """Register a function to call with the namespace of each pod that starts, finishes, or changes its labels."""
+
+        def changed(pod: Object) -> None:
+            if is_finished(pod.status):
+                gone(pod)
+            elif self._live[pod.namespace].get(pod.uid) != pod.labels:
+                self._live[pod.namespace][pod.uid] = pod.labels
+                call(pod.namespace)
+
+        def gone(pod: Object) -> None:
+            pods = self._live[pod.namespace]
+            if pods.pop(pod.uid, None) is not None:
+                call(pod.namespace)
+            if not pods:
+                del self._live[pod.namespace]
+
+        for informer in self.caches.pods.upper.values():
+            informer.on_change(changed, gone)
+
+    def on_services(self, call: Callable[[str], None]) -> None:
+        """Register a function to call with the upper key of each Service that other copies may or may not use from now on."""
+
+        def changed(copy: Object) -> None:
+            call(ownership.upper_key(copy))
+
+        def updated(old: Object, new: Object) -> None:
+            if (ownership.upper_key(old), _is_external(old)) != (ownership.upper_key(new), _is_external(new)):
+                changed(old)
+                changed(new)
+
+        self.caches.lower_services.add_handler(
+            on_add=lambda copy, _initial: changed(copy), on_update=updated, on_delete=changed
+        )
+
+    def on_namespaces(self, call: Callable[[], None]) -> None:
+        """Register a function to call when an upper namespace appears, disappears, or changes its labels."""
+
+        def changed(old: Object, new: Object) -> None:
+            if old.labels != new.labels:
+                call()
+
+        self.caches.upper_namespaces.add_handler(
+            on_add=lambda _new, _initial: call(), on_update=changed, on_delete=lambda _old: call()
+        )
+
+    def _users_changed(self, namespace: str) -> None:
+        for call in self._for_users:
+            call(namespace)
+
+    def _has_service(self, namespace: str, name: str) -> bool:
+        # A Service elsewhere with forged labels is not the one that a route reaches.
+        copy = self.caches.lower_services.store.get(self.context.lower_key(f"{namespace}/{name}"))
+        return copy is not None and self._is_used(copy, namespace)
+
+    async def will_have_service(self, key: str, *, is_wanted: bool) -> bool:
+        """Report whether the lower cluster has, or will have, a copy of a Service that the cache does not show. Reads live.
+
+        Args:
+            key: the key of the upper Service.
+            is_wanted: whether this process makes the copy if it does not exist; it may be replacing the copy now.
+        """
+        namespace, _, name = self.context.lower_key(key).partition("/")
+        copy = await find_listed(self.context.lower, resources.SERVICES, name, namespace=namespace)
+        if copy is not None:
+            return self._is_used(copy, key.partition("/")[0])
+        upper = self.caches.upper_services.store.get(key)
+        return (
+            is_wanted
+            and upper is not None
+            and upper.metadata.deletion_timestamp is None
+            and not _is_external(upper)
+        )
+
+    def _is_used(self, copy: Object, namespace: str) -> bool:
+        return ownership.is_owned_by(copy, self.context.cluster_id, namespace) and not _is_external(copy)
+
+    def _find_pod(self, namespace: str, name: str, uid: str) -> LowerPod | None:
+        pods = self.caches.pods
+        upper = pods.upper_pod(uid) if uid else pods.upper_by_name(namespace, name)
+        if upper is None or upper.namespace != namespace or (pod := pods.lower_of(upper)) is None:
+            return None
+        return LowerPod(pod.namespace, pod.name, pod.uid, (pod.spec or {}).get("nodeName", ""))
+
+    def _labels_of(self, namespace: str) -> Labels | None:
+        found = self.caches.upper_namespaces.store.get(namespace)
+        return None if found is None else found.labels
+
+
+def _is_external(service: Object) -> bool:
+    """Report whether a route to a Service would reach any name in the lower cluster's DNS, also Services of others."""
+    return (service.spec or {}).get("type") == "ExternalName"

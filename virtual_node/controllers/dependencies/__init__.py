@@ -1,1 +1,0 @@
-"""ConfigMaps, Secrets and ServiceAccount tokens that follow pods into the lower cluster."""

@@ -1,1 +1,0 @@
-"""Copies of NetworkPolicies, PodDisruptionBudgets and other objects that ``follow`` of a lower cluster names."""

@@ -1,1 +1,0 @@
-"""Services and EndpointSlices that follow pods, and the Service variables of containers."""

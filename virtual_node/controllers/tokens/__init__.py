@@ -1,0 +1,1 @@
+"""Tokens of upper ServiceAccounts for lower pods."""
