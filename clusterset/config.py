@@ -168,7 +168,9 @@ class Cluster(ConfigStruct):
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     resource_claims: ResourceClaimsConfig = msgspec.field(default_factory=ResourceClaimsConfig)
     services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
-    follow: list[Literal["networkPolicies", "podDisruptionBudgets", "ingresses", "gateways"]] = []
+    follow: list[
+        Literal["networkPolicies", "podDisruptionBudgets", "ingresses", "gateways", "serviceExports"]
+    ] = []
     """Kinds of objects that are copied to this cluster for the pods that run there. Each kind needs more rights."""
     ingress_classes: dict[str, str] = {}
     """Lower IngressClass by upper IngressClass, if their names differ."""

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
 
@@ -17,11 +16,11 @@ from hack.sandbox import Cluster, Sandbox, SandboxError
 from hack.sandbox.commands.demo import configuration
 from tests.gateways import custom_resource
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
-from virtual_node.config.types import Config
+from virtual_node.config.file import parse
 from virtual_node.rights import daemon, manifests
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
-FOLLOW = ["networkPolicies", "podDisruptionBudgets", "ingresses", "gateways"]
+FOLLOW = ["networkPolicies", "podDisruptionBudgets", "ingresses", "gateways", "serviceExports"]
 SHOP = "shop"
 NODE = "vn-lower1"
 USER = "virtual-node-follow"
@@ -40,12 +39,12 @@ async def sandbox() -> AsyncIterator[Sandbox]:
             "kubeconfig": str(_limited(lower)),
         }
         config["kubeconfig"] = str(_limited(running.upper))
-        parsed = msgspec.convert(config, Config)
+        parsed = parse(json.dumps(config))
         await running.upper.apply(*_role([*daemon.upper(parsed), *daemon.UPPER_ELECTION]))
         await lower.apply(*_role(daemon.lower(FOLLOW)))
         for cluster in (running.upper, lower):
             await cluster.apply(
-                *(custom_resource(found) for found in (resources.GATEWAYS, resources.HTTP_ROUTES))
+                *map(custom_resource, (resources.GATEWAYS, resources.HTTP_ROUTES, resources.SERVICE_EXPORTS))
             )
             await cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         file = running.directory / "virtual-node.yaml"
@@ -210,10 +209,17 @@ async def test_policies_and_budgets_follow_pods(sandbox: Sandbox) -> None:
     await upper.kubectl("-n", SHOP, "delete", "deployment", "web", "--wait=true")
 
     async def left() -> list[list[str]]:
-        kinds = ("networkpolicies", "poddisruptionbudgets", "ingresses", "gateways", "secrets")
+        kinds = (
+            "networkpolicies",
+            "poddisruptionbudgets",
+            "ingresses",
+            "gateways",
+            "secrets",
+            "serviceexports",
+        )
         return [await _names(lower, kind) for kind in kinds]
 
-    await becomes(left, [["taken"], [], [], [], []], what="only the object that is not ours is left")
+    await becomes(left, [["taken"], [], [], [], [], []], what="only the object that is not ours is left")
 
 
 async def _check_conflict(upper: Cluster, lower: Cluster) -> None:
@@ -322,6 +328,25 @@ async def _check_gateway(upper: Cluster, lower: Cluster) -> None:
         return (await get(upper, SHOP, "gateway", "edge")).get("status", {}).get("addresses")
 
     await becomes(addresses, [address], what="the upper Gateway has the address of its copy")
+    await _check_export(upper, lower)
+
+
+async def _check_export(upper: Cluster, lower: Cluster) -> None:
+    """The export of a copied Service is copied, and that of a Service without a copy is not."""
+    version = resources.SERVICE_EXPORTS.api_version
+    await create(
+        upper,
+        SHOP,
+        *(
+            {"apiVersion": version, "kind": "ServiceExport", "metadata": {"name": name}}
+            for name in ("absent", "web")
+        ),
+    )
+
+    async def copied() -> list[str]:
+        return await _names(lower, "serviceexports")
+
+    await becomes(copied, ["web"], what="only the export of the copied Service is in the lower cluster")
 
 
 async def _set_status(cluster: Cluster, kind: str, name: str, **status: Any) -> None:
