@@ -105,20 +105,6 @@ async def test_keeps_the_copy_while_a_lower_pod_exists():
     assert scene.copy() is not None
 
 
-async def test_never_changes_an_unmanaged_object_and_pods_wait():
-    scene = Scene()
-    theirs = scene.add_foreign("web")
-    key = scene.add(POLICY)
-    scene.add_pod()
-    for _ in range(2):
-        assert await scene.controller.reconcile(key) is not None
-    assert scene.lower.objects["networkpolicies", key]["spec"] == theirs["spec"]
-    assert [reason for reason, _ in scene.reported] == ["NetworkPolicyConflict"]
-    scene.upper.remove("networkpolicies", key)
-    await scene.controller.reconcile(key)
-    assert key in {key for _, key in scene.lower.objects}
-
-
 async def test_new_pods_wait_for_the_current_copy():
     scene = Scene()
     controller = scene.controller
@@ -295,16 +281,6 @@ async def test_labels_that_overrides_change_select_no_peers():
     assert copy["spec"]["ingress"] == []
 
 
-async def test_a_temporary_error_writes_no_event():
-    scene = Scene()
-    key = scene.add(POLICY)
-    scene.add_pod()
-    scene.lower.fault = refusing(Unavailable("down"), "networkpolicies")
-    with pytest.raises(Unavailable):
-        await scene.controller.reconcile(key)
-    assert scene.reported == []
-
-
 async def test_repairs_a_changed_copy_and_replaces_nothing_of_a_recreated_object():
     scene = Scene()
     key = scene.add(POLICY)
@@ -435,19 +411,3 @@ async def test_a_copy_that_another_program_changes_again_and_again_is_repaired_w
         assert copy is not None
         assert copy["spec"]["policyTypes"] == policy["policyTypes"]
         assert "unused" not in copy["spec"]["podSelector"]["matchLabels"]
-
-
-async def test_an_object_of_a_namespace_without_room_has_no_copy_until_there_is_room():
-    """Otherwise the objects of one tenant could stop the lower cluster for all."""
-    scene = Scene()
-    key = scene.add(POLICY)
-    scene.add_pod()
-    scene.lower.fill()
-    result = await scene.controller.reconcile(key)
-    assert result is not None
-    assert result.requeue_after == 60
-    assert [reason for reason, _ in scene.reported] == ["LowerClusterFull"]
-    assert scene.copy() is None
-    scene.lower.fill("other")
-    await scene.controller.reconcile(key)
-    assert scene.copy() is not None
