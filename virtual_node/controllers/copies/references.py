@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -56,7 +56,7 @@ class DependencyController:
     namespaces: Namespaces
     wake: Callable[[str], None]
     """Called with the uid of an upper pod whose dependency has changed."""
-    _users: defaultdict[ObjectKey, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    _users: dict[ObjectKey, dict[str, None]] = field(default_factory=dict)
     _named: Counter[str] = field(default_factory=Counter)
     """Number of objects with users, by upper namespace."""
     _needs: dict[str, Mapping[ObjectKey, bool]] = field(default_factory=dict)
@@ -194,7 +194,7 @@ class DependencyController:
         self._needs[uid] = {key: need is None or need.optional for key, need in keys.items()}
         for key in keys:
             self._named[key.namespace] += key not in self._users
-            self._users[key][uid] = None
+            self._users.setdefault(key, {})[uid] = None
 
     def _keys(
         self, namespace: str, upper_pod: dict[str, Any]
@@ -277,9 +277,10 @@ class DependencyController:
 
     async def _hold(self, key: ObjectKey) -> Problem | None:
         """Occupy a missing object's lower name, unless the object is mandatory for all its pods."""
-        is_optional = {self._needs[uid][key] for uid in self._users[key]}
-        if is_optional == {False}:
-            # New pods wait for a mandatory object, and running pods keep its copy as it is.
+        is_optional = {self._needs[uid][key] for uid in self._users.get(key, ())}
+        if True not in is_optional:
+            # New pods wait for a mandatory object, and running pods keep its copy as it is. The last pod may have gone
+            # while the object was read.
             return None
         writer = self._writers[key.kind]
         if False in is_optional and writer.of(key.path) is not None:

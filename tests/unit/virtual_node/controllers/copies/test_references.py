@@ -85,6 +85,29 @@ async def test_a_placeholder_is_deleted_after_the_last_pod():
         assert scene.lower.find("secrets", KEY) is None
 
 
+async def test_a_copy_is_deleted_whose_last_pod_goes_while_its_object_is_read(monkeypatch):
+    """The end of the read must not count the object as referenced again."""
+    async with running() as scene:
+        scene.upper.put("secrets", secret())
+        uid = scene.bind(**OPTIONAL)["metadata"]["uid"]
+        await asyncio.sleep(1)
+        read = scene.dependencies._watches.get
+
+        async def get(key):
+            source = await read(key)
+            scene.dependencies.forget_pod(uid)
+            return source
+
+        monkeypatch.setattr(scene.dependencies._watches, "get", get)
+        scene.upper.remove("secrets", KEY)
+        await asyncio.sleep(1)
+        monkeypatch.undo()
+        scene.upper.remove("pods", "shop/web")
+        scene.lower.remove("pods", "shop/web")
+        await asyncio.sleep(120)
+        assert scene.lower.find("secrets", KEY) is None
+
+
 async def test_a_placeholder_stays_while_the_lower_pod_ends():
     """The name must stay reserved during a long grace period."""
     async with running() as scene:
