@@ -7,38 +7,43 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
+import contextlib
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
+from controller_runtime.apimachinery import readable
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
-from controller_runtime.errors import ConfigError
+from controller_runtime.errors import ConfigError, NotFound
+from controller_runtime.process import terminal
+from controller_runtime.process.flags import read_text
+from controller_runtime.process.listening import is_loopback
 from virtual_node.commands.common import connect
+from virtual_node.commands.common.reader import Reader
+from virtual_node.commands.diagnose import read_pod
+from virtual_node.commands.diagnose.verdict import diagnose
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster import helm_release, join_probe, values_file
+from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
-from virtual_node.commands.lower_cluster.join_parts import (
-    AGENT,
-    changes,
-    identity,
-    is_marked,
-    joined_as,
-    lower_client,
-    marked,
-    require_reachable,
-    say,
-    secret_data,
-)
-from virtual_node.commands.lower_cluster.join_release import find_release, read_values, write_values
 from virtual_node.config import program
 from virtual_node.rights import manifests
 
 _POLL = 0.5
+_PROBE = "probe"
+_REMOVAL = 60.0
+"""Seconds to wait until the namespace is gone in both clusters."""
+AGENT = "virtual-node-join"
+_BY = "join"
+_COMPARED = ("rules", "subjects")
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -90,7 +95,7 @@ class Join:
             return
         await self._ready(node)
         if options.probe_image:
-            await join_probe.run(self._upper, self._lower, node, options)
+            await _run_probe(self._upper, self._lower, node, options)
         say("joined", f"{options.name}: kubectl get node {node}")
 
     async def _check(self) -> None:
@@ -241,3 +246,207 @@ class Join:
             f"'{program.name('diagnose')} node {name}', 'kubectl --namespace {self._options.namespace} logs --selector "
             "app.kubernetes.io/component=virtual-node'. Then run the command again, or 'lower-cluster leave'."
         )
+
+
+def probe_pod(node: str, image: str) -> dict[str, Any]:
+    """Return the probe pod, which kube-scheduler can place only on this node.
+
+    The restricted Pod Security standard admits it.
+    """
+    nothing = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": _PROBE},
+        "spec": {
+            "nodeSelector": {names.LABEL_HOSTNAME: node, names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL},
+            "tolerations": [{"key": names.TAINT_PROVIDER, "operator": "Exists"}],
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65535,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [{"name": _PROBE, "image": image, "securityContext": nothing}],
+        },
+    }
+
+
+async def _run_probe(upper: Client, lower: Client, node: str, options: argparse.Namespace) -> None:
+    """Run a pod on a virtual node in a new namespace, then remove both.
+
+    Args:
+        upper: client of the upper cluster.
+        lower: client of the lower cluster.
+        node: the virtual node.
+        options: ``probe_image``, ``timeout`` and ``request_timeout`` of the command line.
+
+    Raises:
+        ConfigError: the pod does not run in time; the message has the verdict of ``diagnose``.
+    """
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "virtual-node-probe-"}}
+    namespace = str((await upper.create(resources.NAMESPACES, marked(space)))["metadata"]["name"])
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    try:
+        while True:
+            found = await find(upper, resources.PODS, _PROBE, namespace=namespace)
+            if found is None and await find(
+                upper, resources.SERVICE_ACCOUNTS, "default", namespace=namespace
+            ):
+                # Admission refuses a pod before its namespace has the default ServiceAccount.
+                found = await upper.create(
+                    resources.PODS, probe_pod(node, options.probe_image), namespace=namespace
+                )
+            if ((found or {}).get("status") or {}).get("phase") in {"Running", "Succeeded"}:
+                break
+            if loop.time() > started + options.timeout:
+                raise ConfigError(await _why_not_running(upper, found, node, options))
+            await asyncio.sleep(_POLL)
+        seconds = loop.time() - started
+    finally:
+        await _remove_probe(upper, lower, namespace)
+    say("probe", f"a pod ran on {node} after {seconds:.0f} s, and is removed")
+
+
+async def _why_not_running(
+    upper: Client, found: dict[str, Any] | None, node: str, options: argparse.Namespace
+) -> str:
+    if found is None:
+        return (
+            "the upper cluster made no ServiceAccount in a new namespace: does kube-controller-manager run?"
+        )
+    facts = await read_pod.gather(Reader(upper), found, lower="", timeout=options.request_timeout)
+    verdict = diagnose(facts)
+    lines = [f"virtual node {node} is Ready, but a pod does not run on it after {options.timeout:.0f} s:"]
+    lines += [" → ".join((one.title, *one.next_steps)) for one in verdict]
+    lines.append(f"Then run the command again; '{program.name('doctor')}' looks at the installation.")
+    return " ".join(lines)
+
+
+async def _remove_probe(upper: Client, lower: Client, namespace: str) -> None:
+    """Delete the upper namespace, and wait until the virtual node has also removed the lower one."""
+    with contextlib.suppress(NotFound):
+        await upper.delete(resources.NAMESPACES, namespace)
+    deadline = asyncio.get_running_loop().time() + _REMOVAL
+    while asyncio.get_running_loop().time() < deadline:
+        left = [await find(one, resources.NAMESPACES, namespace) for one in (upper, lower)]
+        if left == [None, None]:
+            return
+        await asyncio.sleep(_POLL)
+    say("probe", f"namespace {namespace} is still being deleted")
+
+
+async def find_release(upper: Client, options: argparse.Namespace) -> Release:
+    """Return the Helm release, or a release made of the values in ``--values``.
+
+    Raises:
+        ConfigError: there is no release, or the file does not contain chart values.
+    """
+    if options.values:
+        values = values_file.parse(read_values(options), source=options.values)
+        say("values", f"{options.values}; no release is upgraded")
+        return Release(options.release or "virtual-node", options.namespace, 0, values)
+    release = await helm_release.find(upper, options.namespace, options.release)
+    say("release", f"{release.name} in namespace {release.namespace}, revision {release.revision}")
+    return release
+
+
+def read_values(options: argparse.Namespace) -> str:
+    """Return the text of the values file."""
+    return read_text("--values", options.values)
+
+
+def write_values(options: argparse.Namespace, text: str) -> None:
+    """Write the values file and print the next step. A dry run prints the text instead.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    if options.dry_run:
+        say("values", f"would write {options.values}:")
+        terminal.block(text.removesuffix("\n"))
+        return
+    try:
+        Path(options.values).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--values {options.values}: {error.strerror}") from None
+    say("values", f"{options.values} is changed. Apply it (helm upgrade --values, or commit it), then run this "
+        "command again: it does the rest")  # fmt: skip
+
+
+def lower_client(options: argparse.Namespace) -> AbstractAsyncContextManager[Client]:
+    """Open a client of the lower cluster, see ``connect.by_file``."""
+    file, context = options.client_kubeconfig, options.client_context
+    return connect.by_file(file, context=context, agent=AGENT, cluster=options.name)
+
+
+def say(step: str, line: str) -> None:
+    """Print a line of progress of a step."""
+    terminal.block(f"{step:<8}  {readable.one_line(line)}")
+
+
+def marked(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of an object with the annotation that marks objects created by ``join``."""
+    metadata = body["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), names.ANNOTATION_CREATED_BY: _BY}
+    return {**body, "metadata": {**metadata, "annotations": annotations}}
+
+
+def is_marked(found: Mapping[str, Any]) -> bool:
+    """Report whether ``join`` created an object."""
+    return _annotations(found).get(names.ANNOTATION_CREATED_BY) == _BY
+
+
+def joined_as(account: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names under which a lower cluster is joined, by identity of the upper cluster.
+
+    Args:
+        account: the ServiceAccount in the lower cluster.
+    """
+    return {
+        key.removeprefix(names.JOINED_PREFIX): value
+        for key, value in _annotations(account).items()
+        if key.startswith(names.JOINED_PREFIX)
+    }
+
+
+def changes(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the patch that gives an object the wanted rules, subjects and data; empty: nothing differs."""
+    patch = {key: wanted[key] for key in _COMPARED if key in wanted and found.get(key) != wanted[key]}
+    held, strings = secret_data(found), wanted.get("stringData") or {}
+    data = {key: value for key, value in strings.items() if held.get(key) != value}
+    return {**patch, **({"stringData": data} if data else {})}
+
+
+def secret_data(secret: Mapping[str, Any]) -> dict[str, str]:
+    """Return the decoded data of a Secret."""
+    data = secret.get("data") or {}
+    return {key: base64.b64decode(value).decode(errors="replace") for key, value in data.items()}
+
+
+def require_reachable(server: str, *, given: bool) -> None:
+    """Refuse an API server's address that only this machine can reach.
+
+    Args:
+        server: URL of the API server.
+        given: whether the user gave the URL with ``--server``; then it is never refused.
+
+    Raises:
+        ConfigError: the address is a loopback address, which leads pods of the upper cluster to themselves.
+    """
+    if not given and is_loopback(urlsplit(server).hostname or ""):
+        raise ConfigError(
+            f"{server} is an address of this machine, which pods of the upper cluster cannot reach: give the address "
+            "that they can with --server URL (kind: https://CLUSTER-control-plane:6443)"
+        )
+
+
+async def identity(client: Client) -> str:
+    """Return the UID of a cluster's namespace ``kube-system``."""
+    return str((await client.get(resources.NAMESPACES, "kube-system"))["metadata"]["uid"])
+
+
+def _annotations(found: Mapping[str, Any]) -> Mapping[str, str]:
+    return (found.get("metadata") or {}).get("annotations") or {}

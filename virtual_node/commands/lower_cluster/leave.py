@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from clusterset.model import names
@@ -19,7 +20,7 @@ from controller_runtime import resources
 from controller_runtime.apimachinery.readable import some
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
-from controller_runtime.errors import ConfigError, NotFound
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized
 from controller_runtime.objects import Object
 from virtual_node.commands.cleanup import command
 from virtual_node.commands.cleanup.dry_run import dry_run_client
@@ -29,20 +30,20 @@ from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
-from virtual_node.commands.lower_cluster.join_parts import AGENT, identity, is_marked, lower_client, say
-from virtual_node.commands.lower_cluster.join_release import (
+from virtual_node.commands.lower_cluster.join import (
+    AGENT,
     find_release,
+    identity,
+    is_marked,
+    joined_as,
+    lower_client,
     read_values,
-    refuse_running,
+    say,
     write_values,
 )
-from virtual_node.commands.lower_cluster.leave_account import refuse_another_cluster, remove_account
-from virtual_node.commands.lower_cluster.leave_lost import (
-    is_joined,
-    leftover_report,
-    require_answer,
-    require_unreachable,
-)
+from virtual_node.config import program
+from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
+from virtual_node.rights import manifests
 from virtual_node.translate.nodes.node import is_real
 
 _GONE_SECONDS = 5.0
@@ -55,6 +56,8 @@ _LOST_NEXT = (
     "The lower cluster does not answer, so they cannot end in order: with --force the pods are removed from the upper "
     "cluster, and their controllers make new ones. They may still run in the lower cluster, and data of volumes is there"
 )
+_LEASES = "kube-node-lease"
+_KINDS = "pods,services,endpointslices.discovery.k8s.io,configmaps,secrets"
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -267,3 +270,203 @@ class Leave:
 
 def _would(where: str) -> Callable[[str], None]:
     return lambda line: command.print_change(f"{where:<8}  {line.partition(': ')[2]}")
+
+
+async def refuse_running(upper: Client, nodes: Sequence[str]) -> None:
+    """Refuse to remove a cluster while one of its virtual nodes runs, which a held and renewed Lease shows.
+
+    Raises:
+        ConfigError: a virtual node still runs.
+    """
+    for node in nodes:
+        spec = (await find(upper, resources.LEASES, node, namespace=_LEASES) or {}).get("spec") or {}
+        if not spec.get("holderIdentity") or not spec.get("renewTime"):
+            continue
+        age = datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])
+        if age < timedelta(seconds=spec.get("leaseDurationSeconds") or 40):
+            raise ConfigError(
+                f"virtual node {node} still works: apply the values file without it, then run the command again"
+            )
+
+
+async def refuse_another_cluster(
+    options: argparse.Namespace, lower: Client, *, cluster_id: str, is_in_use: bool
+) -> None:
+    """Refuse a lower cluster that was not joined under the leaving name, because its accounts must stay.
+
+    Args:
+        options: ``account_namespace``, ``client_kubeconfig`` and ``name`` of the command line.
+        lower: client of the lower cluster.
+        cluster_id: identity of the upper cluster.
+        is_in_use: whether the release still has the cluster, so that no earlier ``leave`` removed the
+            annotation of ``join`` from the account.
+
+    Raises:
+        ConfigError: the kubeconfig leads to another lower cluster.
+    """
+    joined = await _joined_name(options, lower, cluster_id=cluster_id)
+    if joined == options.name or not (joined or is_in_use):
+        return
+    found = f"is joined as {joined}" if joined else "is not joined to this upper cluster"
+    raise ConfigError(
+        f"the lower cluster of {options.client_kubeconfig} {found}, by the account in namespace "
+        f"{options.account_namespace}: give the kubeconfig of {options.name} and the --account-namespace that it joined "
+        f"with. If {options.name} was installed again, '{program.name('lower-cluster')} join {options.name}' first"
+    )
+
+
+async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> None:
+    """Delete the account objects that ``join`` created, unless another upper cluster uses them.
+
+    Args:
+        options: ``account_namespace``, ``keep_namespaces``, ``legacy_token``, ``usage_source``,
+            ``resource_claims``, ``shared_volumes`` and ``dry_run`` of the command line.
+        lower: client of the lower cluster.
+        cluster_id: identity of the upper cluster.
+    """
+    space = options.account_namespace
+    account = await find(lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=space)
+    if account is not None:
+        users = joined_as(account)
+        if cluster_id in users:
+            patch = {"metadata": {"annotations": {f"{names.JOINED_PREFIX}{cluster_id}": None}}}
+            await lower.patch(resources.SERVICE_ACCOUNTS, manifests.NAME, patch, namespace=space)
+        others = {*users} - {cluster_id} or await _other_virtual_nodes(lower)
+        if others:
+            say("account", f"is kept: others use it: {', '.join(sorted(others))}")
+            return
+    done, kept = [], []
+    # The namespace is the first object. It is deleted last, and only if it is empty.
+    space_body, *bodies = lower_account.objects(options)
+    for body in reversed(bodies):
+        resource, metadata = lower_account.KINDS[body["kind"]], body["metadata"]
+        what, where = f"{body['kind']} {metadata['name']}", metadata.get("namespace")
+        found = await find(lower, resource, metadata["name"], namespace=where)
+        if found is not None and is_marked(found):
+            await lower.delete(resource, metadata["name"], namespace=where, uid=found["metadata"]["uid"])
+            done.append(what)
+        elif found is not None:
+            kept.append(f"{what} (join did not make it)")
+    what = f"{space_body['kind']} {space}"
+    why = await _delete_namespace(lower, space, cluster_id=cluster_id, dry_run=options.dry_run)
+    if why is None:
+        done.append(what)
+    elif why:
+        kept.append(f"{what} ({why})")
+    parts = [f"{'would remove' if options.dry_run else 'removed'} {', '.join(done)}"] if done else []
+    parts += [f"kept {', '.join(kept)}"] if kept else []
+    say("account", "; ".join(parts) or "is gone already")
+
+
+async def _other_virtual_nodes(lower: Client) -> set[str]:
+    """Return virtual nodes with pods in the lower cluster, which may use the account without ``join``.
+
+    Pods of the leaving virtual nodes are gone by now.
+    """
+    listed = await lower.list(resources.PODS, label_selector=names.LABEL_UPPER_CLUSTER)
+    return {
+        f"virtual node {one.labels.get(names.LABEL_NODE, 'unknown')} of upper cluster "
+        f"{one.labels[names.LABEL_UPPER_CLUSTER]}"
+        for one in listed.items
+    }
+
+
+async def _delete_namespace(lower: Client, name: str, *, cluster_id: str, dry_run: bool) -> str | None:
+    """Delete the accounts' namespace if ``join`` created it and it is empty.
+
+    Returns:
+        Why the namespace is kept. Empty: there was none. None: the namespace was deleted.
+    """
+    found = await find(lower, resources.NAMESPACES, name)
+    if found is None:
+        return ""
+    if not is_marked(found):
+        return "join did not make it"
+    try:
+        # A dry run has not removed the accounts, so they would count as content.
+        others = [] if dry_run else (await Leftovers(lower, cluster_id).find(name, upper_name=name)).others
+    except UnknownError as error:
+        return str(error)
+    if others:
+        return f"it has {', '.join(others)}"
+    await lower.delete(resources.NAMESPACES, name, uid=found["metadata"]["uid"])
+    return None
+
+
+async def require_answer(options: argparse.Namespace, lower: Client) -> None:
+    """Check that the lower cluster answers a version request, before anything is changed.
+
+    Raises:
+        ConfigError: the cluster does not answer; the message suggests ``--lost``.
+        ApiError: the cluster answers but refuses the request.
+    """
+    try:
+        await lower.version()
+    except (Forbidden, Unauthorized):
+        raise
+    except ApiError as error:
+        trouble = connect.explain(
+            error, lower.config, path=options.client_kubeconfig, context=options.client_context
+        )
+        raise ConfigError(
+            f"{trouble}. If the lower cluster is permanently lost: '{program.name('lower-cluster')} leave "
+            f"{options.name} "
+            "--lost' changes the upper cluster alone"
+        ) from None
+
+
+async def require_unreachable(options: argparse.Namespace) -> None:
+    """Refuse ``--lost`` if a kubeconfig was given and its cluster answers.
+
+    Raises:
+        ConfigError: the cluster answers, or the kubeconfig cannot be used.
+    """
+    if not options.client_kubeconfig:
+        return
+    async with lower_client(options) as lower:
+        try:
+            await lower.version()
+        except (Forbidden, Unauthorized):
+            pass  # A refusal is also an answer.
+        except ApiError:
+            return
+    raise ConfigError(
+        f"the lower cluster of {options.client_kubeconfig} answers: run the command without --lost, so that it is "
+        "cleaned, too"
+    )
+
+
+def leftover_report(options: argparse.Namespace, *, cluster_id: str, nodes: Sequence[str]) -> list[str]:
+    """Return what stays in the lower cluster and the commands that remove it, as lines.
+
+    Args:
+        options: ``name``, ``account_namespace`` and ``client_kubeconfig`` of the command line.
+        cluster_id: identity of the upper cluster.
+        nodes: virtual nodes of the lower cluster.
+    """
+    file = options.client_kubeconfig or "ADMIN_KUBECONFIG"
+    own = options.account_namespace
+    again = f"{program.name('lower-cluster')} leave {options.name} --client-kubeconfig {file}"
+    again += "" if own == "virtual-node" else f" --account-namespace {own}"
+    head = (
+        f"is not cleaned: pods and objects with label {names.LABEL_UPPER_CLUSTER}={cluster_id}, and the accounts in "
+        f"namespace {own}, are left there. When it answers again, this removes them:"
+    )
+    found = [head]
+    if more := sorted({*nodes} - {options.name}):
+        selector = f"{names.LABEL_UPPER_CLUSTER}={cluster_id},{names.LABEL_NODE} in ({','.join(more)})"
+        found.append(f"kubectl --kubeconfig {file} delete {_KINDS} --all-namespaces --selector '{selector}'")
+    return [*found, again]
+
+
+async def is_joined(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> bool:
+    """Report whether the account in the lower cluster is marked as joined under ``options.name``."""
+    return await _joined_name(options, lower, cluster_id=cluster_id) == options.name
+
+
+async def _joined_name(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> str:
+    """Return the name under which the lower cluster is joined to an upper cluster; empty: it is not joined."""
+    account = await find(
+        lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace
+    )
+    return joined_as(account or {}).get(cluster_id, "")

@@ -17,18 +17,7 @@ from tests.unit.controller_runtime.loopback import failure, reply, serve
 from tests.unit.virtual_node.commands.installations import Api, thing, virtual
 from tests.unit.virtual_node.commands.releases import SPACE, TOKYO, helm, record
 from tests.unit.virtual_node.commands.run_command import kubeconfig
-from virtual_node.commands.lower_cluster import (
-    account,
-    helm_release,
-    join,
-    join_parts,
-    join_probe,
-    join_release,
-    leave,
-    leave_account,
-    leave_lost,
-    values_file,
-)
+from virtual_node.commands.lower_cluster import account, helm_release, join, leave, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
 
 __all__ = ["helm"]
@@ -43,10 +32,10 @@ def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_differences_are_written():
     """Rules are compared as they are, data decoded; an equal object is not written."""
     found = {"rules": [{"verbs": ["get"]}], "data": {"token": base64.b64encode(b"old").decode()}}
-    assert join_parts.changes(found, {"rules": [{"verbs": ["get"]}]}) == {}
-    assert join_parts.changes(found, {"rules": []}) == {"rules": []}
-    assert join_parts.changes(found, {"stringData": {"token": "old"}}) == {}
-    assert join_parts.changes(found, {"stringData": {"token": "new"}}) == {"stringData": {"token": "new"}}
+    assert join.changes(found, {"rules": [{"verbs": ["get"]}]}) == {}
+    assert join.changes(found, {"rules": []}) == {"rules": []}
+    assert join.changes(found, {"stringData": {"token": "old"}}) == {}
+    assert join.changes(found, {"stringData": {"token": "new"}}) == {"stringData": {"token": "new"}}
 
 
 @pytest.mark.parametrize(
@@ -63,10 +52,10 @@ def test_only_differences_are_written():
 def test_a_loopback_address_is_refused(server: str, given: bool, refused: bool):  # noqa: FBT001
     """Kind writes 127.0.0.1 into kubeconfigs; pods of the upper cluster need another address."""
     if not refused:
-        join_parts.require_reachable(server, given=given)
+        join.require_reachable(server, given=given)
         return
     with pytest.raises(ConfigError, match="--server"):
-        join_parts.require_reachable(server, given=given)
+        join.require_reachable(server, given=given)
 
 
 def test_running_pods_and_bound_volumes_block_leave():
@@ -89,7 +78,7 @@ def test_running_pods_and_bound_volumes_block_leave():
 
 def test_the_probe_is_admitted_under_the_restricted_standard():
     """It runs without root and privileges, with the runtime's seccomp profile, on one virtual node only."""
-    spec = join_probe.pod("tokyo", "pause:1")["spec"]
+    spec = join.probe_pod("tokyo", "pause:1")["spec"]
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -100,7 +89,7 @@ def _lower(*, users: dict[str, str], marked: bool, more: tuple[dict[str, Any], .
     """Return a lower cluster with the account that these upper clusters use: identity → name there."""
     made = [dict(one) for one in account.objects(_options())]
     if marked:
-        made = [join_parts.marked(one) for one in made]
+        made = [join.marked(one) for one in made]
     for one in made:
         one["metadata"] = {**one["metadata"], "uid": f"u-{one['kind']}-{one['metadata']['name']}"}
         if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == "virtual-node":
@@ -118,7 +107,7 @@ def _options() -> argparse.Namespace:
 async def _leave(lower: Any) -> list[str]:
     """Run `leave` for upper cluster ``me``; return what is deleted in the lower cluster."""
     release = Release("vn", SPACE, 1, {"clusterId": "me"})
-    await leave_account.remove_account(_options(), lower, cluster_id=str(release.values["clusterId"]))
+    await leave.remove_account(_options(), lower, cluster_id=str(release.values["clusterId"]))
     found: list[str] = lower.deleted
     return found
 
@@ -264,7 +253,7 @@ async def test_values_are_edited_instead_of_an_upgrade(
     before = file.read_text("utf-8")
     for dry in (True, False):
         options.dry_run = dry
-        release = await join_release.find_release(above, options)
+        release = await join.find_release(above, options)
         step: Any = join.Join if action == "join" else leave.Leave
         await step(options, above, below, release).run()
         assert (file.read_text("utf-8") == before) == dry
@@ -320,7 +309,7 @@ async def test_an_unreachable_cluster_is_refused_with_the_flag_for_lost_ones():
     below.version = version
     below.config = SimpleNamespace(server="https://10.0.0.1", source="f.yaml", context_name="", proxy_url="")
     with pytest.raises(ConfigError, match="leave tokyo --lost' changes the upper cluster alone"):
-        await leave_lost.require_answer(_joining(client_context=""), below)
+        await leave.require_answer(_joining(client_context=""), below)
 
 
 @pytest.mark.parametrize(
@@ -336,12 +325,12 @@ async def test_a_reachable_cluster_is_not_lost(tmp_path: Path, status: int, word
         options = _joining(client_kubeconfig=str(kubeconfig(tmp_path, server.url)), client_context="")
         if status:
             with pytest.raises(ConfigError, match=words):
-                await leave_lost.require_unreachable(options)
+                await leave.require_unreachable(options)
     if not status:  # the server is closed by now
-        await leave_lost.require_unreachable(options)
+        await leave.require_unreachable(options)
     options.client_kubeconfig = str(tmp_path / "missing")
     with pytest.raises(ConfigError, match="missing: no such file"):
-        await leave_lost.require_unreachable(options)
+        await leave.require_unreachable(options)
 
 
 async def test_a_real_node_of_the_name_is_neither_cordoned_nor_uncordoned():
