@@ -62,7 +62,7 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One object as a server sent it. Immutable; a newer state of the object is a new ``Object``.
 
     Compared by identity; use ``has_spec_equal`` and ``has_status_equal`` for contents. Created by
-    ``decode_object``, ``from_dict``, and ``client.decoding`` for server responses.
+    ``decode_object``, ``from_dict``, and ``client.collection`` for server responses.
 
     Attributes:
         metadata: the decoded metadata; treat it as read-only.

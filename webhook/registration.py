@@ -10,8 +10,7 @@ from typing import Any
 from clusterset.model import names
 from controller_runtime import log, resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.objects import Object
 from webhook import manifests
 

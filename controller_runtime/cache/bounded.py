@@ -11,8 +11,7 @@ from typing import Any
 
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find_listed
+from controller_runtime.client.client import Client, find_listed
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource

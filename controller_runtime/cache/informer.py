@@ -18,7 +18,7 @@ from controller_runtime import consistency
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.client.client import Client
-from controller_runtime.client.list_pages import ObjectSelection
+from controller_runtime.client.collection import ObjectSelection
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource

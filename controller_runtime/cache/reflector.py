@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from controller_runtime.cache.watch_backoff import WatchBackoff, is_history_missing
 from controller_runtime.client.client import Client
-from controller_runtime.client.list_pages import ObjectSelection
+from controller_runtime.client.collection import ObjectSelection
 from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed, without_frames
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import copy
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
 
-from controller_runtime.client.transport_metrics import TransportMetrics
 from controller_runtime.errors import ResponseTooLarge, without_frames
 from controller_runtime.util.yielding import Slicer
 
@@ -49,13 +49,16 @@ class ResponseReader:
     """Reads the responses of one API server within limits."""
 
     def __init__(
-        self, limits: ResponseLimits, *, cluster: str, server: str, metrics: TransportMetrics
+        self, limits: ResponseLimits, *, cluster: str, server: str, rejected: Callable[[str], None]
     ) -> None:
-        """Create a reader; cluster and server are named in errors, ``metrics`` counts responses that exceed a limit."""
+        """Create a reader; cluster and server are named in errors.
+
+        ``rejected`` is called for each response that exceeds a limit: ``body``, ``line``, ``values`` or ``depth``.
+        """
         self.limits = limits
         self._large = asyncio.Semaphore(limits.large_at_once)
         self._client_name = f"{server}: cluster {cluster or 'without a name'}"
-        self._metrics = metrics
+        self._rejected = rejected
 
     async def read(
         self, response: aiohttp.ClientResponse, what: str, *, held: contextlib.AsyncExitStack
@@ -137,7 +140,7 @@ class ResponseReader:
         return self._too_large(what, "depth", "about 1,000 nested JSON values")
 
     def _too_large(self, what: str, limit: str, size: str) -> ResponseTooLarge:
-        self._metrics.rejected(limit)
+        self._rejected(limit)
         return ResponseTooLarge(f"{self._client_name}: the response to {what} exceeds the limit of {size}")
 
 

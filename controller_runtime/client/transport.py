@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Self, TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
 import aiohttp
+from prometheus_client import Counter, Histogram
 from yarl import URL
 
 from controller_runtime import errors
@@ -21,15 +25,43 @@ from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.connection_pool import ConnectionPools, refusal
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.client.response_limits import ResponseLimits, ResponseReader
-from controller_runtime.client.retries import Retry
-from controller_runtime.client.transport_metrics import TransportMetrics
-from controller_runtime.errors import ConnectionFailed, RequestTooLarge, ResponseTooLarge, without_frames
+from controller_runtime.errors import (
+    ApiError,
+    ConnectionFailed,
+    RequestTooLarge,
+    ResponseTooLarge,
+    TooManyRequests,
+    Unauthorized,
+    without_frames,
+)
 from controller_runtime.util.rate_limiter import TokenBucket
 
 _CONNECT_TIMEOUT = 10.0
 _UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
+_PAUSES = (0.1, 5.0)
+"""First and longest pause in seconds, used if the server's Retry-After is shorter or missing."""
+_READS = frozenset({"GET", "HEAD"})
+_REQUESTS = Counter(
+    "rest_client_requests_total", "Requests by cluster, verb and HTTP code.", ["cluster", "verb", "code"]
+)
+_SECONDS = Histogram(
+    "rest_client_request_duration_seconds",
+    "Seconds from sending a request to the end of the response; for watches and streams to the first byte.",
+    ["cluster", "verb"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+_REJECTED = Counter(
+    "rest_client_responses_rejected_total",
+    "Responses that exceed a limit: a body, one watch event (line), or the number of JSON values of a body.",
+    ["cluster", "limit"],
+)
+# Cached, because ``labels`` takes longer than counting.
+_counter = functools.cache(_REQUESTS.labels)
+_timer = functools.cache(_SECONDS.labels)
+_CODES = frozenset(map(int, HTTPStatus))
+"""Other codes of a server share a series, because a hostile server could add one with each of its 900."""
 
 
 class RequestOptions(TypedDict, total=False):
@@ -138,7 +170,7 @@ class Transport:
 
     def _response_reader(self) -> ResponseReader:
         return ResponseReader(
-            self._limits, cluster=self.cluster, server=self.config.server, metrics=self._metrics
+            self._limits, cluster=self.cluster, server=self.config.server, rejected=self._metrics.rejected
         )
 
     async def close(self) -> None:
@@ -326,3 +358,90 @@ class Transport:
 
 def _timeout(seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_TIMEOUT)
+
+
+class Retry:
+    """Decides after a failure whether to send the same request again, and when.
+
+    Requests that are sent again:
+
+    - 429, and 503 with Retry-After, for every verb, because the server has not acted on the request. The 429 of
+      an eviction is not repeated, because it is the decision of a disruption budget. Any other 5xx with
+      Retry-After, for reads only: client-go also repeats writes, but a server that got no answer from etcd in
+      time (500 ServerTimeout) may have acted.
+    - 401, once, with renewed credentials.
+    - A connection that breaks before the answer, once, for reads only. A write may have taken effect, which the
+      caller must check.
+    """
+
+    def __init__(self, config: ConnectionConfig, method: str, path: str) -> None:
+        self._config = config
+        self._is_read = method in _READS
+        self._is_eviction = path.partition("?")[0].endswith("/eviction")
+        self._sent: Mapping[str, str] = {}
+        self._context: ssl.SSLContext | None = None
+        self._refused = self._renew = self._broken = False
+        self._attempts = 0
+
+    async def credentials(self) -> Mapping[str, str]:
+        """Return the headers to authenticate with; renew them after a 401 unless another request did."""
+        headers = await self._config.headers()
+        if self._renew and headers == self._sent and self._config.ssl is self._context:
+            headers = await self._config.headers(refresh=True)
+        self._renew = False
+        self._sent, self._context = headers, self._config.ssl
+        return headers
+
+    def after_break(self, error: Exception) -> bool:
+        """Report whether to send the request again: once, if it is a read and its connection broke."""
+        again = (
+            self._is_read
+            and not self._broken
+            and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+            and not isinstance(error, aiohttp.ClientConnectorError)
+        )
+        self._broken = True
+        return again
+
+    async def after(self, failure: ApiError, *, left: float) -> None:
+        """Wait until the next attempt, at least for Retry-After; return at once after the first 401.
+
+        Raises:
+            ApiError: the given failure, if another attempt would not help or would start after ``left`` seconds.
+        """
+        if isinstance(failure, Unauthorized) and not self._refused:
+            self._refused = self._renew = True
+            return
+        shed = isinstance(failure, TooManyRequests) or (
+            failure.retry_after is not None
+            and (failure.code == 503 or (self._is_read and failure.code >= 500))
+        )
+        first, longest = _PAUSES
+        pause = max(failure.retry_after or 0.0, min(first * 2**self._attempts, longest))
+        if not shed or self._is_eviction or pause > left:
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback refers to this frame: a cycle until the next garbage collection
+        self._attempts += 1
+        await asyncio.sleep(pause * (1 + random.random() / 10))  # noqa: S311 - jitter
+
+
+class TransportMetrics:
+    """Counts the requests of one client."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+
+    def count(self, verb: str, code: int) -> None:
+        """Count a request by its HTTP status; 0: no answer."""
+        name = str(code) if code in _CODES else "other" if code else "<error>"
+        _counter(self._cluster, verb, name).inc()
+
+    def observe(self, verb: str, seconds: float) -> None:
+        """Record the duration of a request."""
+        _timer(self._cluster, verb).observe(seconds)
+
+    def rejected(self, limit: str) -> None:
+        """Count a response that exceeds a limit: ``body``, ``line``, ``values`` or ``depth``."""
+        _REJECTED.labels(self._cluster, limit).inc()

@@ -19,8 +19,7 @@ from typing import Any
 
 from clusterset.model.moving import node_avoidance
 from controller_runtime import log, resources
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound
 from descheduler.config.eviction import Limits
 from descheduler.memory import history

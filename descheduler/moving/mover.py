@@ -18,8 +18,7 @@ from typing import Any
 from clusterset.model.moving import movable, node_avoidance
 from clusterset.model.moving.drain import How
 from controller_runtime import resources
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object

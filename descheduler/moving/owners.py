@@ -9,8 +9,7 @@ from typing import Any
 from clusterset.model.moving import drain
 from controller_runtime import resources
 from controller_runtime.apimachinery import matching
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from descheduler.view.departure import Departure, Owner
 
 _RESOURCES = {"ReplicaSet": resources.REPLICA_SETS, "StatefulSet": resources.STATEFUL_SETS}

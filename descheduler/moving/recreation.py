@@ -16,8 +16,7 @@ from prometheus_client import Counter
 
 from controller_runtime import log, resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object

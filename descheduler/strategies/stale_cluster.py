@@ -21,7 +21,7 @@ from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import find
 from controller_runtime.objects import Object
 from controller_runtime.process.flags import duration
 from controller_runtime.process.settings import NotNegative, Positive, Setting

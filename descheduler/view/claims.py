@@ -7,8 +7,7 @@ from typing import Any
 
 from clusterset.model.moving import movable
 from controller_runtime import resources
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.objects import Object
 
 

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.objects import Object
 from swarm.handover.ledger import Holder
 from swarm.slots import Pod

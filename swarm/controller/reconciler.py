@@ -11,8 +11,7 @@ from typing import Any
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.namespace_budget import is_stub
-from controller_runtime.client.client import Client, PatchType
-from controller_runtime.client.reads import find_object
+from controller_runtime.client.client import Client, PatchType, find_object
 from controller_runtime.errors import ApiError, Forbidden, Invalid
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object

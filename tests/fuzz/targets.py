@@ -18,10 +18,10 @@ from controller_runtime import errors
 from controller_runtime.apimachinery import decoding, matching, quantity, timestamps
 from controller_runtime.auth import exec_credentials, kubeconfig
 from controller_runtime.auth.exec_credentials import Plugin
-from controller_runtime.client import decoding as wire
+from controller_runtime.client import collection
+from controller_runtime.client import collection as wire
 from controller_runtime.objects import decode_object
 from controller_runtime.process import flags
-from controller_runtime.util import lines
 from multi_scheduler import config as scheduler_config
 from multi_scheduler.extender import protocol
 from tests.fuzz import lower_objects, reviews
@@ -113,7 +113,7 @@ def _bearer(raw: bytes) -> None:
 
 
 def _watch(raw: bytes) -> None:
-    splitter = lines.LineSplitter(limit=2**20)
+    splitter = collection.LineSplitter(limit=2**20)
     for line in [*splitter.feed(raw), *splitter.feed(b"\n")]:
         wire.decode_watch_event(line)
 

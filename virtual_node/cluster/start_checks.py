@@ -12,8 +12,7 @@ from clusterset.connection import connection
 from clusterset.inventory import providers
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader

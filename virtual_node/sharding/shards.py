@@ -31,8 +31,7 @@ from prometheus_client import Gauge
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
 from controller_runtime.leaderelection import record
 from controller_runtime.objects import Object, from_dict

@@ -12,7 +12,8 @@ import msgspec
 
 from controller_runtime import consistency
 from controller_runtime.client.cache_budget import CacheBudget
-from controller_runtime.client.client import ObjectList, PatchType
+from controller_runtime.client.client import PatchType
+from controller_runtime.client.collection import ObjectList
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object, WatchEvent, from_dict

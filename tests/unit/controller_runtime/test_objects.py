@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.client.decoding import decode_list, decode_watch_event
+from controller_runtime.client.collection import decode_list, decode_watch_event
 from controller_runtime.errors import Expired, Forbidden
 from controller_runtime.objects import Object, decode_object, from_dict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import REGISTRY
 
-from controller_runtime.client.transport_metrics import TransportMetrics
+from controller_runtime.client.transport import TransportMetrics
 from virtual_node import metrics
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from controller_runtime import resources
-from controller_runtime.client.client import Client, ObjectList
+from controller_runtime.client.client import Client
+from controller_runtime.client.collection import ObjectList
 from controller_runtime.resources import Resource
 
 

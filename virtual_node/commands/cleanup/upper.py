@@ -9,9 +9,8 @@ from typing import Unpack
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.apimachinery import readable
-from controller_runtime.client.client import Client
-from controller_runtime.client.list_pages import ListOptions
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
+from controller_runtime.client.collection import ListOptions
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.commands.cleanup.deleter import Deleter

@@ -11,7 +11,7 @@ from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import guess
 from controller_runtime.client.client import Client
-from controller_runtime.client.list_pages import ListOptions
+from controller_runtime.client.collection import ListOptions
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource

@@ -19,7 +19,7 @@ from controller_runtime import resources
 from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.auth import kubeconfig, kubeconfig_file
 from controller_runtime.client.client import Client
-from controller_runtime.client.list_pages import METADATA_ONLY
+from controller_runtime.client.collection import METADATA_ONLY
 from controller_runtime.resources import Resource
 from virtual_node.commands.common.reader import VIRTUAL_NODES
 from virtual_node.commands.completion.engine import Candidate, Names, Question

@@ -15,8 +15,7 @@ from clusterset.model.moving import drain
 from clusterset.model.moving.drain import Request, Status
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.process.argparser import Parser

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any, Unpack
 
 from controller_runtime import resources
-from controller_runtime.client.client import Client
-from controller_runtime.client.list_pages import ListOptions
-from controller_runtime.client.object_verbs import encode
+from controller_runtime.client.client import Client, encode
+from controller_runtime.client.collection import ListOptions
 from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, overload
 import msgspec
 
 from controller_runtime.apimachinery.decoding import decode, decoder
-from controller_runtime.client.object_verbs import encode
+from controller_runtime.client.client import encode
 from controller_runtime.objects import Object
 
 _LEVEL, _WINDOW, _MEMORY = 1, -14, 6

@@ -21,8 +21,7 @@ from clusterset.model import names
 from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
 from controller_runtime.apimachinery import readable
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.process import terminal
 from controller_runtime.process.flags import read_text

@@ -18,8 +18,7 @@ from clusterset.model import names
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import some
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized
 from controller_runtime.objects import Object
 from virtual_node.commands.cleanup import command
@@ -461,7 +460,7 @@ def leftover_report(options: argparse.Namespace, *, cluster_id: str, nodes: Sequ
 
 async def is_joined(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> bool:
     """Report whether the account in the lower cluster is marked as joined under ``options.name``."""
-    return await _joined_name(options, lower, cluster_id=cluster_id) == options.name
+    return bool(await _joined_name(options, lower, cluster_id=cluster_id) == options.name)
 
 
 async def _joined_name(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> str:

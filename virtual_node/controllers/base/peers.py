@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find_listed, find_object
+from controller_runtime.client.client import Client, find_listed, find_object
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.controllers.base.context import ClusterContext

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from clusterset.model import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import is_stub
-from controller_runtime.client.reads import find_listed
+from controller_runtime.client.client import find_listed
 from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from controller_runtime.cache.namespace_budget import NamespaceBudget
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find_object
+from controller_runtime.client.client import Client, find_object
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.object_key import ObjectKey

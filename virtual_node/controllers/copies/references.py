@@ -21,7 +21,7 @@ from clusterset.model.pod.resource_claims import as_admitted
 from controller_runtime.apimachinery.translation_budget import TooLargeError
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import is_stub
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import find
 from controller_runtime.errors import Forbidden, NotFound, ResponseTooLarge
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Controller, Result

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
-from controller_runtime.client.reads import find_listed
+from controller_runtime.client.client import find_listed
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext

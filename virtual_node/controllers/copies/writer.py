@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from clusterset.model.policy.copied_keys import refused
 from controller_runtime.apimachinery import readable
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.reads import find_listed
+from controller_runtime.client.client import find_listed
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.keyed_locks import KeyedLocks

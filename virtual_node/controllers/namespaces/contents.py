@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.client.client import Client
-from controller_runtime.client.list_pages import METADATA_ONLY, SIZE, ListPages
+from controller_runtime.client.collection import METADATA_ONLY, SIZE, ListPages
 from controller_runtime.errors import ApiError, NotFound, ResponseTooLarge
 from controller_runtime.resources import Resource
 from virtual_node.translate.objects import namespaces

@@ -16,7 +16,7 @@ from typing import Any
 from clusterset.model import namespace_map
 from clusterset.model.namespace_map import NEVER_MIRRORED
 from controller_runtime import resources
-from controller_runtime.client.reads import find_object
+from controller_runtime.client.client import find_object
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource

@@ -25,7 +25,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import find
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.leaderelection import record
 from virtual_node.controllers.base.context import ClusterContext

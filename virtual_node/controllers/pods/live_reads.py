@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find, find_object
+from controller_runtime.client.client import Client, find, find_object
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.base import ownership

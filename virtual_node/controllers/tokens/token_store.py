@@ -12,7 +12,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.reads import find_object
+from controller_runtime.client.client import find_object
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext

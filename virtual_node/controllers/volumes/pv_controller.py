@@ -10,7 +10,7 @@ from typing import Any
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.reads import find_object
+from controller_runtime.client.client import find_object
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource

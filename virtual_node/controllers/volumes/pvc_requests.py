@@ -12,8 +12,7 @@ from typing import Any
 
 from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext

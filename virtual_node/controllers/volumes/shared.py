@@ -18,7 +18,7 @@ from clusterset.model.moving import movable
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.reads import find, find_object
+from controller_runtime.client.client import find, find_object
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext, PodCaches

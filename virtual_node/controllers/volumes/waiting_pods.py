@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from clusterset.model.pod.conditions import claim_names
 from controller_runtime import resources
 from controller_runtime.apimachinery import matching
-from controller_runtime.client.reads import find
+from controller_runtime.client.client import find
 from controller_runtime.objects import Object, ObjectMeta, from_dict
 from controller_runtime.store import Store
 from controller_runtime.util.keyed_locks import KeyedLocks

@@ -10,7 +10,7 @@ import pytest
 from controller_runtime import resources
 from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
 from controller_runtime.cache.namespace_budget import NamespaceBudget, is_stub
-from controller_runtime.client.client import ObjectList
+from controller_runtime.client.collection import ObjectList
 from controller_runtime.errors import Unavailable
 from controller_runtime.objects import WatchEvent, from_dict
 from tests.background import working

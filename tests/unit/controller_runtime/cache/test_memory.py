@@ -12,7 +12,7 @@ import pytest
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.cache_budget import CacheBudget
-from controller_runtime.client.decoding import decode_watch_event
+from controller_runtime.client.collection import decode_watch_event
 from controller_runtime.errors import CacheFull, Expired
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from tests.background import working

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.cache_budget import CacheBudget
-from controller_runtime.client.client import Batch, ObjectList
+from controller_runtime.client.client import Batch
+from controller_runtime.client.collection import ObjectList
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import ConnectionFailed, Expired, Forbidden, NotConnected
 from controller_runtime.objects import from_dict

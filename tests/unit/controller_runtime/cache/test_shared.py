@@ -11,7 +11,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.cache.shared import SharedInformers
-from controller_runtime.client.client import ObjectList
+from controller_runtime.client.collection import ObjectList
 from controller_runtime.objects import Object, WatchEvent
 from tests.background import working
 from tests.unit.controller_runtime.cache.conftest import Recorder, ScriptedServer, pod

@@ -19,7 +19,7 @@ from controller_runtime import resources
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from controller_runtime.client.response_handler import CpuMeter
+from controller_runtime.client.connection_pool import CpuMeter
 from controller_runtime.client.response_limits import MIB, ResponseLimits, ResponseReader
 from controller_runtime.errors import ApiError, ConnectionFailed, Invalid, ResponseTooLarge
 from tests.unit.controller_runtime.loopback import client_of, reply, serve

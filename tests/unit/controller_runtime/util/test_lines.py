@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.util.lines import LineSplitter, LineTooLong
+from controller_runtime.client.collection import LineSplitter, LineTooLong
 
 
 @given(

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.client.decoding import page_decoder
+from controller_runtime.client.collection import page_decoder
 from tests.unit.virtual_node.commands.diagnose.healthy_pods import healthy_pod
 from tests.unit.virtual_node.commands.diagnose.test_diagnose_corpus import CASES, facts_of
 from tests.unit.virtual_node.commands.doctor_facts import node

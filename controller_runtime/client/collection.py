@@ -1,15 +1,17 @@
-"""Decides which page of a list to request next, after a page and after an error."""
+"""Reads of collections: the pages of a list, the lines of a watch, and their decoding into objects. No requests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypedDict, TypeVar
+from typing import Generic, TypedDict, TypeVar
 
-from controller_runtime.client.decoding import ListMeta
-from controller_runtime.errors import Expired, ResponseTooLarge
-from controller_runtime.objects import Object
+import msgspec
+
+from controller_runtime.apimachinery.decoding import decode, decoder
+from controller_runtime.errors import Expired, ResponseTooLarge, error_from_status
+from controller_runtime.objects import Fields, Object, WatchEvent, assemble
 
 T = TypeVar("T")
 SIZE = 500
@@ -22,6 +24,86 @@ _MOST = 10_000
 _QUICK, _PAUSE = 200, 0.05
 _SMALLER = 5
 """The page size is divided by this after a page that exceeds a limit: 500, 100, 20, 4, 1."""
+
+
+def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[Iterator[Object], ListMeta]:
+    """Return the items and metadata of a list; items get the apiVersion and kind that servers omit.
+
+    Each item is decoded when it is taken, so that the caller can yield to other tasks between them: a page of a hostile
+    server may have 200,000 items, and all would occupy the event loop for a quarter of a second.
+
+    Raises:
+        msgspec.DecodeError: not JSON, or not a list of objects. Also raised when an item is taken.
+    """
+    wire = _decode_list(raw)
+    kind = wire.kind.removesuffix("List") or kind
+    api_version = wire.apiVersion or api_version
+    items = (assemble(fields, api_version=api_version, kind=kind) for fields in wire.items or ())
+    return items, wire.metadata
+
+
+def page_decoder(kind: type[T]) -> Callable[[bytes], tuple[list[T], ListMeta]]:
+    """Return a function that decodes the items of a list to a type, such as a TypedDict of the fields in use.
+
+    Other fields are skipped, which takes a third of the time of decoding them.
+    """
+    read = decoder(_PageWire[kind])  # type: ignore[valid-type]
+
+    def decode_page(raw: bytes) -> tuple[list[T], ListMeta]:
+        page = read(raw)
+        return page.items or [], page.metadata
+
+    return decode_page
+
+
+def decode_watch_event(line: bytes) -> WatchEvent:
+    """Return the event of one line of a watch.
+
+    Raises:
+        ApiError: the line is an ERROR; the exception carries its Status (410 is ``Expired``).
+        msgspec.DecodeError: not JSON, or not a watch event.
+    """
+    wire = _decode_event(line)
+    if wire.type == "ERROR":
+        raise error_from_status({name: decode(raw) for name, raw in wire.object.items()})
+    return WatchEvent(wire.type, assemble(wire.object))
+
+
+class ListMeta(
+    msgspec.Struct,
+    rename={
+        "continue_": "continue",
+        "resource_version": "resourceVersion",
+        "remaining": "remainingItemCount",
+    },
+):
+    """``metadata`` of a list."""
+
+    resource_version: str = ""
+    continue_: str = ""
+    remaining: int | None = None
+
+
+class _ListWire(msgspec.Struct):
+    items: list[Fields] | None
+    """Required, so that other JSON is not read as an empty collection; null if there are no items."""
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    kind: str = ""
+    apiVersion: str = ""  # noqa: N815 - the wire's name
+
+
+class _PageWire(msgspec.Struct, Generic[T]):
+    items: list[T] | None
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+
+
+class _EventWire(msgspec.Struct, gc=False):
+    type: str
+    object: Fields
+
+
+_decode_list = decoder(_ListWire)
+_decode_event = decoder(_EventWire)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +222,46 @@ class ListPages:
             raise self._expired from error
         self._size = max(1, (self._size or SIZE) // _SMALLER)
         self.params = {**self.params, "limit": str(self._size)}
+
+
+class LineTooLong(Exception):  # noqa: N818 - the sender's error
+    """A line is longer than the limit."""
+
+
+class LineSplitter:
+    """Returns the complete lines of each chunk; chunks may be cut anywhere."""
+
+    def __init__(self, limit: int) -> None:
+        """Create a splitter with a maximum of bytes for one line."""
+        self._limit = limit
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that end in this chunk, without their line feeds and without blank lines.
+
+        Raises:
+            LineTooLong: a line exceeds the limit.
+        """
+        head, newline, tail = chunk.rpartition(b"\n")
+        if not newline:
+            self._keep(tail)
+            return []
+        lines = head.split(b"\n")
+        if self._rest:
+            self._keep(lines[0])
+            lines[0] = bytes(self._rest)
+            self._rest = bytearray()
+        self._keep(tail)
+        if len(head) > self._limit and any(len(line) > self._limit for line in lines):
+            raise LineTooLong
+        return [line for line in lines if line]
+
+    def _keep(self, part: bytes) -> None:
+        self._rest += part
+        if len(self._rest) > self._limit:
+            raise LineTooLong
+
+    @property
+    def has_rest(self) -> bool:
+        """Report whether there is an incomplete line."""
+        return bool(self._rest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_runtime.client.list_pages import ListPages
+from controller_runtime.client.collection import ListPages
 from controller_runtime.errors import Expired, ResponseTooLarge
 
 EXPIRED = Expired("the token is too old", code=410)
