@@ -148,4 +148,3 @@ POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup"
 JOBS = Resource("batch", "v1", "jobs", "Job")
 SERVICE_EXPORTS = Resource("multicluster.x-k8s.io", "v1alpha1", "serviceexports", "ServiceExport")
 CLUSTER_PROFILES = Resource("multicluster.x-k8s.io", "v1alpha1", "clusterprofiles", "ClusterProfile")
-SWARMS = Resource("swarm.virtual-node.io", "v1alpha1", "swarms", "Swarm")

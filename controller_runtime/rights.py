@@ -12,28 +12,6 @@ MANAGE = (*READ, "create", "patch", "delete")
 """Verbs for objects that a component creates."""
 OWN_NAMESPACE = "<own>"
 """Placeholder in ``Right.namespace`` for the namespace that a component is installed in."""
-PROFILE_NAMESPACE = "<profiles>"
-"""Placeholder in ``Right.namespace`` for the namespace of the ClusterProfiles."""
-VIRTUAL_NODE = "<virtual-node>"
-"""Placeholder in ``Right.names`` for the name of each virtual node."""
-LEASE = "<lease>"
-"""Placeholder in ``Right.names`` for the Lease by which replicas of the virtual node elect a leader."""
-EXTENDER_LEASE = "<extender-lease>"
-"""Placeholder in ``Right.names`` for the Lease of the multi-scheduler's replica that answers."""
-LEASES = "<component-lease>"
-"""Placeholder in ``Right.names`` for each Lease by which replicas of any component elect a leader, and the extender's."""
-TOKEN_SECRET = "<token-secret>"  # noqa: S105 - a placeholder
-"""Placeholder in ``Right.names`` for each Secret with a renewed token for a lower cluster."""
-INSPECTION_HISTORY = "<inspection-history>"
-"""Placeholder in ``Right.names`` for the ConfigMap with the history of scheduled inspections."""
-WEBHOOK_CONFIGURATION = "<webhook-configuration>"
-"""Placeholder in ``Right.names`` for the name of both webhook configurations."""
-EXTENDER_SECRET = "<extender-secret>"  # noqa: S105 - a placeholder
-"""Placeholder in ``Right.names`` for both Secrets with the extender's own certificates; has no value if a user
-supplies the certificates."""
-WEBHOOK_SECRET = "<webhook-secret>"  # noqa: S105 - a placeholder
-"""Placeholder in ``Right.names`` for the Secret with the webhook's certificates; has no value if a user
-supplies the certificates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +67,7 @@ def resolved(
     If all names of a right are placeholders without a value, the right is omitted, because without
     ``resourceNames`` it would apply to all objects.
 
-    ``names`` has the values of each placeholder, such as ``VIRTUAL_NODE``.
+    ``names`` has the values of each placeholder, a text in angle brackets that the components agree on.
     """
     found = []
     for right in rights:

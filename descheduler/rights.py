@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from clusterset.model.moving import node_avoidance
-from controller_runtime.rights import READ, VIRTUAL_NODE, Right, in_own_namespace, leader_election
+from clusterset.model.rights import VIRTUAL_NODE
+from controller_runtime.rights import READ, Right, in_own_namespace, leader_election
 from descheduler.memory import store
 from descheduler.program import PROGRAM
 from descheduler.view import record

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from clusterset.inventory import settings as inventory
-from controller_runtime.rights import (
-    EXTENDER_LEASE,
-    EXTENDER_SECRET,
-    OWN_NAMESPACE,
-    Right,
-    leader_election,
-)
+from clusterset.model.rights import EXTENDER_LEASE, EXTENDER_SECRET
+from controller_runtime.rights import OWN_NAMESPACE, Right, leader_election
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "map virtual nodes to lower clusters"),

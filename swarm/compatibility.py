@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+from clusterset.model.names import SWARMS
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ConfigError
 from controller_runtime.leaderelection.settings import Election
@@ -16,7 +17,6 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import read_text
 from controller_runtime.process.program import ClientSettings, Program
 from controller_runtime.process.settings import PROCESS, Port, Setting
-from controller_runtime.resources import SWARMS
 from swarm import program
 from swarm.job_lists import read_list
 from swarm.program import SwarmSettings

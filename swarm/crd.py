@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.resources import SWARMS
+from clusterset.model.names import SWARMS
 from swarm.spec import GROUP, LABEL_KEY, LABEL_VALUE, MOST_REQUIREMENTS, SwarmSpec
 
 _RULES = "x-kubernetes-validations"

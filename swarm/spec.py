@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from clusterset.model.names import SWARMS
 from controller_runtime.apimachinery import matching
-from controller_runtime.resources import SWARMS
 from swarm import slots
 from swarm.assignment.model import Job
 from swarm.planning import Matches

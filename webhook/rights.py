@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from clusterset.model.moving.node_avoidance import CONFIG_MAP
-from controller_runtime.rights import (
-    READ,
-    WEBHOOK_CONFIGURATION,
-    WEBHOOK_SECRET,
-    Right,
-    in_own_namespace,
-    leader_election,
-)
+from clusterset.model.rights import WEBHOOK_CONFIGURATION, WEBHOOK_SECRET
+from controller_runtime.rights import READ, Right, in_own_namespace, leader_election
 from webhook.program import PROGRAM
 
 _GROUP = "admissionregistration.k8s.io"

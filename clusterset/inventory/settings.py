@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from clusterset.model.rights import PROFILE_NAMESPACE
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import ConfigStruct
 from controller_runtime.resources import CLUSTER_PROFILES
-from controller_runtime.rights import PROFILE_NAMESPACE, Right
+from controller_runtime.rights import Right
 
 LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _OWN = ("name", "kubeconfig", "context", "server", "tokenSecrets", "nodeName", "nodes", "port")

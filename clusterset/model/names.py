@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from controller_runtime.resources import Resource
+
 DOMAIN = "virtual-node.io"
+SWARMS = Resource(f"swarm.{DOMAIN}", "v1alpha1", "swarms", "Swarm")
+"""The custom resource of the swarm controller."""
 
 # --- ours: on objects in lower clusters -------------------------------------------------------------
 LABEL_UPPER_CLUSTER = f"{DOMAIN}/upper-cluster"

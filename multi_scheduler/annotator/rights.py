@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from controller_runtime.rights import VIRTUAL_NODE, Right, leader_election
+from clusterset.model.rights import VIRTUAL_NODE
+from controller_runtime.rights import Right, leader_election
 from multi_scheduler.annotator.program import PROGRAM
 
 UPPER: tuple[Right, ...] = (

@@ -65,7 +65,7 @@ class Caches:
             budget: NamespaceBudget[BudgetKey] = NamespaceBudget(limit, free=free, shrink=shrink)
             return BoundedInformer(client, resource, budget=budget, namespace=namespace, **more)
 
-        self.swarms = follow(resources.SWARMS, limit=SWARM_BYTES, free=0, indexers=nearby, name="swarms")
+        self.swarms = follow(names.SWARMS, limit=SWARM_BYTES, free=0, indexers=nearby, name="swarms")
         self.pods = follow(resources.PODS, pod_stub, transform=shrink_pod, indexers=nearby, name="pods")
         self.stateful_sets = follow(resources.STATEFUL_SETS, transform=shrink_workload)
         self.deployments = follow(resources.DEPLOYMENTS, transform=shrink_workload)

@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from clusterset.model.names import SWARMS
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.resources import SWARMS, Resource
+from controller_runtime.resources import Resource
 from swarm import share
 from swarm.controller import owned_objects
 from swarm.handover import ledger as ledgers

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from clusterset.model.names import SWARMS
 from controller_runtime import resources
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object, ObjectMeta
-from controller_runtime.resources import SWARMS, Resource
+from controller_runtime.resources import Resource
 from swarm import share
 from swarm.handover.ledger import Holder
 from swarm.spec import GROUP

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.model.names import SWARMS
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.namespace_budget import is_stub
@@ -15,7 +16,6 @@ from controller_runtime.client.client import Client, PatchType, find_object
 from controller_runtime.errors import ApiError, Forbidden, Invalid
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
-from controller_runtime.resources import SWARMS
 from controller_runtime.workqueue.charging import in_thread
 from controller_runtime.workqueue.controller import Result
 from swarm import metrics, planning, share, slots, spec, status

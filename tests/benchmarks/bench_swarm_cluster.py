@@ -15,11 +15,11 @@ import sys
 import time
 from typing import Any
 
+from clusterset.model.names import SWARMS
 from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from controller_runtime.resources import SWARMS
 from hack.sandbox import Cluster, Sandbox
 from swarm import crd
 from swarm.worker import Settings, Worker

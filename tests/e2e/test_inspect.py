@@ -14,9 +14,10 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from clusterset.model.names import SWARMS
+from clusterset.model.rights import INSPECTION_HISTORY
 from controller_runtime import rights
-from controller_runtime.resources import SWARMS
-from controller_runtime.rights import INSPECTION_HISTORY, Right, resolved
+from controller_runtime.rights import Right, resolved
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration

@@ -18,7 +18,8 @@ import pytest
 import pytest_asyncio
 from cryptography import x509
 
-from controller_runtime.rights import VIRTUAL_NODE, resolved
+from clusterset.model.rights import VIRTUAL_NODE
+from controller_runtime.rights import resolved
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.process import Process

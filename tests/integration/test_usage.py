@@ -14,7 +14,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from controller_runtime.rights import VIRTUAL_NODE, Right, resolved
+from clusterset.model.rights import VIRTUAL_NODE
+from controller_runtime.rights import Right, resolved
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from clusterset.inventory import settings as inventory
+from clusterset.model.names import SWARMS
+from clusterset.model.rights import LEASE, TOKEN_SECRET, VIRTUAL_NODE
 from controller_runtime import rights
-from controller_runtime.resources import SWARMS
-from controller_runtime.rights import LEASE, MANAGE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right
+from controller_runtime.rights import MANAGE, OWN_NAMESPACE, READ, Right
 from virtual_node.config.types import SHARDED, Config
 from virtual_node.rights import copies
 from virtual_node.translate.kinds import CLAIMS, enabled

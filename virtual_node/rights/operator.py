@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from clusterset.model.moving import node_avoidance
-from controller_runtime import rights
-from controller_runtime.resources import SWARMS
-from controller_runtime.rights import OWN_NAMESPACE, READ, VIRTUAL_NODE, WEBHOOK_SECRET, Right
+from clusterset.model.names import SWARMS
+from clusterset.model.rights import (
+    INSPECTION_HISTORY,
+    LEASES,
+    VIRTUAL_NODE,
+    WEBHOOK_CONFIGURATION,
+    WEBHOOK_SECRET,
+)
+from controller_runtime.rights import OWN_NAMESPACE, READ, Right
 from virtual_node.translate.storage.pv import DRIVER
 
 _LOOK = ("get", "list")
@@ -50,7 +56,7 @@ INSPECTION: tuple[Right, ...] = (
     Right("policy", "poddisruptionbudgets", ("list",), "workloads at risk of disruption"),
     Right(SWARMS.group, SWARMS.plural, ("list",), "Swarms that do not run their jobs"),
     *(Right(_REGISTRATION, kind, ("list",), "webhooks that cannot answer") for kind in _WEBHOOKS),
-    Right("", "configmaps", ("get", "patch"), "its history", "", OWN_NAMESPACE, (rights.INSPECTION_HISTORY,)),
+    Right("", "configmaps", ("get", "patch"), "its history", "", OWN_NAMESPACE, (INSPECTION_HISTORY,)),
 )
 """Permissions of the scheduled ``virtual-node inspect`` (``inspection.enabled`` of the chart). They only read, except
 for the history."""
@@ -58,9 +64,7 @@ for the history."""
 UNINSTALL: tuple[Right, ...] = (
     Right("", "namespaces", ("get",), "the upper cluster's identity"),
     *(
-        Right(
-            _REGISTRATION, kind, ("delete",), "unregister the webhook", names=(rights.WEBHOOK_CONFIGURATION,)
-        )
+        Right(_REGISTRATION, kind, ("delete",), "unregister the webhook", names=(WEBHOOK_CONFIGURATION,))
         for kind in _WEBHOOKS
     ),
     Right("", "nodes", _LOOK, "the virtual nodes"),
@@ -85,7 +89,7 @@ UNINSTALL: tuple[Right, ...] = (
         "scale",
         OWN_NAMESPACE,
     ),
-    Right(*_LEASES, ("delete",), "remove leader election", "", OWN_NAMESPACE, (rights.LEASES,)),
+    Right(*_LEASES, ("delete",), "remove leader election", "", OWN_NAMESPACE, (LEASES,)),
     Right(
         "", "secrets", ("delete",), "remove the webhook's certificates", "", OWN_NAMESPACE, (WEBHOOK_SECRET,)
     ),

@@ -8,10 +8,10 @@ from typing import Any
 
 import structlog
 
+from clusterset.model.names import SWARMS
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.resources import SWARMS
 from virtual_node.health.objects import Json, key
 from virtual_node.health.swarms import swarm_state
 

@@ -16,12 +16,12 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from clusterset.model.names import SWARMS
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Invalid, NotFound
 from controller_runtime.objects import Object, from_dict
-from controller_runtime.resources import SWARMS
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller_runtime.resources import SWARMS
+from clusterset.model.names import SWARMS
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.commands.helm import NAMESPACE as RELEASE_NAMESPACE

@@ -24,8 +24,7 @@ import virtual_node.rights.copies
 import virtual_node.rights.daemon
 import webhook.rights
 from clusterset.model import names
-from controller_runtime import resources
-from controller_runtime.rights import (
+from clusterset.model.rights import (
     EXTENDER_LEASE,
     EXTENDER_SECRET,
     INSPECTION_HISTORY,
@@ -35,10 +34,8 @@ from controller_runtime.rights import (
     VIRTUAL_NODE,
     WEBHOOK_CONFIGURATION,
     WEBHOOK_SECRET,
-    Right,
-    resolved,
-    rules,
 )
+from controller_runtime.rights import Right, resolved, rules
 from hack.chart import rights
 from hack.chart.template import NAMESPACE, template
 from hack.programs import DAEMON, programs
@@ -485,7 +482,7 @@ def test_policies_match_the_releases_accounts_and_labels():
             *(names.LABEL_VIRTUAL_POD, names.LABEL_CREATED_BY_DESCHEDULER, names.ANNOTATION_REPLACES),
             *(names.LABEL_NODE_TYPE, names.NODE_TYPE_VIRTUAL),
         ),
-        "swarm": (owned_objects.LABEL_SWARM, swarm.program.PROGRAM.name, resources.SWARMS.api_version),
+        "swarm": (owned_objects.LABEL_SWARM, swarm.program.PROGRAM.name, names.SWARMS.api_version),
     }
     for policy, texts in mentioned.items():
         expressions = " ".join(

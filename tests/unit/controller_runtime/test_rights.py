@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from controller_runtime.rights import OWN_NAMESPACE, VIRTUAL_NODE, Right, resolved, rules
+from controller_runtime.rights import OWN_NAMESPACE, Right, resolved, rules
 
+VIRTUAL_NODE = "<virtual-node>"
 TABLE = (
     Right("", "nodes", ("create",), "make it"),
     Right("", "nodes", ("patch",), "keep it", names=(VIRTUAL_NODE,)),

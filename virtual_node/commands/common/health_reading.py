@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from clusterset.model.names import SWARMS
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden, NotFound
@@ -78,7 +79,7 @@ async def swarms(client: Client) -> list[Json]:
         ApiError: any other error.
     """
     try:
-        return [one.to_dict() for one in (await client.list(resources.SWARMS)).items]
+        return [one.to_dict() for one in (await client.list(SWARMS)).items]
     except (Forbidden, NotFound):
         return []
 

@@ -153,7 +153,7 @@ def _drop_optional(cluster: ClusterFacts, opened: Opened) -> None:
         if name not in enabled:
             for kind in kinds:
                 cluster.unread.pop(kind, None)
-    cluster.unread.pop(resources.SWARMS.kind, None)  # optional
+    cluster.unread.pop(names.SWARMS.kind, None)  # optional
 
 
 async def _guarded(opened: Opened, client: Client, cluster: ClusterFacts, reading: Awaitable[None]) -> None:
@@ -177,7 +177,7 @@ async def _read_upper(client: Client, upper: ClusterFacts, copied: set[Resource]
     listed = partial(list_into, client, upper)
     await all_of(
         [
-            *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *copied, resources.SWARMS}),
+            *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *copied, names.SWARMS}),
             listed(resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
             listed(resources.PODS, field_selector=WAITING, kind=WAITING_POD),
         ]

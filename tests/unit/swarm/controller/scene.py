@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from controller_runtime.resources import SWARMS
+from clusterset.model.names import SWARMS
 from swarm import app
 from swarm.controller.caches import Caches
 from swarm.program import SwarmSettings

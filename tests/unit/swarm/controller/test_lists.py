@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from clusterset.model.names import SWARMS
 from controller_runtime.errors import Invalid
-from controller_runtime.resources import SWARMS
 from swarm import job_lists, planning, spec
 from swarm.handover.ledger import Ledger
 from tests.unit.swarm.controller.scene import Scene, so

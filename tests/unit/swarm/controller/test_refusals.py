@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from clusterset.model.names import SWARMS
 from controller_runtime.errors import ApiError, Invalid, Unavailable
-from controller_runtime.resources import SWARMS
 from swarm import slots
 from swarm.handover.ledger import Slot
 from tests.unit.swarm.controller.scene import Scene, so

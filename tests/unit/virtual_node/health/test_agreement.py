@@ -216,7 +216,7 @@ class _Reader:
         self.client = SimpleNamespace(list=self._swarms)
 
     async def _swarms(self, resource: object) -> Any:
-        assert resource is resources.SWARMS
+        assert resource is names.SWARMS
         return SimpleNamespace(items=[from_dict(_named(one)) for one in self._world.swarm_objects()])
 
     async def all(
