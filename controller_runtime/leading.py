@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from aiohttp.typedefs import Handler
 
-from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.informer import Informer, unsynced
 from controller_runtime.client.client import Client
+from controller_runtime.client.connecting import connected
 from controller_runtime.leaderelection.settings import ControllerSettings
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
@@ -44,12 +44,16 @@ async def run(
         ConfigError: the kubeconfig is wrong.
         ExceptionGroup: contains the errors of the caches and of the work, such as a ConfigError.
     """
-    config = await kubeconfig.load(options.kubeconfig, server=options.master)
-    weaknesses.warn(config, cluster="upper")
+    upper = connected(
+        options.kubeconfig,
+        server=options.master,
+        cluster="upper",
+        user_agent=program,
+        qps=options.qps,
+        burst=options.burst,
+    )
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(
-            Client(config, qps=options.qps, burst=options.burst, user_agent=program, cluster="upper")
-        )
+        client = await stack.enter_async_context(upper)
         informers, work = prepare(client)
 
         async def synced() -> None:

@@ -11,9 +11,9 @@ import structlog
 
 from clusterset.connection import connection
 from clusterset.following import KubeconfigFollower
-from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
+from controller_runtime.client.connecting import connected
 from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.process import lifecycle, loop_stalls
 from virtual_node import process_serving, upper_identity
@@ -83,10 +83,8 @@ class App:
             for cluster in config.clusters:
                 await connection(cluster)
         async with contextlib.AsyncExitStack() as stack:
-            upper_config = await kubeconfig.load(config.kubeconfig, server=config.server)
-            weaknesses.warn(upper_config, cluster="upper")
             upper = await stack.enter_async_context(
-                Client(upper_config, user_agent=COMPONENT, cluster="upper")
+                connected(config.kubeconfig, server=config.server, cluster="upper", user_agent=COMPONENT)
             )
             limit = config.limits.cache_bytes_per_namespace
             self._supervisor.shared = SharedInformers(upper, bytes_per_namespace=limit)
@@ -100,7 +98,7 @@ class App:
             if not self._options.config_file:
                 for cluster in config.clusters:
                     await start_checks.refuse(cluster, upper=upper)
-            self._log.info("upper cluster", server=upper_config.server, cluster_id=state.cluster_id)
+            self._log.info("upper cluster", server=upper.config.server, cluster_id=state.cluster_id)
             await stack.enter_async_context(loop_stalls.measured())
             await stack.enter_async_context(lifecycle.beside(self._file.publish(upper)))
             await stack.enter_async_context(self._profiles.following(upper))

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 
 from controller_runtime import log
-from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.client.client import Client
+from controller_runtime.client.connecting import connected
 from controller_runtime.leaderelection.settings import Election
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
@@ -28,12 +28,10 @@ async def run(options: WebhookSettings) -> None:
     Raises:
         ConfigError: the kubeconfig, a flag or a certificate file is wrong.
     """
-    config = await kubeconfig.load("" if options.incluster else options.kubeconfig, server=options.master)
-    weaknesses.warn(config, cluster="upper")
+    path = "" if options.incluster else options.kubeconfig
+    upper = connected(path, server=options.master, cluster="upper", user_agent=PROGRAM.name)
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(
-            Client(config, qps=50, burst=100, user_agent=PROGRAM.name, cluster="upper")
-        )
+        client = await stack.enter_async_context(upper)
         state = State(
             client,
             options.surroundings,

@@ -15,9 +15,10 @@ from clusterset.config import Cluster
 from clusterset.connection import connection
 from clusterset.following import KubeconfigFollower
 from controller_runtime import log
-from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.client import connecting
 from controller_runtime.client.client import Client
+from controller_runtime.client.connecting import connected
 from controller_runtime.errors import ConfigError
 from multi_scheduler.config import Config
 from multi_scheduler.process.profile_clusters import AT_ONCE, ProfileClusters, following
@@ -78,7 +79,7 @@ async def _reconnect(clusters: Sequence[Cluster], lower: Mapping[str, Client], p
         except ConfigError as error:  # it has changed again since it was checked
             logger.error("kubeconfig not applied", cluster=cluster.name, error=str(error))  # noqa: TRY400 - one clear line
             continue
-        weaknesses.warn(found, cluster=cluster.name)
+        connecting.warn(found, cluster=cluster.name)
         logger.info("kubeconfig changed, connecting again", cluster=cluster.name)
         await lower[cluster.name].reconnect(found)
 
@@ -94,9 +95,9 @@ async def _connected(
 ) -> None:
     """Run the work with clients; ``lower`` gets the clients of the lower clusters, all at once."""
     async with contextlib.AsyncExitStack() as stack:
-        config = await kubeconfig.load(options.kubeconfig, server=options.master)
-        weaknesses.warn(config, cluster="upper")
-        upper = await stack.enter_async_context(Client(config, user_agent=program, cluster="upper"))
+        upper = await stack.enter_async_context(
+            connected(options.kubeconfig, server=options.master, cluster="upper", user_agent=program)
+        )
         clients = {}
         for cluster, found in zip(wanted.clusters, await _loaded(wanted.clusters), strict=True):
             if isinstance(found, Exception) and profiles.is_profile(cluster.name):
@@ -104,7 +105,7 @@ async def _connected(
                 continue
             if isinstance(found, BaseException):
                 raise found
-            weaknesses.warn(found, cluster=cluster.name)
+            connecting.warn(found, cluster=cluster.name)
             client = Client(found, user_agent=program, cluster=cluster.name, cache_bytes=cluster.cache_bytes)
             clients[cluster.name] = await stack.enter_async_context(client)
         lower.update(clients)

@@ -13,7 +13,7 @@ from clusterset.inventory import inventory
 from clusterset.inventory.inventory import Inventory
 from controller_runtime import log
 from controller_runtime.auth import kubeconfig
-from controller_runtime.client.client import Client
+from controller_runtime.client.connecting import connected
 from multi_scheduler.config import Config
 from multi_scheduler.process.settings import ProcessSettings
 
@@ -158,8 +158,9 @@ async def following(options: ProcessSettings, program: str) -> AsyncIterator[Pro
     async with contextlib.AsyncExitStack() as stack:
         found: Inventory | None = None
         if settings is not None:
-            config = await kubeconfig.load(options.kubeconfig, server=options.master)
-            upper = await stack.enter_async_context(Client(config, user_agent=program, cluster="upper"))
+            upper = await stack.enter_async_context(
+                connected(options.kubeconfig, server=options.master, cluster="upper", user_agent=program)
+            )
             found = await stack.enter_async_context(inventory.following(upper, settings))
         clusters = ProfileClusters(options.config, found, program)
         stack.push_async_callback(clusters.close)

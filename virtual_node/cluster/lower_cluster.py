@@ -1,9 +1,6 @@
 """One lower cluster: its clients, caches, controllers and virtual nodes, in one task group.
 
 Lower clusters share no state except ``KubeletEndpoints`` and caches of the upper cluster, so a failure does not spread
-from clusterset.connection import connection
-from clusterset.config import Cluster
-from clusterset.connection import connection
 from one to another. The process (``app.py``) runs each in a supervised task of its own.
 """
 
@@ -19,9 +16,10 @@ import structlog
 
 from clusterset.config import Cluster
 from clusterset.connection import connection
-from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.auth import kubeconfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers
+from controller_runtime.client import connecting
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, CacheFull, ConfigError, Unavailable
 from controller_runtime.events.recorder import EventRecorder
@@ -94,7 +92,7 @@ class LowerCluster:
         settings, config = self.settings, self.config
         upper_config = await kubeconfig.load(settings.kubeconfig, server=settings.server)
         lower_config = await connection(config)
-        weaknesses.warn(lower_config, cluster=config.name)
+        connecting.warn(lower_config, cluster=config.name)
         agent = f"{COMPONENT}/{config.name}"
         async with contextlib.AsyncExitStack() as clients:
             upper = await clients.enter_async_context(

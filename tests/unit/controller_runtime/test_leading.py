@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from controller_runtime import leading, resources
-from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection.settings import ControllerSettings, Election
@@ -23,12 +22,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server(namespaces=("ns",))
     server.create("pods", {"metadata": {"name": "p"}, "spec": {}}, namespace="ns")
 
-    async def load(*_: Any, **__: Any) -> None:
-        """The client is in memory."""
-
-    monkeypatch.setattr(kubeconfig, "load", load)
-    monkeypatch.setattr(weaknesses, "warn", lambda *_, **__: None)
-    monkeypatch.setattr(leading, "Client", lambda *_, **__: contextlib.nullcontext(MemoryClient(server)))
+    monkeypatch.setattr(leading, "connected", lambda *_, **__: contextlib.nullcontext(MemoryClient(server)))
     return server
 
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from clusterset.config import Cluster
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.weaknesses import weaknesses
 from controller_runtime.client.client import Client
+from controller_runtime.client.connecting import weaknesses
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.rights import Right
 from virtual_node.cluster import start_checks

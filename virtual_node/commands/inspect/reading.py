@@ -13,8 +13,8 @@ from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from controller_runtime import resources
-from controller_runtime.auth.weaknesses import weaknesses
 from controller_runtime.client.client import Client
+from controller_runtime.client.connecting import weaknesses
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.process import version
 from controller_runtime.resources import Resource

@@ -1,12 +1,38 @@
-"""Finds weaknesses of a connection in a kubeconfig: logged at start, reported by ``check`` and ``inspect``."""
+"""Connects a program to a cluster: reads the kubeconfig, and warns if the connection is not protected."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 
 from controller_runtime import log
+from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.client.client import Client
 from controller_runtime.process.listening import is_loopback
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    path: str, *, server: str, cluster: str, user_agent: str, qps: float = 50, burst: int = 100
+) -> AsyncIterator[Client]:
+    """Yield a client of the cluster that a kubeconfig leads to; log the weaknesses of its connection.
+
+    Args:
+        path: as for ``kubeconfig.load``.
+        server: as for ``kubeconfig.load``.
+        cluster: the cluster's name in logs and metrics.
+        user_agent: as for ``Client``.
+        qps: as for ``Client``.
+        burst: as for ``Client``.
+
+    Raises:
+        ConfigError: the kubeconfig cannot be used.
+    """
+    config = await kubeconfig.load(path, server=server)
+    warn(config, cluster=cluster)
+    async with Client(config, qps=qps, burst=burst, user_agent=user_agent, cluster=cluster) as client:
+        yield client
 
 
 def weaknesses(config: ConnectionConfig) -> Iterator[tuple[str, str]]:

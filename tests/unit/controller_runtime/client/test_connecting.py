@@ -10,7 +10,7 @@ import yaml
 from structlog.testing import capture_logs
 
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.weaknesses import warn, weaknesses
+from controller_runtime.client.connecting import warn, weaknesses
 from virtual_node.commands.inspect.facts import ClusterFacts, InspectFacts
 from virtual_node.commands.inspect.rules.skew import weak
 
