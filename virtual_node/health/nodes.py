@@ -12,11 +12,11 @@ from controller_runtime.apimachinery import timestamps
 from virtual_node.config import program
 from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Fault, Kind
+from virtual_node.health.leases import NODE_LEASE_SECONDS, lease_age
 from virtual_node.health.objects import Json, labels_of, one_line, taints
 
 UNREACHABLE = "LowerClusterUnreachable"
 """Reason of a virtual node's Ready condition while its lower cluster does not answer."""
-_LEASE_SECONDS = 40.0
 _GRACE = 60.0
 """Seconds: Kubernetes' node-monitor-grace-period (40 or 50 s) with a margin."""
 
@@ -73,16 +73,14 @@ def silence(facts: HealthFacts, name: str, *, ready: bool) -> str:
     """
     if facts.leases is None:
         return ""
-    spec = (facts.leases.get(name) or {}).get("spec") or {}
-    if not spec.get("renewTime"):
+    age = lease_age(facts.leases.get(name), facts.now)
+    if age is None:
         return "" if _is_new(facts, name) else "it has no Lease"
-    limit = float(spec.get("leaseDurationSeconds") or _LEASE_SECONDS)
-    quiet = (facts.now - timestamps.parse(spec["renewTime"])).total_seconds()
-    if quiet <= limit:
+    if not age.is_expired():
         return ""
     # Kubernetes measures renewals by its own clock, so a node that is still Ready must have renewed its Lease.
-    doubt = "; it is Ready all the same: do the clocks differ?" if ready and quiet > limit + _GRACE else ""
-    return f"its Lease was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s){doubt}"
+    is_doubtful = ready and age.seconds > age.duration + _GRACE
+    return f"its Lease {age}" + ("; it is Ready all the same: do the clocks differ?" if is_doubtful else "")
 
 
 def cluster_of(node: Json) -> str:
@@ -127,7 +125,9 @@ def _is_new(facts: HealthFacts, name: str) -> bool:
     """Report whether a node was registered so recently that its Lease may not exist yet."""
     node = next((one for one in facts.nodes or () if one["metadata"]["name"] == name), None)
     created = node["metadata"].get("creationTimestamp") if node else None
-    return bool(created) and (facts.now - timestamps.parse(str(created))).total_seconds() <= _LEASE_SECONDS
+    return (
+        bool(created) and (facts.now - timestamps.parse(str(created))).total_seconds() <= NODE_LEASE_SECONDS
+    )
 
 
 def _cluster(kind: Kind, name: str, cause: str, step: str) -> Fault:

@@ -20,8 +20,8 @@ class PodFacts:
     pod: Mapping[str, Any]
     node: Mapping[str, Any] | None
     """The node that the pod is bound to; None: not bound, does not exist, or may not be read."""
-    heartbeat_seconds: float | None
-    """Seconds since the node's Lease was renewed; None: unknown."""
+    lease: Mapping[str, Any] | None
+    """The node's Lease; None: there is none, or it may not be read."""
     lower: Mapping[str, Any] | None
     """The pod in the lower cluster; None: there is none, or the lower cluster was not read."""
     events: Sequence[Mapping[str, Any]]

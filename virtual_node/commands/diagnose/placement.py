@@ -10,11 +10,11 @@ from virtual_node.commands.diagnose import advice, codes, unplaced
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.config import program
+from virtual_node.health.leases import lease_age
 from virtual_node.health.nodes import UNREACHABLE, cluster_of
 from virtual_node.health.objects import annotations_of, is_virtual
 from virtual_node.health.pods import SCHEDULING, silent_lower_scheduler
 
-_STALE_SECONDS = 60.0
 _WAITING = "WaitingForNode"
 _GROWTH = (_WAITING, "NodeNotAdded")
 """Reasons of the multi-scheduler's events about new lower nodes."""
@@ -58,9 +58,10 @@ def node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
             title = f"Lower cluster {cluster_of(facts.node)} is lost: its API server does not answer."
             code = Code.CLUSTER_LOST
         yield DiagnoseFinding(code, title, evidence, steps)
-    elif facts.heartbeat_seconds is not None and facts.heartbeat_seconds > _STALE_SECONDS:
-        quiet = f"{facts.heartbeat_seconds:.0f} s"
-        title = f"The virtual node {name} has sent no heartbeat for {quiet}: is its process running?"
+    elif (age := lease_age(facts.lease, facts.now)) is not None and age.is_expired():
+        title = (
+            f"The virtual node {name} has sent no heartbeat for {age.seconds:.0f} s: is its process running?"
+        )
         yield DiagnoseFinding(Code.NODE_SILENT, title, next_steps=steps)
 
 

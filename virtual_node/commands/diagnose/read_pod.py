@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Any
 
 from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConfigError
-from virtual_node.commands.common import connect
+from virtual_node.commands.common import connect, probes
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.diagnose.facts import PodFacts
 from virtual_node.health.objects import last_seen
@@ -31,26 +29,27 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
     """
     metadata = pod["metadata"]
     node_name = pod["spec"].get("nodeName", "")
-    virtual, node, heartbeat, events, logs = await asyncio.gather(
+    virtual, node, lease, events, logs, now = await asyncio.gather(
         reader.all(resources.NODES, label_selector=VIRTUAL_NODES),
         _nothing() if not node_name else reader.get(resources.NODES, node_name),
-        _nothing() if not node_name else _heartbeat(reader, node_name),
+        _nothing() if not node_name else reader.get(resources.LEASES, node_name, namespace=NODE_LEASES),
         reader.all(
             resources.EVENTS,
             namespace=metadata["namespace"],
             field_selector=f"involvedObject.uid={metadata['uid']}",
         ),
         reader.previous_log(pod),
+        probes.clock(reader.client),
     )
     below, silence = await _below(lower, pod, timeout=timeout) if lower else (None, "")
     return PodFacts(
         pod=pod,
         node=node,
-        heartbeat_seconds=heartbeat,
+        lease=lease,
         lower=below,
         events=sorted((event.to_dict() for event in events or ()), key=last_seen),
         virtual_nodes=None if virtual is None else [one.to_dict() for one in virtual],
-        now=datetime.now(UTC),
+        now=now,
         is_lower_read=bool(lower) and not silence,
         lower_error=silence,
         logs=logs,
@@ -59,12 +58,6 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
 
 async def _nothing() -> None:
     return None
-
-
-async def _heartbeat(reader: Reader, node: str) -> float | None:
-    lease = await reader.get(resources.LEASES, node, namespace=NODE_LEASES)
-    renewed = ((lease or {}).get("spec") or {}).get("renewTime")
-    return (datetime.now(UTC) - timestamps.parse(renewed)).total_seconds() if renewed else None
 
 
 async def _below(path: str, upper: dict[str, Any], *, timeout: float) -> tuple[dict[str, Any] | None, str]:  # noqa: ASYNC109 - of each request

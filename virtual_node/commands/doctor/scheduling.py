@@ -23,6 +23,7 @@ from virtual_node.commands.doctor.nodes import targets_virtual_nodes
 from virtual_node.config import program
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.faults import SWARMS, Kind
+from virtual_node.health.leases import lease_age
 from virtual_node.health.objects import Json, key
 
 _UNSEEN_SECONDS = 30.0
@@ -143,14 +144,12 @@ def descheduler(facts: DoctorFacts) -> Outcome:
 
 def lease_trouble(lease: Json | None, now: datetime) -> str:
     """Return why a Lease shows no active leader; empty: there is a leader, or no Lease."""
-    spec = (lease or {}).get("spec") or {}
     if lease is None:
         return ""
-    if not spec.get("renewTime") or not spec.get("holderIdentity"):
+    age = lease_age(lease, now, duration=15.0)
+    if age is None or not age.holder:
         return "has no holder"
-    quiet = (now - timestamps.parse(spec["renewTime"])).total_seconds()
-    limit = float(spec.get("leaseDurationSeconds") or 15)
-    return f"was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s)" if quiet > limit else ""
+    return str(age) if age.is_expired() else ""
 
 
 def _largest(rooms: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:

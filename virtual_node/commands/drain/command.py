@@ -17,13 +17,13 @@ from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ConfigError
-from controller_runtime.objects import Object
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_duration, add_switch
 from virtual_node.commands.common import connect, output, probes
 from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.drain import nodes, plan
 from virtual_node.config import program
+from virtual_node.health.leases import lease_age
 
 _LEASE = "virtual-node-descheduler"
 _POLL = 1.0
@@ -81,20 +81,12 @@ async def _check_descheduler(reader: Reader) -> None:
     """Raise ConfigError if no descheduler renews its Lease; without the right to list Leases, do nothing."""
     leases = await reader.all(resources.LEASES, field_selector=f"metadata.name={_LEASE}")
     now = await probes.clock(reader.client)
-    if leases is not None and not any(_is_fresh(lease, now) for lease in leases):
+    ages = [lease_age(lease.to_dict(), now) for lease in leases or ()]
+    if leases is not None and not any(age and age.holder and not age.is_expired(2) for age in ages):
         raise ConfigError(
             "no descheduler is running, and it moves the pods: nothing was changed; install the chart with "
             f"descheduler.enabled=true, or start virtual-node-descheduler (it renews Lease {_LEASE})"
         )
-
-
-def _is_fresh(lease: Object, now: datetime) -> bool:
-    spec = lease.spec or {}
-    try:
-        age = (now - timestamps.parse(spec.get("renewTime") or "")).total_seconds()
-    except ValueError:
-        return False
-    return bool(spec.get("holderIdentity")) and age <= 2 * float(spec.get("leaseDurationSeconds") or 0)
 
 
 async def _follow(client: Client, wanted: Sequence[str], statuses: dict[str, Status]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from clusterset.model import names
@@ -26,6 +26,7 @@ from virtual_node.commands.cleanup.dry_run import dry_run_client
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
+from virtual_node.commands.common.reader import NODE_LEASES
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
@@ -42,6 +43,7 @@ from virtual_node.commands.lower_cluster.join import (
 )
 from virtual_node.config import program
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
+from virtual_node.health.leases import lease_age
 from virtual_node.rights import manifests
 from virtual_node.translate.nodes.node import is_real
 
@@ -55,7 +57,6 @@ _LOST_NEXT = (
     "The lower cluster does not answer, so they cannot end in order: with --force the pods are removed from the upper "
     "cluster, and their controllers make new ones. They may still run in the lower cluster, and data of volumes is there"
 )
-_LEASES = "kube-node-lease"
 _KINDS = "pods,services,endpointslices.discovery.k8s.io,configmaps,secrets"
 
 
@@ -278,11 +279,8 @@ async def refuse_running(upper: Client, nodes: Sequence[str]) -> None:
         ConfigError: a virtual node still runs.
     """
     for node in nodes:
-        spec = (await find(upper, resources.LEASES, node, namespace=_LEASES) or {}).get("spec") or {}
-        if not spec.get("holderIdentity") or not spec.get("renewTime"):
-            continue
-        age = datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])
-        if age < timedelta(seconds=spec.get("leaseDurationSeconds") or 40):
+        age = lease_age(await find(upper, resources.LEASES, node, namespace=NODE_LEASES), datetime.now(UTC))
+        if age is not None and age.holder and not age.is_expired():
             raise ConfigError(
                 f"virtual node {node} still works: apply the values file without it, then run the command again"
             )

@@ -12,6 +12,7 @@ from controller_runtime.apimachinery import quantity, readable, timestamps
 from virtual_node.commands.common import output
 from virtual_node.commands.common.requested import requested
 from virtual_node.commands.status import lag
+from virtual_node.health.leases import lease_age
 from virtual_node.health.objects import labels_of
 from virtual_node.translate.printers.pods import is_trouble, status_word
 
@@ -46,7 +47,7 @@ def describe(
     allocatable = status.get("allocatable") or {}
     used = None if pods is None else requested(pods)
     lease_metadata = (lease or {}).get("metadata") or {}
-    renewed = ((lease or {}).get("spec") or {}).get("renewTime")
+    age = lease_age(lease, now)
     return {
         "name": metadata["name"],
         "ready": ready.get("status", "Unknown"),
@@ -65,7 +66,7 @@ def describe(
             for name in ("cpu", "memory", "pods")
         },
         "replica": (lease_metadata.get("annotations") or {}).get(names.ANNOTATION_REPLICA, ""),
-        "heartbeatSeconds": _since(renewed, now),
+        "heartbeatSeconds": None if age is None else round(age.seconds, 1),
         "ageSeconds": _since(metadata.get("creationTimestamp"), now),
         "addresses": [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"],
         "taints": [f"{one['key']}:{one['effect']}" for one in spec.get("taints") or ()],

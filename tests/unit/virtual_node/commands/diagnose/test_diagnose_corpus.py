@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.unit.virtual_node.commands.diagnose.healthy_pods import healthy_pod
-from tests.unit.virtual_node.health.health_objects import NOW, ago, condition
+from tests.unit.virtual_node.health.health_objects import NOW, ago, condition, lease
 from virtual_node.commands.diagnose import verdict
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import PodFacts
@@ -104,7 +104,7 @@ def facts_of(case: dict[str, Any]) -> PodFacts:
     return PodFacts(
         pod=_pod(case["pod"], case.get("patch", {})),
         node=next((node for node in nodes if node["metadata"]["name"] == on), None),
-        heartbeat_seconds=case.get("heartbeat", 3.0),
+        lease=lease(case.get("heartbeat", 3.0)),
         lower=_lower(case.get("lower")),
         is_lower_read="lower" in case,
         events=[
@@ -184,7 +184,7 @@ def test_healthy_pods_have_no_finding():
         facts = PodFacts(
             pod=pod,
             node=node if pod["spec"].get("nodeName") else None,
-            heartbeat_seconds=chance.uniform(0, 15),
+            lease=lease(chance.uniform(0, 15)),
             lower=lower,
             is_lower_read=lower is not None,
             events=events,

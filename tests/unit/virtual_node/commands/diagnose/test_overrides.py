@@ -25,7 +25,7 @@ def _shown(record: str | None) -> list[str]:
     facts = PodFacts(
         pod=_pod("nginx:1"),
         node=None,
-        heartbeat_seconds=None,
+        lease=None,
         lower=_pod("m.example/library/nginx:1", record),
         events=(),
         virtual_nodes=None,

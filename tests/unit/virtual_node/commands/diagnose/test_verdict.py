@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.apimachinery import timestamps
+from tests.unit.virtual_node.health.health_objects import lease
 from virtual_node.commands.common.output import age
 from virtual_node.commands.diagnose.facts import PodFacts
 from virtual_node.commands.diagnose.verdict import diagnose
@@ -29,7 +30,7 @@ def _facts(
         "status": {"phase": "Pending", **(status or {})},
     }
     defaults: dict[str, Any] = {
-        "node": NODE, "heartbeat_seconds": 3.0, "lower": None, "events": [], "virtual_nodes": [NODE], "now": NOW,
+        "node": NODE, "lease": lease(), "lower": None, "events": [], "virtual_nodes": [NODE], "now": NOW,
     }  # fmt: skip
     return PodFacts(pod=pod, **{**defaults, **more})
 
@@ -96,7 +97,7 @@ UNPLACED = {"nodeName": ""}
             _facts(node={**NODE, "status": _conditions("Ready", "NoReadyLowerNodes", "None of 2")}),
             "not Ready",
         ),
-        (_facts(heartbeat_seconds=500.0), "has sent no heartbeat"),
+        (_facts(lease=lease(500.0)), "has sent no heartbeat"),
         (
             _facts(status=_conditions("virtual-node.io/Admitted", "ExceededQuota", "exceeded quota: q")),
             "ResourceQuota",
