@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
 from virtual_node.config import program
 from virtual_node.health import reports
 from virtual_node.health.facts import ClusterState, HealthFacts, PodSign
 from virtual_node.health.faults import Fault, Health, Kind, Severity
 from virtual_node.health.nodes import cluster_faults, cluster_of, node_faults, silence
-from virtual_node.health.objects import key, one_line
+from virtual_node.health.objects import Json, key, one_line
+from virtual_node.health.pods import sign, waiting_sign
 from virtual_node.health.replicas import replica_trouble
 from virtual_node.health.swarms import swarm_faults
 
@@ -37,6 +40,38 @@ def examine(facts: HealthFacts) -> Health:
     found.sort(key=lambda fault: (fault.severity is not Severity.ERROR, _ORDER[fault.kind]))
     unseen = {name: "not read" for name in _SEEN if getattr(facts, name) is None}
     return Health(found, {**unseen, **facts.unknown})
+
+
+def facts_of(
+    *,
+    now: datetime,
+    nodes: Sequence[Json] | None,
+    leases: Mapping[str, Json] | None,
+    bound: Iterable[Json] | None,
+    waiting: Iterable[Json] | None,
+    **more: Any,
+) -> HealthFacts:
+    """Return facts with the signs of pods.
+
+    Args:
+        now: current time by the API server's clock.
+        nodes: the virtual nodes; None, here and below: they could not be read.
+        leases: Leases of the virtual nodes, by name.
+        bound: pods on virtual nodes.
+        waiting: pods without a node; those that are not for virtual nodes do not count.
+        more: other fields of ``HealthFacts``.
+    """
+    names = [node["metadata"]["name"] for node in nodes or ()]
+    return HealthFacts(
+        now=now,
+        nodes=nodes,
+        leases=leases,
+        signs=None if bound is None else [found for pod in bound if (found := sign(pod))],
+        waiting=None
+        if waiting is None
+        else [found for pod in waiting if (found := waiting_sign(pod, names))],
+        **more,
+    )
 
 
 def _with_reports(facts: HealthFacts) -> HealthFacts:
@@ -98,9 +133,9 @@ def _pods(facts: HealthFacts) -> Iterator[Fault]:
     """Yield the faults of pods; pods with the same kind, node and reason become one fault."""
     clusters = {node["metadata"]["name"]: cluster_of(node) for node in facts.nodes or ()}
     groups: dict[tuple[Kind, str, str], list[PodSign]] = {}
-    for sign in (*(facts.waiting or ()), *(facts.signs or ())):
-        if (facts.now - sign.since).total_seconds() > sign.patience:
-            groups.setdefault((sign.kind, sign.node, sign.reason), []).append(sign)
+    for one in (*(facts.waiting or ()), *(facts.signs or ())):
+        if (facts.now - one.since).total_seconds() > one.patience:
+            groups.setdefault((one.kind, one.node, one.reason), []).append(one)
     for (_, node, _), signs in groups.items():
         yield _pod_fault(signs, clusters.get(node, ""), facts.words)
 

@@ -12,12 +12,11 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object
 from virtual_node.commands.common.reader import Reader
-from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Health
-from virtual_node.health.model import examine
+from virtual_node.health.model import examine, facts_of
 from virtual_node.health.objects import Json, key
-from virtual_node.health.pods import WAITING, sign, waiting_sign
-from virtual_node.health.replicas import COMPONENTS, explanation, failing
+from virtual_node.health.pods import WAITING
+from virtual_node.health.replicas import COMPONENTS, failing
 
 
 async def judge(
@@ -41,17 +40,15 @@ async def judge(
         ApiError: the cluster does not answer.
     """
     (waiting, components), found_swarms = await asyncio.gather(read(reader), swarms(reader.client))
-    names = [node["metadata"]["name"] for node in nodes]
-    without = [waiting_sign(pod.to_dict(), names) for pod in waiting or ()]
     replicas = [pod.to_dict() for pod in components or ()]
-    words = {key(pod): await _last_message(reader, pod) for pod in failing(replicas, now)}
+    words = {key(pod): (await reader.last_words(pod) or [""])[-1] for pod in failing(replicas, now)}
     return examine(
-        HealthFacts(
+        facts_of(
             now=now,
             nodes=nodes,
             leases=leases,
-            signs=None if bound is None else [found for pod in bound if (found := sign(pod))],
-            waiting=None if waiting is None else [found for found in without if found],
+            bound=bound,
+            waiting=None if waiting is None else [pod.to_dict() for pod in waiting],
             replicas=None if components is None else replicas,
             swarms=found_swarms,
             words=words,
@@ -82,16 +79,3 @@ async def swarms(client: Client) -> list[Json]:
         return [one.to_dict() for one in (await client.list(SWARMS)).items]
     except (Forbidden, NotFound):
         return []
-
-
-async def _last_message(reader: Reader, pod: Json) -> str:
-    """Return the last log line of a terminated container of the pod; without one, ``explanation`` of its events."""
-    if lines := await reader.previous_log(pod):
-        return lines[-1]
-    metadata = pod["metadata"]
-    events = await reader.all(
-        resources.EVENTS,
-        namespace=metadata["namespace"],
-        field_selector=f"involvedObject.uid={metadata['uid']}",
-    )
-    return explanation(event.to_dict() for event in events or ())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, Unpack
 
 from clusterset.model import names
+from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import guess
 from controller_runtime.client.client import Client
@@ -17,6 +18,8 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import probes
 from virtual_node.commands.common.permissions import Need, refusal
+from virtual_node.health.objects import Json, last_seen
+from virtual_node.health.replicas import explanation
 
 T = TypeVar("T")
 VIRTUAL_NODES = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
@@ -136,6 +139,30 @@ class Reader:
             self.missing[Need("get", resources.PODS, namespace=namespace, subresource="log")] = None
         except ApiError:
             pass  # The node does not answer, or the container is gone; logs are optional evidence.
+        return []
+
+    async def events_about(self, pod: Mapping[str, Any]) -> list[Json]:
+        """Return the events about a pod, the oldest first; empty also: the list is forbidden.
+
+        Raises:
+            ApiError: any other error.
+        """
+        metadata = pod["metadata"]
+        listed = await self.all(
+            resources.EVENTS,
+            namespace=metadata["namespace"],
+            field_selector=f"involvedObject.uid={metadata['uid']}",
+        )
+        return sorted((event.to_dict() for event in listed or ()), key=last_seen)
+
+    async def last_words(self, pod: Mapping[str, Any]) -> list[str]:
+        """Return why a component's pod fails: ``previous_log``, else an explanation by events; empty: unknown, or Ready."""
+        if lines := await self.previous_log(pod):
+            return lines
+        if is_true(pod.get("status"), "Ready"):
+            return []
+        with contextlib.suppress(ApiError):
+            return [explanation(await self.events_about(pod))]
         return []
 
     async def _once(self, key: tuple[Any, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T:

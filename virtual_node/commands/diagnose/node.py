@@ -1,4 +1,4 @@
-"""Implements ``diagnose node``: reads one virtual node and judges it, also by rules of ``doctor``."""
+"""Implements ``diagnose node``: reads one virtual node and judges it, by the health model."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import count, some
 from controller_runtime.errors import ApiError, ConfigError
-from virtual_node.commands.common import probes
-from virtual_node.commands.common.probes import Probe
+from virtual_node.commands.common import installation, probes
+from virtual_node.commands.common.installation import Installation, node_trouble
+from virtual_node.commands.common.probes import Probe, kubelet_trouble
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
-from virtual_node.commands.doctor import nodes, presence, read_installation
-from virtual_node.commands.doctor.facts import DoctorFacts, Installation
-from virtual_node.commands.doctor.links import State
 from virtual_node.config import program
+from virtual_node.health.model import examine as examine_health
+from virtual_node.health.model import facts_of
 from virtual_node.health.objects import Json, is_virtual, key, taints
 from virtual_node.translate.printers.pods import pod_row
 
@@ -35,44 +36,37 @@ async def examine(reader: Reader, name: str) -> list[DiagnoseFinding]:
         pod.to_dict()
         for pod in await reader.all(resources.PODS, field_selector=f"spec.nodeName={name}") or ()
     ]
-    unread = {"leases": "forbidden"} if lease is None and reader.missing else {}
+    now, unread, components = await probes.clock(reader.client), "", Installation()
     try:
-        installation = await read_installation.read(reader.client)
+        components = await installation.read(reader.client)
     except ApiError as error:
-        installation, unread["installation"] = Installation(), str(error)
-    facts = DoctorFacts(
-        now=await probes.clock(reader.client),
-        server=reader.client.config.server,
-        answer=Probe(200),
-        unread=unread,
-        nodes=[node],
-        leases={name: lease} if lease else {},
-        kubelets={name: await probes.kubelet(reader.client, node, bound)},
-        installation=installation,
-    )
-    return judge(facts, node, bound)
+        unread = str(error)
+    leases = None if lease is None and reader.missing else {name: lease} if lease else {}
+    health = examine_health(facts_of(now=now, nodes=[node], leases=leases, bound=(), waiting=()))
+    trouble = node_trouble(health.faults, components, now, unread=unread)
+    probe = await probes.kubelet(reader.client, node, bound)
+    found = [*_findings(node, trouble, probe), *_of_pods(bound)]
+    if not found:
+        title = (
+            f"The virtual node is Ready; nothing is wrong with it, or with its {count(len(bound), 'pod')}."
+        )
+        return [DiagnoseFinding(Code.HEALTHY, title, rank=FINE)]
+    return sorted(found, key=lambda one: one.rank)
 
 
-def judge(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> list[DiagnoseFinding]:
-    """Return the findings about a virtual node, the most severe first; never empty.
+def _findings(node: Json, trouble: tuple[str, str] | None, probe: Probe) -> Iterator[DiagnoseFinding]:
+    """Yield what is wrong with a virtual node.
 
     Args:
-        facts: facts for rules of ``doctor``, with this node as the only one.
         node: the node.
-        bound: the pods that are bound to the node.
+        trouble: see ``node_trouble``.
+        probe: result of the request to its kubelet API.
     """
-    if found := sorted(_findings(facts, node, bound), key=lambda one: one.rank):
-        return found
-    title = f"The virtual node is Ready; nothing is wrong with it, or with its {count(len(bound), 'pod')}."
-    return [DiagnoseFinding(Code.HEALTHY, title, rank=FINE)]
-
-
-def _findings(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> Iterator[DiagnoseFinding]:
     name = node["metadata"]["name"]
-    for rule, code in ((presence.heartbeat, Code.NODE_SILENT), (nodes.kubelet_api, Code.KUBELET_API)):
-        outcome = rule(facts)
-        if outcome.state is State.BROKEN:
-            yield DiagnoseFinding(code, f"{outcome.detail}.", next_steps=[outcome.next])
+    reached = kubelet_trouble(name, probe) if is_true(node.get("status"), "Ready") else None
+    for found, code in ((trouble, Code.NODE_SILENT), (reached, Code.KUBELET_API)):
+        if found is not None:
+            yield DiagnoseFinding(code, f"{found[0]}.", next_steps=[found[1]])
     if (node.get("spec") or {}).get("unschedulable"):
         title, step = "It is cordoned: nothing new is bound to it.", f"kubectl uncordon {name}"
         yield DiagnoseFinding(Code.CORDONED, title, next_steps=[step], rank=1)
@@ -80,6 +74,10 @@ def _findings(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> Iterator
         title = f"The descheduler keeps pods away from it ({names.TAINT_STALE_CLUSTER})."
         step = "it removes the taint 30 s after the lower cluster is healthy again"
         yield DiagnoseFinding(Code.TAINT, title, next_steps=[step], rank=1)
+
+
+def _of_pods(bound: Sequence[Json]) -> Iterator[DiagnoseFinding]:
+    """Yield a finding about the pods of a node that are in trouble."""
     if troubled := [key(pod) for pod in bound if pod_row(pod, None)["trouble"]]:
         title = f"{len(troubled)} of its {count(len(bound), 'pod')} in trouble."
         step = program.name(f"diagnose pod {troubled[0]}")

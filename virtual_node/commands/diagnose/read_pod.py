@@ -11,7 +11,6 @@ from controller_runtime.errors import ConfigError
 from virtual_node.commands.common import connect, probes
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.diagnose.facts import PodFacts
-from virtual_node.health.objects import last_seen
 from virtual_node.translate.base.ownership import mirrored_as
 
 
@@ -27,17 +26,12 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
     Raises:
         ApiError: the upper cluster does not answer.
     """
-    metadata = pod["metadata"]
     node_name = pod["spec"].get("nodeName", "")
     virtual, node, lease, events, logs, now = await asyncio.gather(
         reader.all(resources.NODES, label_selector=VIRTUAL_NODES),
         _nothing() if not node_name else reader.get(resources.NODES, node_name),
         _nothing() if not node_name else reader.get(resources.LEASES, node_name, namespace=NODE_LEASES),
-        reader.all(
-            resources.EVENTS,
-            namespace=metadata["namespace"],
-            field_selector=f"involvedObject.uid={metadata['uid']}",
-        ),
+        reader.events_about(pod),
         reader.previous_log(pod),
         probes.clock(reader.client),
     )
@@ -47,7 +41,7 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
         node=node,
         lease=lease,
         lower=below,
-        events=sorted((event.to_dict() for event in events or ()), key=last_seen),
+        events=events,
         virtual_nodes=None if virtual is None else [one.to_dict() for one in virtual],
         now=now,
         is_lower_read=bool(lower) and not silence,

@@ -12,7 +12,8 @@ from cryptography import x509
 
 from clusterset.model import names
 from controller_runtime.apimachinery.readable import count, some
-from virtual_node.commands.doctor.facts import LABEL_NAME, PROBE_SELECTOR, WEBHOOK_NAME, DoctorFacts, waiting
+from virtual_node.commands.common.installation import LABEL_NAME
+from virtual_node.commands.doctor.facts import PROBE_SELECTOR, WEBHOOK_NAME, DoctorFacts, waiting
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.objects import Json, key, labels_of

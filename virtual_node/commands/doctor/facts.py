@@ -9,26 +9,15 @@ from datetime import datetime
 from clusterset.model import names
 from clusterset.model.pod.conditions import is_true
 from virtual_node.commands.common.connection_errors import Trouble
+from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.common.probes import Probe
 from virtual_node.health.objects import Json, is_deleting, is_virtual
 
-LABEL_NAME = "app.kubernetes.io/name"
-INSTALLED_AS = "virtual-node"
 WEBHOOK_NAME = "virtual-node-webhook"
 DESCHEDULER_LEASE = "virtual-node-descheduler"
 SCHEDULER_LEASE = "kube-scheduler"
 PROBE_SELECTOR = f"{names.DOMAIN}/doctor"
 """Node label in the dry-run pod's selector, which a working webhook moves to annotation clusterSelector."""
-
-
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """Objects in the upper cluster with the labels of our installation, which may also run elsewhere."""
-
-    deployments: Sequence[Json] = ()
-    pods: Sequence[Json] = ()
-    logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By ``namespace/name`` of the pod: last log lines of a terminated container, else the last warning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ from collections import Counter
 
 from clusterset.model import names
 from controller_runtime.apimachinery.readable import count, some
-from virtual_node.commands.common.probes import PROXY_REFUSES, Probe
+from virtual_node.commands.common.probes import PROXY_REFUSES, is_forbidden, kubelet_trouble
 from virtual_node.commands.doctor.facts import DoctorFacts, ready_nodes, virtual_nodes, waiting
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.commands.doctor.verdict import faults, of_faults
-from virtual_node.health.connections import Failure, failure
 from virtual_node.health.faults import Kind
 from virtual_node.health.objects import LIFECYCLE, Json, key, repelling, selects, taint_text
 from virtual_node.health.objects import taints as node_taints
@@ -52,7 +51,7 @@ def kubelet_api(facts: DoctorFacts) -> Outcome:
     probes = {name: facts.kubelets[name] for name in ready if name in facts.kubelets}
     if not probes:
         return skipped("no virtual node is Ready")
-    if all(_callers(probe) for probe in probes.values()):
+    if all(is_forbidden(probe) for probe in probes.values()):
         return skipped("you may not get nodes/proxy, or pods/log")
     refused = [name for name, probe in probes.items() if PROXY_REFUSES in probe.text]
     if len(refused) == len(probes):
@@ -61,35 +60,9 @@ def kubelet_api(facts: DoctorFacts) -> Outcome:
             f"pod to test with"
         )
     for name, probe in probes.items():
-        if not probe.ok and not _callers(probe) and name not in refused:
-            what, step = _kubelet_trouble(probe)
-            return broken(f"the API server cannot reach {name}: {what}", step)
+        if trouble := kubelet_trouble(name, probe):
+            return broken(*trouble)
     return ok(f"the API server reaches {some(name for name, probe in probes.items() if probe.ok)}")
-
-
-def _kubelet_trouble(probe: Probe) -> tuple[str, str]:
-    kind = failure(probe.text, probe.code)
-    text = " ".join(probe.text.split())[:200]
-    what = f"{kind.value}: {text}" if kind.value else f"{probe.code} {text}"
-    steps = {
-        Failure.UNTRUSTED: "give the virtual node a serving certificate of the CA in the API server's "
-        "--kubelet-certificate-authority, for the node's address ($APISERVER_CERT_LOCATION, $APISERVER_KEY_LOCATION)",
-        Failure.TLS: "the virtual node must trust the CA of the API server's --kubelet-client-certificate: "
-        "--client-verify-ca",
-        Failure.REFUSED: "does the node's address ($VKUBELET_POD_IP) and port ($KUBELET_PORT) lead to the process?",
-        Failure.SILENT: "let the API server reach the node's address ($VKUBELET_POD_IP): routes, firewalls, "
-        "network policies, konnectivity",
-        Failure.NO_NAME: "give the node an address: $VKUBELET_POD_IP",
-        Failure.UNAUTHENTICATED: "the virtual node must trust the CA of the API server's "
-        "--kubelet-client-certificate: --client-verify-ca",
-        Failure.FORBIDDEN: "bind the API server's kubelet client to ClusterRole system:kubelet-api-admin",
-    }
-    return what, steps.get(kind, "look at the virtual node's log")
-
-
-def _callers(probe: Probe) -> bool:
-    """Report whether the API server refused the caller, so that the request never reached the kubelet API."""
-    return probe.code == 403 and "cannot get resource" in probe.text
 
 
 def _missing(pod: Json, node: Json) -> list[str]:

@@ -16,12 +16,12 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource
-from virtual_node.commands.common import probes
+from virtual_node.commands.common import installation, probes
 from virtual_node.commands.common.health_reading import swarms
 from virtual_node.commands.common.permissions import Need, missing
 from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.common.reader import NODE_LEASES
-from virtual_node.commands.doctor import read_installation, read_webhook
+from virtual_node.commands.doctor import read_webhook
 from virtual_node.commands.doctor.facts import DESCHEDULER_LEASE, SCHEDULER_LEASE, DoctorFacts, LowerFacts
 from virtual_node.health.objects import Json, is_virtual, last_seen
 
@@ -95,7 +95,7 @@ class _Look:
                 leases=self._leases(),
                 pending=_list(upper, resources.PODS, field_selector="status.phase=Pending"),
                 events=self._events(),
-                installation=read_installation.read(upper),
+                installation=installation.read(upper),
                 webhook=read_webhook.read(upper, self.namespace),
                 swarms=swarms(upper),
                 scheduler=self._lease(SCHEDULER_LEASE),

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from clusterset.model import names
+from virtual_node.commands.common.installation import listed
 from virtual_node.commands.doctor.facts import DoctorFacts, virtual_nodes, waiting
 from virtual_node.commands.doctor.links import Outcome, broken
-from virtual_node.health import pods
-from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Fault, Health, Kind
-from virtual_node.health.model import examine
+from virtual_node.health.model import examine, facts_of
 from virtual_node.health.objects import key, labels_of
 from virtual_node.translate.printers.pods import status_word
-
-_LISTED = 3
 
 
 def health(facts: DoctorFacts) -> Health:
     """Return the health model's verdict on the doctor's facts."""
-    nodes = virtual_nodes(facts)
-    known = [node["metadata"]["name"] for node in nodes]
-    found = (pods.sign(pod) for bound in facts.bound.values() for pod in bound)
-    without = (pods.waiting_sign(pod, known) for pod in waiting(facts))
     unread = facts.unread
-    seen = {
-        "nodes": None if "nodes" in unread else nodes,
-        "leases": None if "leases" in unread else facts.leases,
-        "signs": None if {"nodes", "bound"} & unread.keys() else [one for one in found if one],
-        "waiting": None if "pending" in unread else [one for one in without if one],
-        "replicas": None if "installation" in unread else facts.installation.pods,
-        "swarms": None if "swarms" in unread else facts.swarms,
-    }
-    return examine(HealthFacts(now=facts.now, words=_words(facts), **seen))  # type: ignore[arg-type]
+    bound = [pod for of_node in facts.bound.values() for pod in of_node]
+    return examine(
+        facts_of(
+            now=facts.now,
+            nodes=None if "nodes" in unread else virtual_nodes(facts),
+            leases=None if "leases" in unread else facts.leases,
+            bound=None if {"nodes", "bound"} & unread.keys() else bound,
+            waiting=None if "pending" in unread else waiting(facts),
+            replicas=None if "installation" in unread else facts.installation.pods,
+            swarms=None if "swarms" in unread else facts.swarms,
+            words=_words(facts),
+        )
+    )
 
 
 def faults(facts: DoctorFacts, *kinds: Kind) -> list[Fault]:
@@ -40,8 +37,7 @@ def faults(facts: DoctorFacts, *kinds: Kind) -> list[Fault]:
 
 def of_faults(found: list[Fault]) -> Outcome:
     """Return a broken link that lists the first faults; the next step is that of the first fault."""
-    more = [f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
-    return broken("; ".join([*map(str, found[:_LISTED]), *more]), found[0].next_step)
+    return broken(*listed(found))
 
 
 def _words(facts: DoctorFacts) -> dict[str, str]:

@@ -10,9 +10,10 @@ from typing import Any
 from controller_runtime.tls.key_pairs import make_ca
 from tests.unit.virtual_node.health import health_objects
 from tests.unit.virtual_node.health.health_objects import NOW, lease
+from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.doctor.chain import examine
-from virtual_node.commands.doctor.facts import DoctorFacts, Installation, LowerFacts, Webhook
+from virtual_node.commands.doctor.facts import DoctorFacts, LowerFacts, Webhook
 from virtual_node.commands.doctor.links import Link
 from virtual_node.health.objects import Json
 

@@ -27,8 +27,8 @@ from tests.unit.virtual_node.commands.doctor_facts import healthy as patient
 from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, swarm, waits
 from virtual_node import metrics, process_health
 from virtual_node.commands.common import health_reading
+from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.doctor import chain
-from virtual_node.commands.doctor.facts import Installation
 from virtual_node.commands.inspect import facts as inspection_facts
 from virtual_node.commands.inspect.rules import registry
 from virtual_node.config.types import Config
@@ -228,7 +228,7 @@ class _Reader:
         found = self._world.components() if label_selector else self._world.waiting_pods()
         return None if kind in self._world.forbidden else list(map(from_dict, map(_named, found)))
 
-    async def previous_log(self, _pod: object) -> list[str]:
+    async def last_words(self, _pod: object) -> list[str]:
         return []
 
 

@@ -8,9 +8,8 @@ from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, Findings, InspectFacts, Subject
 from virtual_node.health.facts import ClusterState, HealthFacts
 from virtual_node.health.faults import SWARMS, Fault, Kind, Severity
-from virtual_node.health.model import examine
+from virtual_node.health.model import examine, facts_of
 from virtual_node.health.objects import is_virtual
-from virtual_node.health.pods import sign, waiting_sign
 
 _CHECKS = {
     Kind.REPLICA_FAILING: "component",
@@ -49,14 +48,13 @@ def _seen(facts: InspectFacts) -> HealthFacts:
     nodes = [node for node in upper.of("Node") if is_virtual(node)]
     names = {node["metadata"]["name"] for node in nodes}
     pods = (pod for pod in upper.of("Pod") if pod["spec"].get("nodeName") in names)
-    without = [waiting_sign(pod, names) for pod in upper.of(WAITING_POD)]
-    return HealthFacts(
+    return facts_of(
         # Leases and conditions have timestamps by the upper cluster's clock.
         now=facts.now + timedelta(seconds=upper.clock_skew or 0.0),
         nodes=nodes if upper.knows("Node") else None,
         leases={one["metadata"]["name"]: one for one in upper.of("Lease")} if upper.knows("Lease") else None,
-        signs=[found for pod in pods if (found := sign(pod))] if upper.knows("Pod") else None,
-        waiting=[found for found in without if found] if upper.knows(WAITING_POD) else None,
+        bound=pods if upper.knows("Pod") else None,
+        waiting=upper.of(WAITING_POD) if upper.knows(WAITING_POD) else None,
         replicas=upper.of(COMPONENT_POD) if upper.knows(COMPONENT_POD) else None,
         swarms=upper.of("Swarm"),
         clusters=[ClusterState(name=one.name, nodes=tuple(one.nodes)) for one in facts.lowers],

@@ -25,9 +25,10 @@ from tests.unit.virtual_node.commands.doctor_facts import (
 )
 from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, swarm
 from virtual_node.commands.common.connection_errors import Trouble
+from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence
-from virtual_node.commands.doctor.facts import DoctorFacts, Installation, Webhook
+from virtual_node.commands.doctor.facts import DoctorFacts, Webhook
 from virtual_node.commands.doctor.links import State
 
 STALE = {"key": "virtual-node.io/stale-cluster", "effect": "NoSchedule"}

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.virtual_node.commands.doctor_facts import conditions, container, healthy
 from tests.unit.virtual_node.health.health_objects import lease
+from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.doctor.chain import examine, first_broken
-from virtual_node.commands.doctor.facts import Installation
 
 
 def _installed(**status: Any) -> Installation:

@@ -15,9 +15,9 @@ from controller_runtime.errors import ConfigError
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import configuration, node, pod
 from tests.unit.virtual_node.health.health_objects import NOW
+from virtual_node.commands.common.installation import installation_trouble
 from virtual_node.commands.doctor import reading
 from virtual_node.commands.doctor.facts import DoctorFacts
-from virtual_node.commands.doctor.presence import installation_trouble
 from virtual_node.commands.doctor.read_webhook import webhook_test_pod
 
 CORE = "/api/v1"
@@ -130,7 +130,7 @@ async def test_a_failing_credential_plugin_is_one_plain_error(monkeypatch: pytes
     async def refuse(_client: Client) -> None:
         raise ConfigError("the exec plugin failed")
 
-    monkeypatch.setattr("virtual_node.commands.doctor.read_installation.read", refuse)
+    monkeypatch.setattr("virtual_node.commands.common.installation.read", refuse)
     with pytest.raises(ConfigError, match="the exec plugin failed"):
         await _look()
 
