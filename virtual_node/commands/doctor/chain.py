@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from virtual_node.commands.doctor import admission, lower, nodes, presence, scheduling
+from virtual_node.commands.doctor import admission, nodes, scheduling
 from virtual_node.commands.doctor.facts import DoctorFacts
-from virtual_node.commands.doctor.links import Link, Outcome, Rule, State, skipped, unknown
-from virtual_node.commands.doctor.presence import RIGHTS
-from virtual_node.commands.doctor.verdict import faults, of_faults
+from virtual_node.commands.doctor.links import Link, Outcome, Rule, State, faults, of_faults, skipped, unknown
+from virtual_node.commands.doctor.nodes import RIGHTS
 
 CHAIN: Sequence[Rule] = (
-    *presence.RULES, *nodes.RULES, *admission.RULES, *scheduling.RULES, *lower.RULES, *scheduling.LAST_RULES,
+    *nodes.RULES, *admission.RULES, *scheduling.RULES, *nodes.LOWER_RULES, *scheduling.LAST_RULES,
 )  # fmt: skip
 
 

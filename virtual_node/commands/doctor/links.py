@@ -1,4 +1,4 @@
-"""Types of ``doctor``'s chain: a link is one condition for pods to run, and a rule judges it."""
+"""Types of ``doctor``'s chain: a link is one condition for pods to run, and a rule judges it; faults are broken links."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from virtual_node.commands.doctor.facts import DoctorFacts
-from virtual_node.health.faults import Kind
+from clusterset.model import names
+from virtual_node.commands.common.installation import listed
+from virtual_node.commands.doctor.facts import DoctorFacts, virtual_nodes, waiting
+from virtual_node.health.faults import Fault, Health, Kind
+from virtual_node.health.model import examine, facts_of
+from virtual_node.health.objects import key, labels_of
+from virtual_node.translate.printers.pods import status_word
 
 
 class State(enum.StrEnum):
@@ -65,3 +70,50 @@ ok = partial(Outcome, State.OK)
 broken = partial(Outcome, State.BROKEN)
 skipped = partial(Outcome, State.SKIPPED)
 unknown = partial(Outcome, State.UNKNOWN)
+
+
+def health(facts: DoctorFacts) -> Health:
+    """Return the health model's verdict on the doctor's facts."""
+    unread = facts.unread
+    bound = [pod for of_node in facts.bound.values() for pod in of_node]
+    return examine(
+        facts_of(
+            now=facts.now,
+            nodes=None if "nodes" in unread else virtual_nodes(facts),
+            leases=None if "leases" in unread else facts.leases,
+            bound=None if {"nodes", "bound"} & unread.keys() else bound,
+            waiting=None if "pending" in unread else waiting(facts),
+            replicas=None if "installation" in unread else facts.installation.pods,
+            swarms=None if "swarms" in unread else facts.swarms,
+            words=_words(facts),
+        )
+    )
+
+
+def faults(facts: DoctorFacts, *kinds: Kind) -> list[Fault]:
+    """Return the faults of these kinds."""
+    return [fault for fault in health(facts).faults if fault.kind in kinds]
+
+
+def of_faults(found: list[Fault]) -> Outcome:
+    """Return a broken link that lists the first faults; the next step is that of the first fault."""
+    return broken(*listed(found))
+
+
+def _words(facts: DoctorFacts) -> dict[str, str]:
+    """Return the last message about each pod, by ``namespace/name``.
+
+    A log line is preferred to a warning event, and an event to the status of the lower pod.
+    """
+    words = {}
+    for event in facts.events:
+        involved = event.get("involvedObject") or {}
+        name = f"{involved.get('namespace')}/{involved.get('name')}"
+        words[name] = f"{event.get('reason') or 'Warning'}: {event.get('message') or ''}".rstrip(": ")
+    keys = {pod["metadata"].get("uid"): key(pod) for bound in facts.bound.values() for pod in bound}
+    for below in (pod for lower in facts.lower for pod in lower.pods):
+        name = keys.get(labels_of(below).get(names.LABEL_UPPER_UID), "")
+        word, why = status_word(below)
+        words.setdefault(name, f"{word}: {why}".rstrip(": "))
+    words |= {name: lines[-1] for name, lines in facts.installation.logs.items() if lines}
+    return words

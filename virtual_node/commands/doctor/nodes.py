@@ -1,19 +1,87 @@
-"""Checks running virtual nodes: taints that pods do not tolerate, and an unreachable kubelet API."""
+"""Checks the links from the upper API through the virtual nodes to the lower clusters and the pods that run there."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from clusterset.model import names
+from clusterset.model.pod.conditions import is_true
 from controller_runtime.apimachinery.readable import count, some
+from virtual_node.commands.common.installation import (
+    INSTALLED_AS,
+    LABEL_NAME,
+    installation_trouble,
+    node_trouble,
+)
 from virtual_node.commands.common.probes import PROXY_REFUSES, is_forbidden, kubelet_trouble
 from virtual_node.commands.doctor.facts import DoctorFacts, ready_nodes, virtual_nodes, waiting
-from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
-from virtual_node.commands.doctor.verdict import faults, of_faults
-from virtual_node.health.faults import Kind
+from virtual_node.commands.doctor.links import (
+    Outcome,
+    Rule,
+    broken,
+    faults,
+    health,
+    of_faults,
+    ok,
+    skipped,
+    unknown,
+)
+from virtual_node.config import program
+from virtual_node.health.connections import Failure, failure, plain
+from virtual_node.health.faults import PODS, Kind
 from virtual_node.health.objects import LIFECYCLE, Json, key, repelling, selects, taint_text
 from virtual_node.health.objects import taints as node_taints
 from virtual_node.health.pods import is_for_virtual_nodes
+
+RIGHTS = "rights"
+
+
+def upper_api(facts: DoctorFacts) -> Outcome:
+    """Check that the upper API answers."""
+    if facts.trouble is None:
+        return ok(f"{facts.server} {facts.answer.text}")
+    return broken(facts.trouble.what, facts.trouble.step or "kubectl get --raw '/readyz?verbose'")
+
+
+def caller_rights(facts: DoctorFacts) -> Outcome:
+    """Check that the caller has the rights that ``doctor`` needs."""
+    if "denied" in facts.unread:
+        return broken(
+            f"your rights cannot be read: {facts.unread['denied']}", "use a kubeconfig with an identity"
+        )
+    if facts.denied:
+        return broken(
+            f"you may not {some(facts.denied, limit=12)}",
+            "ask for these rights, or use an administrator's kubeconfig",
+        )
+    return ok("all rights that this command needs")
+
+
+def presence(facts: DoctorFacts) -> Outcome:
+    """Check that there are virtual nodes."""
+    found = virtual_nodes(facts)
+    if found:
+        return ok(f"{len(found)}: {some(node['metadata']['name'] for node in found)}")
+    unread = facts.unread.get("installation", "")
+    why, step = installation_trouble(facts.installation, facts.now, unread=unread)
+    return broken(f"there is no virtual node; {why}", step)
+
+
+def heartbeat(facts: DoctorFacts) -> Outcome:
+    """Check that all virtual nodes are Ready, with fresh Leases and reachable lower clusters."""
+    unread = facts.unread.get("installation", "")
+    if trouble := node_trouble(health(facts).faults, facts.installation, facts.now, unread=unread):
+        return broken(*trouble)
+    if "leases" in facts.unread:
+        return unknown(f"all are Ready; their Leases cannot be seen: {facts.unread['leases']}")
+    return ok(f"{len(virtual_nodes(facts))} Ready, leases fresh")
+
+
+def _components(facts: DoctorFacts) -> Outcome:
+    found = facts.installation.pods
+    if found:
+        return ok(f"{count(len(found), 'pod')} of components, none fails")
+    return skipped(f"nothing here is labelled {LABEL_NAME}={INSTALLED_AS}: they may run elsewhere")
 
 
 def targets_virtual_nodes(facts: DoctorFacts, pod: Json) -> bool:
@@ -70,7 +138,85 @@ def _missing(pod: Json, node: Json) -> list[str]:
     return [taint_text(taint) for taint in repelling(pod, node) if not taint["key"].startswith(LIFECYCLE)]
 
 
+def lower_api(facts: DoctorFacts) -> Outcome:
+    """Check that the lower clusters answer and have schedulable nodes."""
+    if not facts.lower:
+        return skipped("no --client-kubeconfig given")
+    details = []
+    for lower in facts.lower:
+        if not lower.usable:
+            return broken(lower.answer.text, "correct that kubeconfig, or what it calls for credentials")
+        if not lower.answer.ok:
+            steps = {
+                Failure.UNAUTHENTICATED: f"renew its credentials: {program.name('lower-cluster')} register",
+                Failure.UNTRUSTED: "give the kubeconfig the CA of that API server",
+            }
+            kind = failure(lower.answer.text, lower.answer.code)
+            otherwise = "is that API server up, and reachable from here and from the virtual node?"
+            return broken(f"{lower.file}: {plain(lower.answer.text)}", steps.get(kind, otherwise))
+        good = [node for node in lower.nodes if _is_schedulable(node)]
+        if not good:
+            return broken(
+                f"{lower.file}: none of its {len(lower.nodes)} nodes is Ready and schedulable",
+                f"kubectl --kubeconfig {lower.file} get nodes",
+            )
+        details.append(
+            f"{lower.file}: {lower.answer.text}, {len(good)} of {len(lower.nodes)} nodes schedulable"
+        )
+    return ok("; ".join(details))
+
+
+def _started(facts: DoctorFacts) -> Outcome:
+    phases = [(pod.get("status") or {}).get("phase") for bound in facts.bound.values() for pod in bound]
+    if starting := phases.count("Pending"):
+        return ok(f"{count(starting, 'pod')} starting, none stuck")
+    return ok("every pod on a virtual node has started")
+
+
+def _is_schedulable(node: Json) -> bool:
+    return is_true(node.get("status"), "Ready") and not (node.get("spec") or {}).get("unschedulable")
+
+
 RULES = (
+    Rule("upperApi", "upper API server", upper_api),
+    Rule(RIGHTS, "your rights there", caller_rights, needs=("upperApi",)),
+    Rule(
+        "components",
+        "components running",
+        _components,
+        needs=("upperApi",),
+        reads=("installation",),
+        faults={Kind.REPLICA_FAILING},
+    ),
+    Rule("virtualNodes", "virtual nodes", presence, needs=("upperApi",), reads=("nodes",)),
+    Rule(
+        "configuration",
+        "configuration applied",
+        lambda _facts: ok("no virtual node reports a rejected one"),
+        needs=("virtualNodes",),
+        reads=("leases",),
+        faults={Kind.CONFIGURATION_REJECTED},
+    ),
+    Rule("nodeReady", "virtual nodes Ready, leases fresh", heartbeat, needs=("virtualNodes",)),
     Rule("taints", "taints tolerated", taints, needs=("virtualNodes",), reads=("pending",)),
     Rule("kubeletApi", "kubelet API, through the API server", kubelet_api, needs=("virtualNodes",)),
+)
+LOWER_RULES = (
+    Rule("lowerApi", "lower clusters reachable", lower_api),
+    Rule(
+        "lowerCertificates",
+        "certificates of lower API servers",
+        lambda _facts: ok("none is reported to expire soon"),
+        needs=("virtualNodes",),
+        reads=("leases",),
+        faults={Kind.CERTIFICATE_EXPIRES},
+    ),
+    Rule(
+        "lowerVerdict",
+        "pods run in lower clusters",
+        _started,
+        needs=("virtualNodes",),
+        reads=("bound",),
+        faults=PODS - {Kind.POD_UNSCHEDULED},
+    ),
 )

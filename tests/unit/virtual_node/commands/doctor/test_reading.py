@@ -18,7 +18,7 @@ from tests.unit.virtual_node.health.health_objects import NOW
 from virtual_node.commands.common.installation import installation_trouble
 from virtual_node.commands.doctor import reading
 from virtual_node.commands.doctor.facts import DoctorFacts
-from virtual_node.commands.doctor.read_webhook import webhook_test_pod
+from virtual_node.commands.doctor.reading import webhook_test_pod
 
 CORE = "/api/v1"
 ALL_LEASES = "/apis/coordination.k8s.io/v1/leases"
