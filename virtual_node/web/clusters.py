@@ -1,4 +1,4 @@
-"""Builds the page's data about a lower cluster, its virtual nodes and its lower nodes."""
+"""Builds the page's data about a lower cluster: credentials, virtual nodes and lower nodes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 import prometheus_client
 
+from clusterset.config import Cluster
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import quantity, timestamps
-from virtual_node.certificates.expiry import Expiry
+from controller_runtime.errors import ConfigError
+from virtual_node.certificates.expiries import of_kubeconfig
+from virtual_node.certificates.expiry import LEGACY_TOKEN, Expiry, ExpiryLimits, limits_of
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.certificates import certificate
 from virtual_node.translate.nodes.capacity import node_counts
-from virtual_node.web.expiries import expiry_row
 from virtual_node.web.reading import Reading
 
 _HEALTH = ("reachable", "error", "version")
@@ -150,3 +152,28 @@ def _resources(
             }
         )
     return found
+
+
+EXPIRIES_FRESH = 60.0
+"""Seconds after which the files are read again."""
+
+
+def expiry_row(name: str, one: Expiry, now: datetime) -> dict[str, str]:
+    """Return name, end (RFC 3339; empty: never) and state of an expiry, by the limits of ``inspect``."""
+    if one.kind == LEGACY_TOKEN:
+        return {"name": name, "ends": "", "state": "wait"}
+    warning, error = limits_of(ExpiryLimits(), one)
+    left = one.ends - now
+    state = "bad" if left < max(error, timedelta(0)) else "wait" if left < warning else "good"
+    return {"name": name, "ends": timestamps.rfc3339(one.ends), "state": state}
+
+
+def credentials_of(cluster: Cluster) -> list[dict[str, str]]:
+    """Read the kubeconfig of a lower cluster; return a row (see ``expiry_row``) for each credential in it."""
+    try:
+        found = of_kubeconfig(cluster.name, cluster.kubeconfig, context=cluster.context, in_cluster=False)
+    except ConfigError:
+        return []  # The health model reports kubeconfigs that cannot be used.
+    now = datetime.now(UTC)
+    names = {"ClientCertificate": "client certificate"}
+    return [expiry_row(names.get(one.kind, "token"), one, now) for one in found]

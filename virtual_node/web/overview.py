@@ -18,14 +18,13 @@ from virtual_node.health.faults import Health
 from virtual_node.health.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
 from virtual_node.health.objects import Json
 from virtual_node.kubelet.base.single_flight import SharedAnswers
-from virtual_node.web import expiries, history
+from virtual_node.web import clusters, history
 from virtual_node.web.clusters import cluster_card, cluster_detail, stopped_card
 from virtual_node.web.events import shown_events
-from virtual_node.web.groups import Groups
-from virtual_node.web.pod_view import pod_view
+from virtual_node.web.groups import Groups, View
+from virtual_node.web.pod_detail import pod_view
 from virtual_node.web.reading import Reader, Reading
 from virtual_node.web.swarms import swarm_table
-from virtual_node.web.view import View
 
 _SHARED_SECONDS = 0.5
 """Minimum seconds between two reads of the caches."""
@@ -79,7 +78,9 @@ class Overview:
         self._reader = Reader(self.clusters, waiting=self.waiting)
         self._reading: tuple[float, Reading] | None = None
         self._lock = asyncio.Lock()
-        self._expiries: SharedAnswers[str, list[dict[str, str]]] = SharedAnswers(fresh=expiries.FRESH)
+        self._expiries: SharedAnswers[str, list[dict[str, str]]] = SharedAnswers(
+            fresh=clusters.EXPIRIES_FRESH
+        )
 
     async def run(self) -> None:
         """Sample the history until cancelled, and drop rows when no browser reads the page."""
@@ -174,7 +175,7 @@ class Overview:
             return {"name": name, "missing": True}
         shown = {"name": name, "history": self.history.of(name)}
         if in_full:
-            read = partial(asyncio.to_thread, expiries.of_cluster, cluster.config)
+            read = partial(asyncio.to_thread, clusters.credentials_of, cluster.config)
             shown |= cluster_detail(name, cluster, reading, await self._expiries.get(name, read))
         return shown
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,11 +26,10 @@ from controller_runtime.serving.server import HttpsServer
 from virtual_node.config.types import Config
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
+from virtual_node.web.events import PodEvents, events_of
+from virtual_node.web.groups import View, of_query
 from virtual_node.web.overview import Overview, Parts
-from virtual_node.web.pod_events import PodEvents, events_of
-from virtual_node.web.streams import Changes, pause
 from virtual_node.web.swarms import Swarms
-from virtual_node.web.view import View, of_query
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -245,3 +245,70 @@ def _file(file: Path, kind: str) -> Callable[[web.Request], Awaitable[web.Respon
         return web.Response(body=content, content_type=kind, charset="utf-8", headers=_HEADERS)
 
     return serve
+
+
+_MESSAGE = 32 * 1024
+"""Bytes of a message beyond which no further part is added."""
+_RATE = 48 * 1024
+"""Bytes per second for one browser."""
+
+
+class Changes:
+    """Remembers which parts one browser has.
+
+    Parts are JSON by key and keep their order. What the page shows first is sent first, so that a large page
+    appears from top to bottom. A part that changes again before it is sent is sent once, in its latest state.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[str, bytes] = {}
+
+    def message(self, parts: Mapping[str, bytes]) -> tuple[bytes, bool]:
+        """Return the next message, and whether the browser is up to date after it; an empty message: no change.
+
+        Args:
+            parts: the current page.
+
+        Returns:
+            JSON with ``set``, the new or changed parts, ``drop``, the keys of removed parts, and ``now``, the
+                server's clock in milliseconds.
+        """
+        chosen: list[bytes] = []
+        size, is_complete = 0, True
+        for key, body in parts.items():
+            if self._sent.get(key) == body:
+                continue
+            if size and size + len(body) > _MESSAGE:
+                is_complete = False
+                break
+            chosen.append(_quoted(key) + b":" + body)
+            size += len(chosen[-1])
+            self._sent[key] = body
+        dropped = [key for key in self._sent if key not in parts]
+        for key in dropped:
+            del self._sent[key]
+        if not chosen and not dropped:
+            return b"", True
+        body = b"".join(
+            (
+                b'{"now":', str(int(time.time() * 1000)).encode(),
+                b',"set":{', b",".join(chosen),
+                b'},"drop":[', b",".join(map(_quoted, dropped)), b"]}",
+            )
+        )  # fmt: skip
+        return body, is_complete
+
+
+def pause(sent: int, *, is_complete: bool, interval: float) -> float:
+    """Return the seconds until the next message, so that a browser receives no more than ``_RATE``.
+
+    Args:
+        sent: bytes of the message that was sent.
+        is_complete: whether the browser is up to date.
+        interval: seconds between two checks for a browser that is up to date.
+    """
+    return max(interval if is_complete else 0.0, sent / _RATE)
+
+
+def _quoted(key: str) -> bytes:
+    return msgspec.json.encode(key)

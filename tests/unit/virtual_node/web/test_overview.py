@@ -10,8 +10,8 @@ import pytest
 
 from hack.page.scene import Scene
 from tests.unit.virtual_node.health.health_objects import condition, swarm
+from virtual_node.web.groups import View
 from virtual_node.web.overview import Overview
-from virtual_node.web.view import View
 
 pytestmark = pytest.mark.looptime
 

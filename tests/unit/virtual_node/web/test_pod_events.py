@@ -9,9 +9,9 @@ import pytest
 
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import from_dict
-from virtual_node.web import pod_events
+from virtual_node.web import events as module
+from virtual_node.web.events import PodEvents
 from virtual_node.web.pod_detail import decisions
-from virtual_node.web.pod_events import PodEvents
 
 pytestmark = pytest.mark.looptime
 
@@ -88,9 +88,9 @@ async def test_a_failing_api_server_keeps_known_events() -> None:
 async def test_events_of_a_bounded_number_of_pods_are_kept() -> None:
     """A user may open many pods."""
     events = PodEvents(_Server().list)
-    for number in range(pod_events._PODS + 5):
+    for number in range(module._PODS + 5):
         events.of(_pod(f"web-5f6d8-{number}"))
-    assert len(events._known) == pod_events._PODS
+    assert len(events._known) == module._PODS
     await asyncio.sleep(3)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from virtual_node.web.groups import View
 from virtual_node.web.server import _INTERVAL, WebServer
-from virtual_node.web.view import View
 
 pytestmark = pytest.mark.looptime
 

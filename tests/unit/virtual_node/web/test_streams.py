@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from virtual_node.web.streams import _RATE, Changes, pause
+from virtual_node.web.server import _RATE, Changes, pause
 
 
 def _read(message: bytes) -> tuple[dict[str, object], list[str]]:

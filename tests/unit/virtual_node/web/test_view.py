@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from virtual_node.web.groups import Row
-from virtual_node.web.view import View, of_query
+from virtual_node.web.groups import Row, View, of_query
 
 
 def test_reads_a_query() -> None:
