@@ -5,7 +5,7 @@ Three stages, as in client-go's EventCorrelator (``tools/record/events_cache.go`
 1. *Aggregation*: after ten different messages for the same object, type and reason, each within ten minutes
    of the previous message, further messages share one Event, ``(combined from similar events): …``.
 2. *Counting*: a repeated report increases the count of the same Event.
-3. *Spam filter* (``spam_filter``): an object may have 25 Events at once, then one every five minutes.
+3. *Spam filter* (``Pace``): an object may have 25 Events at once, then one every five minutes.
 
 Each stage remembers the 4,096 latest keys.
 """
@@ -22,15 +22,17 @@ from typing import Any
 import msgspec
 
 from controller_runtime.apimachinery.timestamps import rfc3339
-from controller_runtime.events.recent import Recent
-from controller_runtime.events.spam_filter import SpamFilter
 from controller_runtime.objects import Object
+from controller_runtime.util.pace import Pace
+from controller_runtime.util.recent import Recent
 
 SIMILAR = 10
 SIMILAR_WITHIN = 600.0
 MESSAGE_LENGTH = 1024
 """Maximum characters of a note in events.k8s.io; kube-scheduler also cuts its messages to this length."""
 COMBINED = "(combined from similar events): "
+SPAM_BURST, SPAM_QPS = 25, 1 / 300
+"""Events of one object at once, and per second in the long run."""
 
 _CHANGING = ("count", "firstTimestamp", "lastTimestamp", "message", "reason", "series", "type")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -115,7 +117,7 @@ class EventCorrelator:
         self._host = host
         self._similar: Recent[tuple[str, ...], _Similar] = Recent()
         self._series: Recent[tuple[str, ...], Series] = Recent()
-        self._spam: SpamFilter[tuple[str, ...]] = SpamFilter()
+        self._spam: Pace[tuple[str, ...]] = Pace(burst=SPAM_BURST, qps=SPAM_QPS)
         self._last_stamp = 0
 
     def correlate(self, what: Happening, *, at: float, now: datetime) -> Series | None:
@@ -139,7 +141,7 @@ class EventCorrelator:
             series.body["count"] += 1
             series.body["lastTimestamp"] = rfc3339(now)
         series.body["message"] = message
-        return series if self._spam.accepts(subject, at=at) else None
+        return None if self._spam.wait(subject, now=at) else series
 
     def _is_one_of_many(self, kind: tuple[str, ...], message: str, at: float) -> bool:
         similar = self._similar.touch(kind)

@@ -21,11 +21,11 @@ from controller_runtime import log, resources
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
 from controller_runtime.events.correlator import EventCorrelator, Happening, Series, reference_to
 from controller_runtime.events.queue import EventQueue
-from controller_runtime.events.recent import Recent
 from controller_runtime.events.write_errors import concerns_all_events, is_namespace_gone, may_succeed_later
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.util import backoff
+from controller_runtime.util.recent import Recent
 
 EventType = Literal["Normal", "Warning"]
 

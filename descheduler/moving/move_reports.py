@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from controller_runtime import log
-from controller_runtime.events.recent import Recent
 from controller_runtime.events.recorder import EventRecorder, EventType
 from controller_runtime.objects import Object
+from controller_runtime.util.recent import Recent
 from descheduler.memory import history
 from descheduler.moving import eviction
 from descheduler.moving.request import Move, Outcome

@@ -22,12 +22,12 @@ from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import find_listed
 from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
 from controller_runtime.objects import Object
+from controller_runtime.util.pace import Pace
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, copy_informer
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, namespace_of
-from virtual_node.controllers.base.pace import Pace
 from virtual_node.controllers.base.problems import NAMESPACE_PROBLEMS, SERVICE_CONFLICT, Problem
 from virtual_node.controllers.copies.addresses import AddressReports
 from virtual_node.controllers.copies.pending import PendingCopies

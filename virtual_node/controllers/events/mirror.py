@@ -22,14 +22,13 @@ from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.errors import ApiError, ConfigError
-from controller_runtime.events import spam_filter
-from controller_runtime.events.correlator import Series
-from controller_runtime.events.recent import Recent
+from controller_runtime.events.correlator import SPAM_BURST, SPAM_QPS, Series
 from controller_runtime.events.recorder import DROPPED
-from controller_runtime.events.spam_filter import SpamFilter
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.fair_buffer import FairBuffer
+from controller_runtime.util.pace import Pace
 from controller_runtime.util.rate_limiter import TokenBucket
+from controller_runtime.util.recent import Recent
 from controller_runtime.util.yielding import Slicer
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.events.held import LONGEST, HeldEvents
@@ -46,7 +45,7 @@ _WARNING_QPS = 20.0
 are the Warnings of 6,000 pending pods. With the Normal events, one lower cluster has at most 150,000 events of 2 kB
 in the upper etcd, because events expire after an hour."""
 _WARNING_BURST = 1000
-OBJECT_BURST, OBJECT_QPS = 4 * spam_filter.BURST, 4 * spam_filter.QPS
+OBJECT_BURST, OBJECT_QPS = 4 * SPAM_BURST, 4 * SPAM_QPS
 """Copies of one object at once, and per second in the long run: those of four components that use client-go. The lower
 cluster chooses the names of components, so they are not limited one by one."""
 _NORMAL_LIMIT, _WARNING_LIMIT = 16 << 20, 4 << 20
@@ -71,7 +70,7 @@ class EventMirror:
     async def run(self) -> None:
         """Mirror until cancelled; retry while the lower cluster does not answer."""
         context = self.context
-        spam: SpamFilter[str] = SpamFilter(burst=OBJECT_BURST, qps=OBJECT_QPS)
+        spam: Pace[str] = Pace(burst=OBJECT_BURST, qps=OBJECT_QPS)
         outbox = partial(Outbox, context.name, context.recorder, spam=spam)
         normals = outbox(limit=_NORMAL_LIMIT, bucket=TokenBucket(_NORMAL_QPS, _NORMAL_BURST))
         warnings = outbox(limit=_WARNING_LIMIT, bucket=TokenBucket(_WARNING_QPS, _WARNING_BURST))

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from controller_runtime.events.recorder import DROPPED, EventRecorder
-from controller_runtime.events.spam_filter import SpamFilter
 from controller_runtime.objects import Object
 from controller_runtime.util.fair_buffer import FairBuffer
+from controller_runtime.util.pace import Pace
 from controller_runtime.util.rate_limiter import TokenBucket
 from virtual_node.controllers.events.kinds import MirroredKind
 from virtual_node.controllers.events.packing import pack, unpack
@@ -53,7 +53,7 @@ class Outbox:
     limit: int
     """Maximum bytes of waiting events. The namespace with the most loses its oldest ones first."""
     bucket: TokenBucket
-    spam: SpamFilter[str]
+    spam: Pace[str]
     """Limits the copies of each upper object, by its uid. The copies above the limit are dropped."""
     _waiting: FairBuffer[str, _Waiting] = field(default_factory=FairBuffer)
     """By the uid of the lower event."""
@@ -89,7 +89,7 @@ class Outbox:
             upper = waiting.kind.find_upper(waiting.upper_key, waiting.upper_uid)
             if upper is None:
                 self._drop("gone")
-            elif not self.spam.accepts(waiting.upper_uid, at=now):
+            elif self.spam.wait(waiting.upper_uid, now=now):
                 self._drop("spam")
             else:
                 self.recorder.record(copy_of(unpack(waiting.event), upper, waiting.kind))

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from controller_runtime.util import backoff
+from controller_runtime.util.pace import Pacer
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import SHORTEST_PAUSE
-from virtual_node.controllers.base.pace import Pacer
 from virtual_node.controllers.pods.record import Creation
 
 _BASE, _LONGEST_BACKOFF = 0.1, 60.0

@@ -15,10 +15,10 @@ from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Forb
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.pace import Pace
 from controller_runtime.util.yielding import Slicer
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext, requeue_on_change
-from virtual_node.controllers.base.pace import Pace
 from virtual_node.controllers.base.peers import is_virtual_node
 from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
 from virtual_node.controllers.volumes.caches import FREE, INDEX_FREE, VolumeCaches

@@ -24,10 +24,10 @@ from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.util.keyed_locks import KeyedLocks
+from controller_runtime.util.pace import Pace
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, PodCaches, namespace_of
-from virtual_node.controllers.base.pace import Pace
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from clusterset.model import names
 from controller_runtime.errors import Forbidden
+from controller_runtime.util.pace import BURST
 from tests.unit.virtual_node.controllers.copies.follow_setup import Scene
-from virtual_node.controllers.base.pace import BURST
 from virtual_node.controllers.copies.addresses import AddressReports
 from virtual_node.translate.follow.addresses import KEY_OBJECT, Recorder
 

@@ -18,6 +18,7 @@ from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
+from controller_runtime.util.pace import BURST
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
@@ -27,7 +28,6 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import (
     lower_namespace,
     pod,
 )
-from virtual_node.controllers.base.pace import BURST
 from virtual_node.controllers.volumes.binder import VolumeBinder
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.facade import Volumes

@@ -1,16 +1,16 @@
-"""Limits how often changes of a lower cluster write the same object of the upper cluster, and other rates. No IO."""
+"""Limits how often something happens: to each of many objects, and in all. No IO."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from controller_runtime.events.recent import Recent
+from controller_runtime.util.recent import Recent
 
 K = TypeVar("K", bound=Hashable)
 
 BURST, QPS = 20, 0.2
-"""Writes of one object at once, and per second in the long run. A volume or an address changes a few times a day."""
+"""Writes of one object at once, and per second in the long run, for objects that change a few times a day."""
 
 
 class Pace(Generic[K]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from virtual_node.controllers.base.pace import Pace, Pacer
+from controller_runtime.util.pace import Pace, Pacer
 
 
 def test_an_object_has_a_burst_and_then_a_rate():
