@@ -31,10 +31,8 @@ from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContex
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder
-from virtual_node.controllers.volumes.caches import VolumeCaches
-from virtual_node.controllers.volumes.pvc_checks import ClaimChecks
-from virtual_node.controllers.volumes.pvc_requests import ClaimRequests, patch_claim
-from virtual_node.controllers.volumes.pvc_users import ClaimUsers
+from virtual_node.controllers.volumes.caches import ClaimUsers, VolumeCaches
+from virtual_node.controllers.volumes.pvc_requests import ClaimChecks, ClaimRequests, patch_claim
 from virtual_node.controllers.volumes.shared import SharedVolumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import pvc as translate
