@@ -34,8 +34,7 @@ from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.nodes.controller import NodeController
 from virtual_node.controllers.nodes.health import HealthController
-from virtual_node.controllers.nodes.hold import Identity, NodeHold, this_process
-from virtual_node.controllers.nodes.lease import NodeLeaseController
+from virtual_node.controllers.nodes.lease import Identity, NodeHold, NodeLeaseController, this_process
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.health.reports import Report
 from virtual_node.translate.nodes.node import TOO_LARGE

@@ -19,7 +19,7 @@ from tests.unit.simulation.network import Weather
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.nodes.hold import Identity, NodeHold
+from virtual_node.controllers.nodes.lease import Identity, NodeHold
 
 CLUSTER_ID = "upper-id"
 _RESTART = 2.0

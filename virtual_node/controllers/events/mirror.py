@@ -31,10 +31,8 @@ from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.util.recent import Recent
 from controller_runtime.util.yielding import Slicer
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.events.held import LONGEST, HeldEvents
 from virtual_node.controllers.events.kinds import MirroredKind, involved
-from virtual_node.controllers.events.outbox import Outbox, copy_of
-from virtual_node.controllers.events.packing import pack, unpack
+from virtual_node.controllers.events.waiting import LONGEST, HeldEvents, Outbox, copy_of, pack, unpack
 from virtual_node.translate.objects import events
 
 _NORMAL_QPS = 20.0

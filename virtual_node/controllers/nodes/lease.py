@@ -1,26 +1,221 @@
-"""The Lease that shows the upper cluster that a virtual node's process is alive.
+"""The Lease of a virtual node: taken before the node is registered, renewed while it is mirrored, then released.
 
-The Lease is renewed every quarter of its duration from the cached copy, as a kubelet does, so a renewal is
-one request without a read. The lower cluster's health does not affect it, because the Ready condition shows
-that.
+It is the Lease that kubelets renew, but its holder is the process instead of the node's name, so that one process at a
+time mirrors a node. A waiting process takes the Lease when the holder has released it, or has not renewed it for
+``leaseDurationSeconds`` by the waiting process's own clock.
+
+A process killed by SIGKILL cannot release the Lease. So that a restart on the same machine does not wait for
+the Lease to expire, all processes of one network namespace (of a pod or a host) use the same identity. A
+local socket, which the kernel closes when its process ends, ensures that only one of them uses it at a time.
+
+The Lease is renewed every quarter of its duration from the cached copy, as a kubelet does, so a renewal is one request
+without a read. The lower cluster's health does not affect it, because the Ready condition shows that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from clusterset.model import names
 from controller_runtime import resources
+from controller_runtime.apimachinery import timestamps
+from controller_runtime.client.client import find
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from controller_runtime.leaderelection import record
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.nodes.controller import NodeController
-from virtual_node.controllers.nodes.hold import NAMESPACE, NodeHold
 from virtual_node.health.reports import Report
+
+NAMESPACE = "kube-node-lease"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_POLL = 2.0
+_FIRST_RETRY = 0.1
+_LONG_AGO = 3
+"""Number of lease durations after renewTime after which the holder counts as gone, even if the clocks of the
+two machines differ by a minute."""
+_RELEASING = 2.0
+"""Seconds that a release may take when the process stops; otherwise the Lease expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The identity that a process writes as the holder of its virtual nodes' Leases."""
+
+    name: str
+    is_exclusive: bool
+    """Whether only one process uses ``name``, as under leader election. Otherwise a socket per node decides which
+    process uses it."""
+
+
+def this_process() -> Identity:
+    """Return the identity of every process with this host name in this network namespace of this machine.
+
+    Machines may have the same host name, and the number of the first network namespace is the same on all of
+    them. So the kernel's boot id is part of the identity, because the local socket works only between
+    processes of one kernel.
+    """
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts.append(_BOOT_ID.read_text(encoding="ascii").strip())
+    with contextlib.suppress(OSError):
+        parts.append(str(Path("/proc/self/ns/net").stat().st_ino))
+    return Identity("_".join(parts), is_exclusive=False)
+
+
+def may_hold(
+    lease: Mapping[str, Any], *, identity: str, node: str, unchanged_for: float, now: datetime
+) -> bool:
+    """Report whether a process may take a node's Lease.
+
+    Args:
+        lease: as read.
+        identity: of the process.
+        node: the Lease's own name, which is the holder in earlier releases and in released Leases.
+        unchanged_for: seconds for which the process has not seen a renewal.
+        now: wall clock, timezone-aware.
+    """
+    holder = record.holder_of(lease)
+    if holder in {"", node, identity}:
+        return True
+    spec = record.spec_of(lease)
+    duration = float(spec.get("leaseDurationSeconds") or 0)
+    if unchanged_for >= duration:
+        return True
+    try:
+        age = (now - timestamps.parse(str(spec.get("renewTime")))).total_seconds()
+    except ValueError:
+        return False
+    return age >= _LONG_AGO * duration
+
+
+@dataclass(eq=False, repr=False)
+class NodeHold:
+    """Takes a virtual node's Lease before the node is registered, and releases it when mirroring has ended."""
+
+    context: ClusterContext
+    name: str
+    identity: Identity
+    _socket: socket.socket | None = None
+    waits_for: str = ""
+    """Why nothing is mirrored yet, with the holder of the Lease. Empty: not waiting."""
+
+    def __post_init__(self) -> None:
+        """Choose an identity that no other process has."""
+        self._unique = f"{self.identity.name}_{os.getpid()}_{secrets.token_hex(4)}"
+
+    @property
+    def holder(self) -> str:
+        """Return the holder to write to the Lease: the shared identity if only this process uses it."""
+        alone = self.identity.is_exclusive or self._socket is not None
+        return self.identity.name if alone else self._unique
+
+    def is_ours(self, lease: Mapping[str, Any]) -> bool:
+        """Report whether the Lease has no holder, this process, or the node's name as its holder."""
+        return record.holder_of(lease) in {"", self.name, self.holder}
+
+    async def acquire(self) -> None:
+        """Wait until the Lease is ours.
+
+        Raises:
+            ApiError: the upper cluster does not answer, or refuses.
+        """
+        loop = asyncio.get_running_loop()
+        seen: dict[str, Any] = {}
+        seen_at = loop.time()
+        try:
+            while True:
+                self._lock()
+                lease = await find(self.context.upper, resources.LEASES, self.name, namespace=NAMESPACE)
+                # If the holder's Lease was deleted meanwhile, its last state counts, because the holder
+                # recreates it.
+                if lease is not None and lease != seen:
+                    seen, seen_at = lease, loop.time()
+                if may_hold(
+                    seen,
+                    identity=self.holder,
+                    node=self.name,
+                    unchanged_for=loop.time() - seen_at,
+                    now=datetime.now(UTC),
+                ):
+                    if await self._take(lease):
+                        return
+                else:
+                    self._report_holder(record.holder_of(seen))
+                await asyncio.sleep(_POLL if self.waits_for else _FIRST_RETRY)
+        finally:
+            self.waits_for = ""
+
+    async def release(self) -> None:
+        """Release the Lease, so that another process can take it before it expires. Errors are only logged."""
+        try:
+            async with asyncio.timeout(_RELEASING):
+                upper = self.context.upper
+                lease = await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
+                if record.holder_of(lease) == self.holder:
+                    # Keep renewTime, because other components use it to decide whether the node is alive.
+                    spec = {**record.spec_of(lease), "holderIdentity": self.name}
+                    await upper.update(resources.LEASES, {**lease, "spec": spec})
+        except Exception as error:  # noqa: BLE001 - after any error the Lease expires
+            self.context.log.debug("lease not released", node=self.name, error=str(error))
+        finally:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+    async def _take(self, lease: Mapping[str, Any] | None) -> bool:
+        """Take or create the Lease; return False if another process was faster."""
+        upper = self.context.upper
+        try:
+            if lease is not None:
+                await upper.update(resources.LEASES, self.held(lease))
+            else:
+                body = self.held(record.new(NAMESPACE, self.name))
+                await upper.create(resources.LEASES, body, namespace=NAMESPACE)
+        except (AlreadyExists, Conflict):
+            return False
+        except NotFound as error:  # an upper cluster without kube-node-lease has no Lease to hold
+            self.context.log.warning("lease not made", node=self.name, error=str(error))
+        return True
+
+    def held(self, lease: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the Lease as this process writes it to take or renew it."""
+        duration = self.context.settings.lease_duration
+        return record.held(lease, identity=self.holder, duration=duration, now=datetime.now(UTC))
+
+    def _report_holder(self, holder: str) -> None:
+        why = f"node {self.name} is mirrored by another process, {holder}: waiting until it ends"
+        if why != self.waits_for:
+            self.waits_for = why
+            self.context.log.warning(
+                "another process mirrors this virtual node; waiting until it ends",
+                node=self.name,
+                holder=holder,
+                next="stop one of the two, or choose another node name; --leader-elect is for replicas",
+            )
+
+    def _lock(self) -> None:
+        """Bind the socket that makes the shared identity exclusive; if that fails, a unique identity is used."""
+        if self.identity.is_exclusive or self._socket is not None:
+            return
+        key = f"{self.context.cluster_id}/{self.name}".encode()
+        lock = socket.socket(socket.AF_UNIX)
+        try:
+            lock.bind(f"\0virtual-node-{hashlib.sha256(key).hexdigest()}")
+        except OSError:
+            lock.close()
+        else:
+            self._socket = lock
+
 
 _RETRY = 2.0
 

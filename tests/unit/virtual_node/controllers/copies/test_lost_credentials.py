@@ -18,8 +18,7 @@ from tests.background import working
 from virtual_node.controllers.events.kinds import MirroredKind
 from virtual_node.controllers.events.mirror import EventMirror
 from virtual_node.controllers.nodes.health import HealthController
-from virtual_node.controllers.nodes.hold import Identity, NodeHold
-from virtual_node.controllers.nodes.lease import NodeLeaseController
+from virtual_node.controllers.nodes.lease import Identity, NodeHold, NodeLeaseController
 
 
 class _NoCredentials:

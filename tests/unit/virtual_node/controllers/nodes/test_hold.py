@@ -15,9 +15,15 @@ import structlog
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from tests.background import working
-from virtual_node.controllers.nodes import hold as node_hold
-from virtual_node.controllers.nodes.hold import Identity, NodeHold, may_hold, this_process
-from virtual_node.controllers.nodes.lease import HeldElsewhereError, NodeLeaseController
+from virtual_node.controllers.nodes import lease
+from virtual_node.controllers.nodes.lease import (
+    HeldElsewhereError,
+    Identity,
+    NodeHold,
+    NodeLeaseController,
+    may_hold,
+    this_process,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -222,6 +228,6 @@ def test_processes_of_two_machines_with_one_host_name_have_two_identities(
     """Cloned machines have equal names and numbers of the network namespace; otherwise both would mirror the node."""
     here = this_process()
     (tmp_path / "boot_id").write_text("3f1c8b1e-0000-4000-8000-000000000001\n", encoding="ascii")
-    monkeypatch.setattr(node_hold, "_BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(lease, "_BOOT_ID", tmp_path / "boot_id")
     assert this_process().name != here.name
     assert this_process() == this_process()

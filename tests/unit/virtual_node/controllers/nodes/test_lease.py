@@ -12,8 +12,7 @@ import pytest
 import structlog
 
 from tests.background import working
-from virtual_node.controllers.nodes.hold import Identity, NodeHold
-from virtual_node.controllers.nodes.lease import NodeLeaseController
+from virtual_node.controllers.nodes.lease import Identity, NodeHold, NodeLeaseController
 from virtual_node.health.reports import Report
 
 KEY = "virtual-node.io/faults"
