@@ -33,7 +33,7 @@ from virtual_node.health.inspections import Inspection
 from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.pods import sign, waiting_sign
 from virtual_node.translate.nodes.capacity import Capacity
-from virtual_node.translate.objects.places import Places
+from virtual_node.translate.objects.namespaces import Places
 from virtual_node.web.overview import Overview
 
 Body = dict[str, Any]

@@ -18,11 +18,11 @@ from multi_scheduler.state.feeds.cluster_feed import shrink_node, shrink_pod, sh
 from tests.fuzz.target import MALFORMED, Target
 from virtual_node.controllers.events.waiting import pack, unpack
 from virtual_node.translate.follow import addresses, gateways, ingresses
-from virtual_node.translate.nodes import prometheus_text, stats, summary_fields
+from virtual_node.translate.nodes import prometheus_text, stats
 from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.translate.objects import events, resource_claims
 from virtual_node.translate.pods import status as pod_status
-from virtual_node.translate.pods import status_fields, synthetic_status
+from virtual_node.translate.pods import synthetic_status
 from virtual_node.translate.storage import pv, pvc
 
 _UPPER: dict[str, Any] = {
@@ -73,7 +73,7 @@ def _status(raw: bytes) -> None:
     lower = _dict(raw)
     status = pod_status.upper_status(lower, _UPPER)
     assert len(json.dumps(status)) < 6 * (
-        status_fields.BASE + status_fields.PER_CONTAINER
+        pod_status.BASE + pod_status.PER_CONTAINER
     )  # escapes have six characters
     pod_status.status_patch(_UPPER["status"], status, uid="u-1")
     synthetic_status.lost({**_UPPER, "status": status}, reason="r", message="m", now=datetime.now(UTC))
@@ -115,7 +115,7 @@ def _metrics(raw: bytes) -> None:
 
 
 def _summary(raw: bytes) -> None:
-    found = summary_fields.read(_dict(raw))
+    found = stats.read(_dict(raw))
     json.dumps(stats.summary([found], {}, node_name="vn"), allow_nan=False)
 
 

@@ -18,8 +18,7 @@ from controller_runtime.resources import Resource
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
 from virtual_node.translate.kinds import KINDS, SERVICES, Kind
-from virtual_node.translate.objects.namespaces import upper_name
-from virtual_node.translate.objects.places import Places
+from virtual_node.translate.objects.namespaces import Places, upper_name
 from virtual_node.translate.services import services
 from virtual_node.translate.storage.shared import is_guest
 

@@ -18,7 +18,7 @@ from virtual_node.commands.inspect.packed import PackedObjects
 from virtual_node.health.objects import annotations_of, labels_of
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.objects.places import Places
+from virtual_node.translate.objects.namespaces import Places
 
 FOREIGN_POD = "ForeignPod"
 """Key of ``ClusterFacts.objects`` for a lower cluster's pods that are not ours, reduced to what capacity needs."""

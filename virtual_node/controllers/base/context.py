@@ -28,7 +28,7 @@ from virtual_node.controllers.base.problems import Problem, lower_cluster_full, 
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions, pod_options
 from virtual_node.translate.base.view import View
-from virtual_node.translate.objects.places import Places
+from virtual_node.translate.objects.namespaces import Places
 
 K = TypeVar("K", bound=Hashable)
 TOO_LARGE_RETRY = 60.0

@@ -4,6 +4,11 @@ Between our read and our write, the object may have been deleted and another obj
 The API server refuses a patch with ``metadata.uid`` if the object has another uid. It reports that as Invalid
 ("field is immutable"), which elsewhere means a permanent refusal. Here it becomes a Conflict, as for a delete
 with a uid precondition.
+
+Several virtual-node processes of one upper cluster may work in one lower cluster. Each keeps the lower copies equal to
+the upper objects. If a copy changed and its cached upper object did not, then either the copy was edited, or our cache
+is behind and another process wrote the current state. In the second case the two processes would undo each other's writes
+until our cache has caught up. So a process reads the upper object live before it writes the copy (``is_current``).
 """
 
 from __future__ import annotations
@@ -12,10 +17,13 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.client.client import Client
+from clusterset.model import names
+from controller_runtime import resources
+from controller_runtime.client.client import Client, find_listed, find_object
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
+from virtual_node.controllers.base.context import ClusterContext
 
 Thing = Object | Mapping[str, Any]
 _FIELD = "metadata.uid"
@@ -103,3 +111,29 @@ def _object(thing: Thing) -> Object:
 def _is_about_uid(error: Invalid) -> bool:
     causes = (error.status.get("details") or {}).get("causes") or ()
     return any(cause.get("field") == _FIELD for cause in causes)
+
+
+async def have_pods_in(context: ClusterContext, namespace: str) -> bool:
+    """Report whether another process has pods in a lower namespace, so that copies there may be in use. Reads live."""
+    ours = ",".join(context.nodes)
+    selector = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} notin ({ours})"
+    return await context.lower.exists(resources.PODS, namespace=namespace, label_selector=selector)
+
+
+async def is_current(client: Client, resource: Resource, cached: Object) -> bool:
+    """Report whether a cluster has an object in exactly the cached state. Reads live."""
+    there = await find_listed(client, resource, cached.name, namespace=cached.namespace)
+    return there is not None and there.uid == cached.uid and there.resource_version == cached.resource_version
+
+
+async def exists(client: Client, resource: Resource, key: str) -> bool:
+    """Report whether a cluster has an object of that key that is not being deleted. Reads live."""
+    namespace, _, name = key.partition("/")
+    there = await find_listed(client, resource, name, namespace=namespace)
+    return there is not None and there.metadata.deletion_timestamp is None
+
+
+async def is_virtual_node(upper: Client, node: str) -> bool:
+    """Report whether the upper cluster has a virtual node of that name, of any process. Reads live."""
+    found = await find_object(upper, resources.NODES, node)
+    return found is not None and names.LABEL_LOWER_CLUSTER in found.labels

@@ -25,9 +25,9 @@ from controller_runtime.objects import Object
 from controller_runtime.util.pace import Pace
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
-from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, copy_informer
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, namespace_of
+from virtual_node.controllers.base.preconditions import exists, have_pods_in, is_current
 from virtual_node.controllers.base.problems import NAMESPACE_PROBLEMS, SERVICE_CONFLICT, Problem
 from virtual_node.controllers.copies.addresses import AddressReports
 from virtual_node.controllers.copies.pending import PendingCopies
@@ -170,7 +170,7 @@ class CopyController:
         if copy is not None and (known := self._renamed_upper(copy)):
             self.controller.queue.add(known)
             return None
-        if await peers.exists(self.context.upper, self.kind.resource, key):
+        if await exists(self.context.upper, self.kind.resource, key):
             # Our cache is behind that of another process, which has made the copy.
             return Result(requeue_after=_BEHIND)
         await self._remove(key)
@@ -306,7 +306,7 @@ class CopyController:
         if left := self.surroundings.users.grace(namespace):
             return Result(requeue_after=left)
         lower_namespace = self.context.lower_namespace(namespace)
-        if self.surroundings.has_lower_pods(lower_namespace) or await peers.have_pods_in(
+        if self.surroundings.has_lower_pods(lower_namespace) or await have_pods_in(
             self.context, lower_namespace
         ):
             return Result(requeue_after=GRACE)
@@ -341,7 +341,7 @@ class CopyController:
         for copy in self.copies.others(key, upper):
             if not self.kind.is_obsolete(copy, view):
                 continue
-            if upper is None or await peers.is_current(self.context.upper, self.kind.resource, upper):
+            if upper is None or await is_current(self.context.upper, self.kind.resource, upper):
                 await self.copies.delete(copy)
 
     def _forget(self, key: str) -> None:

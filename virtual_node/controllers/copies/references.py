@@ -25,10 +25,10 @@ from controller_runtime.client.client import find
 from controller_runtime.errors import Forbidden, NotFound, ResponseTooLarge
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Controller, Result
-from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import ObjectKey
+from virtual_node.controllers.base.preconditions import have_pods_in
 from virtual_node.controllers.base.problems import Problem, missing, too_many, unreadable
 from virtual_node.controllers.copies.single_object_watch import ObjectWatches
 from virtual_node.controllers.copies.writer import CopyWriter
@@ -297,7 +297,7 @@ class DependencyController:
             copy = writer.of(key.path)
             # Other processes do not need a copy of a deleted upper object. Our watch of it may be behind, so read live.
             if copy is not None and not (
-                await peers.have_pods_in(self.context, copy.namespace)
+                await have_pods_in(self.context, copy.namespace)
                 and await find(upper, key.resource, key.name, namespace=key.namespace) is not None
             ):
                 if key not in self._users:

@@ -24,10 +24,15 @@ from controller_runtime.client.client import find_listed
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.keyed_locks import KeyedLocks
-from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.caches import INDEX_UPPER
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.preconditions import delete_only, patch_only
+from virtual_node.controllers.base.preconditions import (
+    delete_only,
+    exists,
+    have_pods_in,
+    is_current,
+    patch_only,
+)
 from virtual_node.controllers.base.problems import Problem, contested, name_taken, not_mirrored
 from virtual_node.controllers.copies.repairs import Repairs
 from virtual_node.controllers.namespaces.controller import Namespaces
@@ -128,7 +133,7 @@ class CopyWriter:
                 has_lower_pods(copy.namespace)
                 or self.kind.is_kept_for_others(copy, self.view())
                 or not self.may_remove_unused(key, copy)
-                or await peers.have_pods_in(self.context, copy.namespace)
+                or await have_pods_in(self.context, copy.namespace)
             ):
                 is_left = True
             else:
@@ -236,7 +241,7 @@ class CopyWriter:
             return Outcome(full)
         if wait := self._must_wait(key, now.get("spec") or {}, desired.get("spec") or {}):
             return Outcome(again=wait)
-        if upper is None and await peers.exists(self.context.upper, self.kind.resource, key):
+        if upper is None and await exists(self.context.upper, self.kind.resource, key):
             return DONE  # our cache is behind; the missing event requeues this key
         # If the copy changed and the cached upper object did not, then either the copy was edited, or another process
         # knows a later state of the upper object.
@@ -325,7 +330,7 @@ class CopyWriter:
         return self.context.cannot_grow(shrink(upper) if shrink is not None else upper, copy)
 
     async def _is_current(self, upper: Object) -> bool:
-        return await peers.is_current(self.context.upper, self.kind.resource, upper)
+        return await is_current(self.context.upper, self.kind.resource, upper)
 
     def _is_up_to_date(self, key: str, upper: Object | None) -> bool:
         """Report whether neither a copy nor its upper object has changed, and nothing else decides what the copy contains."""

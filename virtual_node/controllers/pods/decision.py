@@ -19,7 +19,7 @@ from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import Object
 from virtual_node.controllers.pods.record import LowerState
 from virtual_node.translate.base.ownership import mirrored_as
-from virtual_node.translate.pods.rejection import rejection
+from virtual_node.translate.pods.synthetic_status import rejection
 
 PATIENCE = 3.0
 """Seconds for which a lower pod may be unschedulable on the node that it requires: the lower scheduler may see later than

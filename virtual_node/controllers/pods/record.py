@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from clusterset.model import names
 from controller_runtime.objects import Object
 from virtual_node.controllers.pods.status_rate import PodTurn
-from virtual_node.translate.pods import status_fields
+from virtual_node.translate.pods.status import rebuilt
 
 _LARGE = 32 << 10
 """Bytes above which a pod is not kept completely, because no limit counts it."""
@@ -145,7 +145,7 @@ class PodRecord:
         if self.lower.uid not in {"", lower.uid} or lower.uid == self.lower.given_up:
             return
         if lower.memory > _LARGE:
-            status = status_fields.rebuilt(lower.status or {}, containers=containers)
+            status = rebuilt(lower.status or {}, containers=containers)
             lower = Object(lower.metadata, lower.api_version, lower.kind).with_fields(spec={}, status=status)
             lower = lower.without_metadata("labels", "annotations", "finalizers", "raw_owner_references")
         self.lower.saw(lower)

@@ -19,8 +19,7 @@ from controller_runtime.util.pace import Pace
 from controller_runtime.util.yielding import Slicer
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext, requeue_on_change
-from virtual_node.controllers.base.peers import is_virtual_node
-from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
+from virtual_node.controllers.base.preconditions import create_new, delete_only, is_virtual_node, patch_only
 from virtual_node.controllers.volumes.caches import FREE, INDEX_FREE, VolumeCaches
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.fields import is_name

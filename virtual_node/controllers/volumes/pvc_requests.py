@@ -16,8 +16,7 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.peers import is_virtual_node
-from virtual_node.controllers.base.preconditions import delete_only, patch_only
+from virtual_node.controllers.base.preconditions import delete_only, is_virtual_node, patch_only
 from virtual_node.controllers.base.problems import Problem, claim_problem
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.caches import VolumeCaches

@@ -20,7 +20,7 @@ from controller_runtime.serving.metrics_page import MetricsPage
 from virtual_node.kubelet.base.single_flight import SharedAnswers
 from virtual_node.kubelet.metrics.lower_kubelets import LowerKubelets
 from virtual_node.kubelet.metrics.metrics_api import MetricsApi
-from virtual_node.translate.nodes import prometheus_text, stats, summary_fields
+from virtual_node.translate.nodes import prometheus_text, stats
 from virtual_node.translate.nodes.prometheus_text import Exposition, PodNames, Pods
 from virtual_node.translate.nodes.usage import CounterSum
 
@@ -139,12 +139,12 @@ def _decode(raw: bytes) -> str:
 
 
 def _summary_of_metrics(raw: bytes) -> dict[str, Any]:
-    return summary_fields.read(stats.from_resource_metrics(_decode(raw)))
+    return stats.read(stats.from_resource_metrics(_decode(raw)))
 
 
 def _read_summary(raw: bytes) -> dict[str, Any]:
     """Parse a Summary; raise ValueError if it is not one."""
-    return summary_fields.read(_decode_object(raw))
+    return stats.read(_decode_object(raw))
 
 
 _decode_object = decoder(dict[str, Any])

@@ -1,6 +1,7 @@
 """Merge the kubelet Summary API (``/stats/summary``) of several lower nodes into that of one virtual node.
 
-The Summaries of lower nodes were rebuilt from known fields (``summary_fields``).
+A hostile lower cluster sends unknown fields, numbers that are none, and names with any content. So the Summaries of lower
+nodes are rebuilt from known fields (``read``) before they are merged (``summary``).
 
 Source: k8s.io/kubelet/pkg/apis/stats/v1alpha1.
 """
@@ -12,9 +13,99 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime.apimachinery import timestamps
+from virtual_node.translate.base.fields import (
+    Reader,
+    fields,
+    flag,
+    is_name,
+    listed,
+    matching,
+    moment,
+    number,
+    word,
+)
 from virtual_node.translate.nodes import prometheus_text
 from virtual_node.translate.nodes.prometheus_text import Pods
-from virtual_node.translate.nodes.summary_fields import SUMMED
+
+_MOST_PODS, _MOST_PARTS = 10_000, 1_000
+"""Maximum numbers of pods of a node, and of containers, volumes and interfaces of a pod."""
+_LONGEST_NAME = 128
+_SUMMED = {
+    "cpu": ("usageNanoCores", "usageCoreNanoSeconds"),
+    "memory": (
+        "availableBytes",
+        "usageBytes",
+        "workingSetBytes",
+        "rssBytes",
+        "pageFaults",
+        "majorPageFaults",
+    ),
+    "fs": ("availableBytes", "capacityBytes", "usedBytes", "inodesFree", "inodes", "inodesUsed"),
+}
+"""Fields that are summed over the lower nodes, by part of a Summary."""
+_psi = fields(
+    {part: fields(dict.fromkeys(("total", "avg10", "avg60", "avg300"), number)) for part in ("full", "some")}
+)
+
+
+def _measured(*names: str) -> dict[str, Reader]:
+    return {"time": moment, **dict.fromkeys(names, number)}
+
+
+_FILES = _measured(*_SUMMED["fs"])
+_files = fields(_FILES)
+_interface = {
+    "name": word(_LONGEST_NAME),
+    **dict.fromkeys(("rxBytes", "rxErrors", "txBytes", "txErrors"), number),
+}
+_USED: dict[str, Reader] = {
+    "startTime": moment,
+    "cpu": fields({**_measured(*_SUMMED["cpu"]), "psi": _psi}),
+    "memory": fields({**_measured(*_SUMMED["memory"]), "psi": _psi}),
+    "io": fields({"time": moment, "psi": _psi}),
+    "swap": fields(_measured("swapAvailableBytes", "swapUsageBytes")),
+}
+_name = matching(is_name)
+_container = fields({**_USED, "name": _name, "rootfs": _files, "logs": _files}, required=("name",))
+_volume_usage = fields(
+    {
+        **_FILES,
+        "name": _name,
+        "pvcRef": fields({"name": _name, "namespace": _name}, required=("name",)),
+        "volumeHealthStats": fields({"abnormal": flag}),
+    },
+    required=("name",),
+)
+_pod = fields(
+    {
+        **_USED,
+        "podRef": fields({"name": _name, "namespace": _name}, required=("name", "namespace")),
+        "containers": listed(_container, _MOST_PARTS),
+        "network": fields(
+            {"time": moment, **_interface, "interfaces": listed(fields(_interface), _MOST_PARTS)}
+        ),
+        "volume": listed(_volume_usage, _MOST_PARTS),
+        "ephemeral-storage": _files,
+        "process_stats": fields({"process_count": number}),
+    },
+    required=("podRef",),
+)
+_summary = fields(
+    {"node": fields({**_USED, "fs": _files}), "pods": listed(_pod, _MOST_PODS)}, required=("node",)
+)
+
+
+def read(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a lower kubelet's Summary with its known fields.
+
+    Raises:
+        ValueError: it has no node.
+    """
+    summary: dict[str, Any] | None = _summary(found)
+    if summary is None:
+        raise ValueError("a summary without a node")
+    return summary
+
 
 _USAGE = {
     "cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
@@ -30,7 +121,7 @@ def summary(
     """Return the virtual node's Summary.
 
     Args:
-        summaries: Summaries of the lower nodes, as ``summary_fields.read`` returns them.
+        summaries: Summaries of the lower nodes, as ``read`` returns them.
         pods: upper pods by namespace and name of their lower pods.
         node_name: the virtual node.
         cpu_seconds: the virtual node's CPU counter, which the caller keeps from decreasing; None: the sum
@@ -40,10 +131,10 @@ def summary(
     node: dict[str, Any] = {"nodeName": node_name}
     if starts := sorted(one["startTime"] for one in nodes if one.get("startTime")):
         node["startTime"] = starts[0]
-    for part, fields in SUMMED.items():
+    for part, summed in _SUMMED.items():
         found = [one[part] for one in nodes if one.get(part)]
         if found:
-            node[part] = _sum(found, fields)
+            node[part] = _sum(found, summed)
     if cpu_seconds is not None and "cpu" in node:
         node["cpu"]["usageCoreNanoSeconds"] = int(cpu_seconds * 1e9)
     return {"node": node, "pods": [pod for one in summaries for pod in _pods(one.get("pods") or (), pods)]}
@@ -107,10 +198,10 @@ def _volume(volume: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
     return volume if reference is None else {**volume, "pvcRef": {**reference, "namespace": namespace}}
 
 
-def _sum(parts: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, Any]:
+def _sum(parts: Sequence[Mapping[str, Any]], summed: Sequence[str]) -> dict[str, Any]:
     total: dict[str, Any] = {
         field: sum(part[field] for part in parts if part.get(field) is not None)
-        for field in fields
+        for field in summed
         if any(part.get(field) is not None for part in parts)
     }
     if times := sorted(part["time"] for part in parts if part.get("time")):

@@ -1,15 +1,18 @@
 """Statuses of upper pods that we create ourselves, because there is no lower pod to copy the status from.
 
-Each is a complete status, based on the pod's current one. ``status.status_patch`` computes the patch.
+Each is a complete status, based on the pod's current one. ``status.status_patch`` computes the patch. The reasons are
+those of the kubelet and the API server, or read from the lower scheduler's message (``rejection``).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
 from virtual_node.translate.base.fields import cut
 
@@ -48,6 +51,19 @@ _LARGEST = 256 * 1024
 """Maximum bytes of the statuses of waiting containers. Each repeats the message, and the pod must fit into etcd."""
 _FRAME = 200
 """Bytes of such a status without the message, the image and the name."""
+UNEXPECTED = "UnexpectedAdmissionError"
+"""The kubelet's reason for all other failures."""
+_CAUSES = (
+    (re.compile(r"(\d{1,9}) Insufficient ([-./a-zA-Z0-9]{0,100}[a-zA-Z0-9])"), r"OutOf\2"),
+    (re.compile(r"(\d{1,9}) Too many pods"), "OutOfpods"),
+    (re.compile(r"(\d{1,9}) node\(s\) didn't have free ports"), "NodePorts"),
+    (re.compile(r"(\d{1,9}) node\(s\) didn't match Pod's node affinity/selector"), "NodeAffinity"),
+    (re.compile(r"(\d{1,9}) node\(s\) had untolerated taint"), "TaintToleration"),
+)
+"""Messages of kube-scheduler's plugins, each after the number of nodes, and the kubelet's reasons. The number of digits is
+limited, because every user who may write a pod's status can write the message."""
+_LONGEST_READ = 4096
+"""Characters of the message that are read and copied."""
 
 
 def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
@@ -167,3 +183,32 @@ def _terminated(container: Mapping[str, Any], now: datetime) -> dict[str, Any]:
         "finishedAt": timestamps.rfc3339(now),
     }
     return {**container, "ready": False, "started": False, "state": {"terminated": ended}}
+
+
+def rejection(lower: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the reason and message with which a kubelet would reject a pod that is unschedulable.
+
+    The reason is the one that applies to the most lower nodes. None: the pod is not unschedulable, is being deleted, or
+    preempts others.
+
+    Args:
+        lower: the lower pod.
+    """
+    spec, status = lower.get("spec") or {}, lower.get("status") or {}
+    scheduled = condition(status, "PodScheduled")
+    is_refused = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    if (
+        not is_refused
+        or spec.get("nodeName")
+        or status.get("nominatedNodeName")
+        or lower["metadata"].get("deletionTimestamp")
+    ):
+        return None
+    message = str(scheduled.get("message") or "")[:_LONGEST_READ]
+    # The part after "preemption:" is about nodes on which evictions would not help.
+    found = [
+        (int(match[1]), match.expand(reason))
+        for pattern, reason in _CAUSES
+        for match in pattern.finditer(message.partition("preemption:")[0])
+    ]
+    return max(found, key=lambda cause: cause[0], default=(0, UNEXPECTED))[1], f"Pod was rejected: {message}"

@@ -18,7 +18,8 @@ from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.health.objects import annotations_of, is_deleting, key, labels_of
 from virtual_node.translate.base.view import View
 from virtual_node.translate.kinds import CONFIG_MAPS, SECRETS, Kind
-from virtual_node.translate.pods import policy, update
+from virtual_node.translate.pods import update
+from virtual_node.translate.pods.spec_plan import ChangePolicy
 from virtual_node.translate.pods.update import PodChanges
 
 _CONTAINERS = ("containers", "initContainers")
@@ -90,7 +91,7 @@ def _debuggers(pod: MirroredPod, changes: PodChanges) -> tuple[bool, list[Violat
     plain = replace(pod.options, overrides=OverrideSet())
     requested = update.pod_patch(pod.below, pod.requested, pod.upper, plain)
     rules = pod.options.policy.of(pod.upper["metadata"]["namespace"])
-    allowed, refused = policy.ChangePolicy(pod.below, rules).debug_containers(
+    allowed, refused = ChangePolicy(pod.below, rules).debug_containers(
         changes.debug_containers, requested.debug_containers
     )
     return bool(allowed), refused

@@ -17,7 +17,7 @@ from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.refusals import Refusals
-from virtual_node.translate.objects.places import Places
+from virtual_node.translate.objects.namespaces import Places
 
 
 def _pod(uid: str, **labels: str) -> Object:

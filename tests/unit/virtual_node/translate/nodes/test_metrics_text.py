@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from virtual_node.translate.nodes import prometheus_text, stats, summary_fields, usage
+from virtual_node.translate.nodes import prometheus_text, stats, usage
 from virtual_node.translate.nodes.prometheus_text import PodNames
 
 PODS = {("u-shop", "web"): PodNames("shop", "web", "uid-1")}
@@ -299,13 +299,13 @@ _SUMMARY: dict[str, Any] = {
 
 
 def test_the_known_fields_of_a_summary_are_kept():
-    assert summary_fields.read(_SUMMARY) == _SUMMARY
+    assert stats.read(_SUMMARY) == _SUMMARY
 
 
 @pytest.mark.parametrize("sent", [float("nan"), float("inf"), -1, 2**64, True, "5", [5], {"a": 1}], ids=str)
 def test_a_number_that_is_none_is_left_out(sent: Any):
     """The sum over nodes would become one, too, or fail for all of them."""
-    found = summary_fields.read({"node": {"cpu": {"usageNanoCores": sent}}, "x": sent, "pods": None})
+    found = stats.read({"node": {"cpu": {"usageNanoCores": sent}}, "x": sent, "pods": None})
     assert found["node"]["cpu"] == {}
     assert stats.summary([found], PODS, node_name="virtual")["pods"] == []
 
@@ -318,5 +318,5 @@ def test_unknown_fields_and_pods_with_invalid_names_are_left_out():
         {"podRef": None},
         huge,
     ]
-    found = summary_fields.read({**_SUMMARY, "pods": pods, "x": huge})
+    found = stats.read({**_SUMMARY, "pods": pods, "x": huge})
     assert found == _SUMMARY

@@ -10,7 +10,7 @@ from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceMap
 from controller_runtime.objects import Object, from_dict
 from virtual_node.translate.objects import namespaces
-from virtual_node.translate.objects.places import Places
+from virtual_node.translate.objects.namespaces import Places
 
 OURS = "upper-1"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from virtual_node.translate.pods.rejection import OTHER, rejection
+from virtual_node.translate.pods.synthetic_status import UNEXPECTED, rejection
 
 
 def _pod(message: str, **changes: Any) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def _pod(message: str, **changes: Any) -> dict[str, Any]:
             "0/3 nodes are available: 1 Insufficient memory, 2 node(s) had untolerated taint {a: }.",
             "TaintToleration",
         ),
-        ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.", OTHER),
-        ("", OTHER),
+        ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.", UNEXPECTED),
+        ("", UNEXPECTED),
     ],
 )
 def test_the_reason_is_that_of_most_nodes(message, reason):
@@ -46,7 +46,7 @@ def test_the_reason_is_that_of_most_nodes(message, reason):
 def test_a_hostile_message_takes_no_time():
     """Every user who may patch a lower pod's status writes the message."""
     started = time.thread_time()
-    assert rejection(_pod("1" * 1_000_000)) == (OTHER, f"Pod was rejected: {'1' * 4096}")
+    assert rejection(_pod("1" * 1_000_000)) == (UNEXPECTED, f"Pod was rejected: {'1' * 4096}")
     reason = rejection(_pod("9" * 3000 + " Insufficient cpu"))
     assert reason is not None
     assert reason[0] == "OutOfcpu"

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from virtual_node.translate.pods import status_fields
-from virtual_node.translate.pods.status import status_patch, upper_status
-from virtual_node.translate.pods.status_fields import rebuilt
+from virtual_node.translate.pods.status import MOST_CONDITIONS, rebuilt, status_patch, upper_status
 
 _TIME = "2026-01-01T00:00:00Z"
 _HUGE = "é" * 500_000
@@ -187,5 +185,5 @@ def test_changing_condition_types_do_not_collect_on_the_upper_pod():
         merged = {one["type"]: one for one in upper["status"]["conditions"]}
         merged |= {one["type"]: one for one in (patch or {}).get("status", {}).get("conditions", ())}
         upper["status"] = {**desired, "conditions": list(merged.values())}
-    assert len(upper["status"]["conditions"]) <= status_fields.MOST_CONDITIONS
+    assert len(upper["status"]["conditions"]) <= MOST_CONDITIONS
     assert {"Ready", "gate"} <= {one["type"] for one in upper["status"]["conditions"]}
