@@ -34,7 +34,7 @@ from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.nodes.controller import NodeController
 from virtual_node.controllers.nodes.health import HealthController
-from virtual_node.controllers.nodes.lease import Identity, NodeHold, NodeLeaseController, this_process
+from virtual_node.controllers.nodes.lease import Identity, NodeLease, this_process
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.health.reports import Report
 from virtual_node.translate.nodes.node import TOO_LARGE
@@ -62,8 +62,7 @@ class LowerCluster:
     shared: SharedInformers | None = None
     """Caches of the upper cluster that all lower clusters of the process share; None: this cluster has its own."""
     nodes: dict[str, NodeController] = field(default_factory=dict)
-    leases: dict[str, NodeLeaseController] = field(default_factory=dict)
-    holds: dict[str, NodeHold] = field(default_factory=dict)
+    leases: dict[str, NodeLease] = field(default_factory=dict)
     health: HealthController | None = None
     caches: PodCaches | None = None
     lower_nodes: Informer | None = None
@@ -77,7 +76,7 @@ class LowerCluster:
     @property
     def waits_for(self) -> str:
         """Return why nothing is mirrored yet: another process holds a virtual node's Lease; empty: not waiting."""
-        return next((hold.waits_for for hold in self.holds.values() if hold.waits_for), "")
+        return next((lease.waits_for for lease in self.leases.values() if lease.waits_for), "")
 
     async def run(self) -> None:
         """Run until cancelled, or until an error that only a restart can resolve.
@@ -131,16 +130,19 @@ class LowerCluster:
             with contextlib.suppress(Unavailable):
                 await refuse_upper_as_lower(context)
             identity = self.identity or this_process()
-            self.holds = {name: NodeHold(context, name, identity) for name in sorted(context.nodes)}
+            leases = self.leases = {
+                name: NodeLease(context, name, identity) for name in sorted(context.nodes)
+            }
             services: list[KubeletService] = []
             try:
-                for hold in self.holds.values():
-                    await hold.acquire()
+                for lease in leases.values():
+                    await lease.acquire()
                 await self._run_controllers(context, services)
             finally:
                 metrics.show_stopped(config.name)
+                self.leases = {}
                 try:
-                    await asyncio.gather(*(hold.release() for hold in self.holds.values()))
+                    await asyncio.gather(*(lease.release() for lease in leases.values()))
                 finally:
                     # Streams continue after this cluster has stopped: a user may still read a log here while
                     # a successor mirrors.
@@ -201,7 +203,6 @@ class LowerCluster:
             raise CacheFull(reasons[0]) from None
         finally:
             self.nodes.clear()
-            self.leases.clear()
 
     async def _give_up(self, context: ClusterContext, why: str) -> None:
         """Report on the Nodes that the lower cluster is too large. Errors are only logged, because the cluster stops."""
@@ -243,8 +244,5 @@ class LowerCluster:
                 kubelet_port=service.port,
             )
             self.nodes[name] = controller
-            lease = self.leases[name] = NodeLeaseController(
-                context, name, node=controller, hold=self.holds[name], report=self.report
-            )
             group.create_task(controller.run(), name=f"node {name}")
-            group.create_task(lease.run(), name=f"lease {name}")
+            group.create_task(self.leases[name].run(controller, self.report), name=f"lease {name}")

@@ -19,7 +19,7 @@ from tests.unit.simulation.network import Weather
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.nodes.lease import Identity, NodeHold
+from virtual_node.controllers.nodes.lease import Identity, NodeLease
 
 CLUSTER_ID = "upper-id"
 _RESTART = 2.0
@@ -60,7 +60,7 @@ class Process:
         while True:
             config, settings = self.context.config, self.context.settings
             cluster = LowerCluster(config, settings=settings, cluster_id=CLUSTER_ID, endpoints=endpoints())
-            cluster.holds = holds(self.context)
+            cluster.leases = leases(self.context)
             try:
                 await cluster._run_controllers(self.context, [])
             except ConfigError as error:
@@ -98,6 +98,6 @@ def endpoints() -> Any:
     )
 
 
-def holds(context: ClusterContext) -> dict[str, NodeHold]:
+def leases(context: ClusterContext) -> dict[str, NodeLease]:
     """Return the Leases of the virtual nodes, which only one process at a time mirrors here."""
-    return {name: NodeHold(context, name, Identity(name, is_exclusive=True)) for name in context.nodes}
+    return {name: NodeLease(context, name, Identity(name, is_exclusive=True)) for name in context.nodes}

@@ -28,7 +28,7 @@ from tests.unit.simulation import configurations
 from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.connection import Connection
 from tests.unit.simulation.ledger import Ledger, differences
-from tests.unit.simulation.process import CLUSTER_ID, context_between, endpoints, holds
+from tests.unit.simulation.process import CLUSTER_ID, context_between, endpoints, leases
 from tests.unit.simulation.runner import Story, play
 from tests.unit.simulation.users import SERVICES, SPACES
 from tests.unit.simulation.world import Plan, World
@@ -220,7 +220,7 @@ class _Cluster(LowerCluster):
             for server in (world.upper, world.lowers[name])
         ]
         context = context_between(*connections, cluster=self.config, settings=self.settings)
-        self.holds = holds(context)
+        self.leases = leases(context)
         try:
             await self._run_controllers(context, [])
         finally:

@@ -45,6 +45,11 @@ _LONG_AGO = 3
 two machines differ by a minute."""
 _RELEASING = 2.0
 """Seconds that a release may take when the process stops; otherwise the Lease expires."""
+_RETRY = 2.0
+
+
+class HeldElsewhereError(ConfigError):
+    """Another process has taken the Lease and mirrors the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +104,19 @@ def may_hold(
 
 
 @dataclass(eq=False, repr=False)
-class NodeHold:
-    """Takes a virtual node's Lease before the node is registered, and releases it when mirroring has ended."""
+class NodeLease:
+    """Takes a virtual node's Lease before the node is registered, renews it, and releases it when mirroring has ended."""
 
     context: ClusterContext
     name: str
+    """Name of the virtual node and of its Lease."""
     identity: Identity
-    _socket: socket.socket | None = None
     waits_for: str = ""
     """Why nothing is mirrored yet, with the holder of the Lease. Empty: not waiting."""
+    spec: dict[str, Any] = field(default_factory=dict)
+    """The Lease's spec as last renewed; empty: never."""
+    _lease: dict[str, Any] | None = None
+    _socket: socket.socket | None = None
 
     def __post_init__(self) -> None:
         """Choose an identity that no other process has."""
@@ -118,10 +127,6 @@ class NodeHold:
         """Return the holder to write to the Lease: the shared identity if only this process uses it."""
         alone = self.identity.is_exclusive or self._socket is not None
         return self.identity.name if alone else self._unique
-
-    def is_ours(self, lease: Mapping[str, Any]) -> bool:
-        """Report whether the Lease has no holder, this process, or the node's name as its holder."""
-        return record.holder_of(lease) in {"", self.name, self.holder}
 
     async def acquire(self) -> None:
         """Wait until the Lease is ours.
@@ -155,6 +160,34 @@ class NodeHold:
         finally:
             self.waits_for = ""
 
+    async def run(self, node: NodeController, report: Callable[[], Report] = Report) -> None:
+        """Renew the Lease until cancelled, after the node was registered.
+
+        Args:
+            node: registers the node, to which the Lease then belongs.
+            report: returns problems that only this process knows, published with the next renewal.
+
+        Raises:
+            HeldElsewhereError: another process has taken the Lease.
+        """
+        await node.registered.wait()
+        interval = self.context.settings.lease_duration / 4
+        while True:
+            try:
+                await self._renew(node.uid, report())
+            except HeldElsewhereError:
+                raise
+            except (ApiError, ConfigError) as error:
+                if isinstance(error, (Conflict, NotFound)) and self._lease is not None:
+                    self._lease = None  # changed by another client, so read it again at once
+                    await asyncio.sleep(0.1)
+                    continue
+                self.context.log.warning("lease not renewed", node=self.name, error=str(error))
+                await asyncio.sleep(_RETRY)
+                continue
+            self.spec = dict((self._lease or {}).get("spec") or {})
+            await asyncio.sleep(interval)
+
     async def release(self) -> None:
         """Release the Lease, so that another process can take it before it expires. Errors are only logged."""
         try:
@@ -177,9 +210,9 @@ class NodeHold:
         upper = self.context.upper
         try:
             if lease is not None:
-                await upper.update(resources.LEASES, self.held(lease))
+                await upper.update(resources.LEASES, self._held(lease))
             else:
-                body = self.held(record.new(NAMESPACE, self.name))
+                body = self._held(record.new(NAMESPACE, self.name))
                 await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except (AlreadyExists, Conflict):
             return False
@@ -187,9 +220,40 @@ class NodeHold:
             self.context.log.warning("lease not made", node=self.name, error=str(error))
         return True
 
-    def held(self, lease: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the Lease as this process writes it to take or renew it."""
+    async def _renew(self, node_uid: str, report: Report) -> None:
+        if self._lease is None:
+            self._lease = await self._get_or_create(node_uid)
+            # The node's name is the holder of a released Lease.
+            if (holder := record.holder_of(self._lease)) not in {"", self.name, self.holder}:
+                raise HeldElsewhereError(
+                    f"node {self.name}: another process, {holder}, has taken its Lease over"
+                )
+        lease = self._held(self._lease, node_uid=node_uid)
+        annotations = dict(lease["metadata"].get("annotations") or {})
+        annotations.pop(names.ANNOTATION_FAULTS, None)
+        annotations[names.ANNOTATION_REPLICA] = socket.gethostname()
+        if text := report.text():
+            annotations[names.ANNOTATION_FAULTS] = text
+        lease["metadata"]["annotations"] = annotations
+        self._lease = await self.context.upper.update(resources.LEASES, lease)
+
+    async def _get_or_create(self, node_uid: str) -> dict[str, Any]:
+        upper = self.context.upper
+        if (lease := await find(upper, resources.LEASES, self.name, namespace=NAMESPACE)) is not None:
+            return lease
+        body = self._held(record.new(NAMESPACE, self.name), node_uid=node_uid)
+        try:
+            return await upper.create(resources.LEASES, body, namespace=NAMESPACE)
+        except AlreadyExists:
+            return await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
+
+    def _held(self, lease: Mapping[str, Any], *, node_uid: str = "") -> dict[str, Any]:
+        """Return the Lease as this process writes it to take or renew it; ``node_uid``: of its Node, if it is registered."""
         duration = self.context.settings.lease_duration
+        if node_uid:
+            # Garbage collection deletes the Lease with its Node. A Node that was registered again has a new uid.
+            owner = {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": node_uid}
+            lease = {**lease, "metadata": {**lease["metadata"], "ownerReferences": [owner]}}
         return record.held(lease, identity=self.holder, duration=duration, now=datetime.now(UTC))
 
     def _report_holder(self, holder: str) -> None:
@@ -215,85 +279,3 @@ class NodeHold:
             lock.close()
         else:
             self._socket = lock
-
-
-_RETRY = 2.0
-
-
-class HeldElsewhereError(ConfigError):
-    """Another process has taken the Lease and mirrors the node."""
-
-
-@dataclass(eq=False, repr=False)
-class NodeLeaseController:
-    """Renews one node's Lease."""
-
-    context: ClusterContext
-    name: str
-    """Name of the virtual node and of its Lease."""
-    node: NodeController
-    """Registers the node; the Lease is created after that."""
-    hold: NodeHold
-    report: Callable[[], Report] = Report
-    """Returns problems that only this process knows, published with the next renewal."""
-    _lease: dict[str, Any] | None = None
-    spec: dict[str, Any] = field(default_factory=dict)
-    """The Lease's spec as last written; empty: never."""
-
-    async def run(self) -> None:
-        """Renew until cancelled.
-
-        Raises:
-            HeldElsewhereError: another process has taken the Lease.
-        """
-        await self.node.registered.wait()
-        interval = self.context.settings.lease_duration / 4
-        while True:
-            try:
-                await self._renew()
-            except HeldElsewhereError:
-                raise
-            except (ApiError, ConfigError) as error:
-                if isinstance(error, (Conflict, NotFound)) and self._lease is not None:
-                    self._lease = None  # changed by another client, so read it again at once
-                    await asyncio.sleep(0.1)
-                    continue
-                self.context.log.warning("lease not renewed", node=self.name, error=str(error))
-                await asyncio.sleep(_RETRY)
-                continue
-            self.spec = dict((self._lease or {}).get("spec") or {})
-            await asyncio.sleep(interval)
-
-    async def _renew(self) -> None:
-        if self._lease is None:
-            self._lease = await self._get_or_create()
-            if not self.hold.is_ours(self._lease):
-                holder = record.holder_of(self._lease)
-                raise HeldElsewhereError(
-                    f"node {self.name}: another process, {holder}, has taken its Lease over"
-                )
-        lease = self._held(self._lease)
-        annotations = dict(lease["metadata"].get("annotations") or {})
-        annotations.pop(names.ANNOTATION_FAULTS, None)
-        annotations[names.ANNOTATION_REPLICA] = socket.gethostname()
-        if text := self.report().text():
-            annotations[names.ANNOTATION_FAULTS] = text
-        lease["metadata"]["annotations"] = annotations
-        self._lease = await self.context.upper.update(resources.LEASES, lease)
-
-    async def _get_or_create(self) -> dict[str, Any]:
-        upper = self.context.upper
-        try:
-            return await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
-        except NotFound:
-            pass
-        body = self._held(record.new(NAMESPACE, self.name))
-        try:
-            return await upper.create(resources.LEASES, body, namespace=NAMESPACE)
-        except AlreadyExists:
-            return await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
-
-    def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
-        # Garbage collection deletes the Lease with its Node. A Node that was registered again has a new uid.
-        owner = {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": self.node.uid}
-        return self.hold.held({**lease, "metadata": {**lease["metadata"], "ownerReferences": [owner]}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from tests.background import working
 from virtual_node.controllers.events.kinds import MirroredKind
 from virtual_node.controllers.events.mirror import EventMirror
 from virtual_node.controllers.nodes.health import HealthController
-from virtual_node.controllers.nodes.lease import Identity, NodeHold, NodeLeaseController
+from virtual_node.controllers.nodes.lease import Identity, NodeLease
 
 
 class _NoCredentials:
@@ -58,12 +59,11 @@ def _context(client: _NoCredentials) -> Any:
     )
 
 
-def _lease(client: _NoCredentials) -> NodeLeaseController:
+def _renewal(client: _NoCredentials) -> Coroutine[Any, Any, None]:
     registered = asyncio.Event()
     registered.set()
     node: Any = SimpleNamespace(registered=registered, uid="u")
-    hold = NodeHold(_context(client), "vn", Identity("vn", is_exclusive=True))
-    return NodeLeaseController(_context(client), "vn", node=node, hold=hold)
+    return NodeLease(_context(client), "vn", Identity("vn", is_exclusive=True)).run(node)
 
 
 async def _goes_on(work: Any, client: _NoCredentials) -> None:
@@ -87,7 +87,7 @@ async def test_the_lower_cluster_is_unreachable_with_a_reason():
 async def test_the_lease_is_retried():
     """Until the upper cluster's credential is renewed the Node's Lease expires, and nothing is restarted."""
     client = _NoCredentials()
-    await _goes_on(_lease(client).run(), client)
+    await _goes_on(_renewal(client), client)
 
 
 @pytest.mark.looptime
@@ -100,7 +100,7 @@ async def test_a_missing_namespace_for_leases_causes_no_loop():
         raise NotFound('namespaces "kube-node-lease" not found', code=404)
 
     client.get = client.create = missing  # type: ignore[method-assign, attr-defined]
-    await _goes_on(_lease(client).run(), client)
+    await _goes_on(_renewal(client), client)
     assert client.asked < 400
 
 

@@ -19,8 +19,7 @@ from virtual_node.controllers.nodes import lease
 from virtual_node.controllers.nodes.lease import (
     HeldElsewhereError,
     Identity,
-    NodeHold,
-    NodeLeaseController,
+    NodeLease,
     may_hold,
     this_process,
 )
@@ -73,8 +72,8 @@ def _context(upper: Upper, cluster_id: str = "uid") -> Any:
     return SimpleNamespace(upper=upper, settings=settings, log=structlog.get_logger(), cluster_id=cluster_id)
 
 
-def _hold(upper: Upper, name: str) -> NodeHold:
-    return NodeHold(_context(upper), "vn", Identity(name, is_exclusive=True))
+def _hold(upper: Upper, name: str) -> NodeLease:
+    return NodeLease(_context(upper), "vn", Identity(name, is_exclusive=True))
 
 
 def _fresh(holder: str) -> dict[str, Any]:
@@ -190,8 +189,7 @@ async def test_a_process_that_lost_its_lease_stops():
     await hold.acquire()
     node: Any = SimpleNamespace(registered=asyncio.Event(), uid="u")
     node.registered.set()
-    lease = NodeLeaseController(_context(upper), "vn", node=node, hold=hold)
-    task = asyncio.create_task(lease.run())
+    task = asyncio.create_task(hold.run(node))
     await asyncio.sleep(15)
     assert (upper.holder, task.done()) == ("a", False)
     await upper.update(None, {**await upper.get(None, ""), "spec": _fresh("b")})
@@ -206,8 +204,8 @@ async def test_second_process_of_a_machine_succeeds_a_killed_one_at_once():
     """Both have the machine's name: a socket that the kernel closes shows whether the first runs."""
     upper = Upper()
     unique = f"test_node_hold {id(upper)}"
-    first = NodeHold(_context(upper, unique), "vn", this_process())
-    second = NodeHold(_context(upper, unique), "vn", this_process())
+    first = NodeLease(_context(upper, unique), "vn", this_process())
+    second = NodeLease(_context(upper, unique), "vn", this_process())
     await first.acquire()
     assert upper.holder == this_process().name
     async with working(second.acquire()):

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from tests.background import working
-from virtual_node.controllers.nodes.lease import Identity, NodeHold, NodeLeaseController
+from virtual_node.controllers.nodes.lease import Identity, NodeLease
 from virtual_node.health.reports import Report
 
 KEY = "virtual-node.io/faults"
@@ -44,10 +44,9 @@ async def test_publishes_and_removes_a_report():
     context: Any = SimpleNamespace(
         upper=upper, settings=SimpleNamespace(lease_duration=40.0), log=structlog.get_logger()
     )
-    hold = NodeHold(context, "vn", Identity("vn", is_exclusive=True))
-    lease = NodeLeaseController(context, "vn", node=node, hold=hold, report=lambda: found)
+    lease = NodeLease(context, "vn", Identity("vn", is_exclusive=True))
     assert lease.spec == {}
-    async with working(lease.run()):
+    async with working(lease.run(node, lambda: found)):
         await asyncio.sleep(1)
         assert upper.lease["metadata"]["annotations"] == always | {KEY: found.text()}
         assert lease.spec["renewTime"] == upper.lease["spec"]["renewTime"]
