@@ -73,7 +73,7 @@ class ClusterControllers:
             context, caches, namespaces=self._namespaces, dependencies=self._dependencies, wake=queue.add
         )
         self._identities = IdentityController(context, caches, node_uid=self.node_uid)
-        links = ServiceLinks(context, caches, settled=self._follow.settled)
+        links = ServiceLinks(context, caches, self._dependencies, settled=self._follow.settled)
         creator = PodCreator(
             context,
             namespaces=self._namespaces,

@@ -39,7 +39,7 @@ from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods import live_reads
 from virtual_node.controllers.pods.record import Creation, PodRecord, has_same_mirrored_fields
 from virtual_node.controllers.pods.refusals import Refusals
-from virtual_node.controllers.pods.service_links import References, ServiceLinks
+from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.tokens.service_account_tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
@@ -150,9 +150,6 @@ class PodCreator:
             creation.too_large = upper, others
             return Result(requeue_after=_TOO_LARGE_CHECK)
 
-    def _references(self, upper: Object) -> References:
-        return References(self.dependencies.data_keys, self.dependencies.size(upper.uid))
-
     def _version_of_others(self, upper: Object) -> int:
         """Return a hash of the other objects that a pod is translated with."""
         return hash((self.service_links.version(upper.namespace), self.dependencies.version(upper.uid)))
@@ -182,7 +179,7 @@ class PodCreator:
                 if problems := await self._missing(upper, upper_pod, options):
                     return await self._wait_for(upper, record, problems[0])
                 await self.service_links.settled(upper.namespace)
-                await self.service_links.add(body, upper_pod, self._references(upper), translated.budget)
+                await self.service_links.add(body, upper_pod, translated.budget)
                 lower = shrink_large(from_dict(body))
                 # Asked again, because others were created meanwhile.
                 if (problem := self.context.no_room(upper.namespace, lower.memory)) is not None:

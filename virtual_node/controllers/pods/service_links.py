@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,21 +15,12 @@ from virtual_node.config.types import KUBERNETES_SERVICE_UPPER
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import ObjectKey
+from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.translate.pods import service_environment
 from virtual_node.translate.services.services import cluster_ip
 
 _BYTES_PER_STEP = 16
 """Bytes of a Service's spec that are decoded in the time of one step of a budget."""
-
-
-@dataclass(frozen=True, slots=True)
-class References:
-    """The ConfigMaps and Secrets that a pod references."""
-
-    keys_of: Callable[[ObjectKey], Collection[str]]
-    """Returns the data keys of one of them."""
-    size: int
-    """Bytes of all of them as JSON."""
 
 
 @dataclass(eq=False, repr=False)
@@ -38,6 +29,8 @@ class ServiceLinks:
 
     context: ClusterContext
     caches: ClusterCaches
+    dependencies: DependencyController
+    """Knows the ConfigMaps and Secrets that pods reference."""
     settled: Callable[[str], Awaitable[None]]
     """Waits a limited time until the Services of an upper namespace have lower copies."""
 
@@ -45,7 +38,6 @@ class ServiceLinks:
         self,
         body: dict[str, Any],
         upper_pod: Mapping[str, Any],
-        references: References,
         budget: TranslationBudget,
     ) -> None:
         """Add the Service variables to a lower pod.
@@ -53,7 +45,6 @@ class ServiceLinks:
         Args:
             body: the lower pod that is about to be created.
             upper_pod: its upper pod.
-            references: of the pod.
             budget: of the pod.
 
         Raises:
@@ -62,13 +53,12 @@ class ServiceLinks:
         if _wants_links(upper_pod):
             # Otherwise the pod would get variables of the lower cluster's own Services in that namespace.
             body["spec"]["enableServiceLinks"] = False
-        await self.add_to_containers(body["spec"], upper_pod, references, budget)
+        await self.add_to_containers(body["spec"], upper_pod, budget)
 
     async def add_to_containers(
         self,
         spec: dict[str, Any],
         upper_pod: Mapping[str, Any],
-        references: References,
         budget: TranslationBudget,
     ) -> None:
         """Add the variables to containers of a lower pod, in place.
@@ -77,7 +67,6 @@ class ServiceLinks:
             spec: lists of containers by kind: the pod's spec, or the debug containers to add to a running
                 pod.
             upper_pod: as in ``add``.
-            references: as in ``add``.
             budget: as in ``add``.
 
         Raises:
@@ -105,14 +94,18 @@ class ServiceLinks:
             service_environment.add_variables(
                 spec,
                 variables,
-                lambda kind, name: references.keys_of(ObjectKey(kind, namespace, name)),
+                lambda kind, name: self.dependencies.data_keys(ObjectKey(kind, namespace, name)),
                 budget,
             )
 
         size = sum(service.spec_size for service in services)
         budget.work(size // _BYTES_PER_STEP, "All Services of the namespace", service_environment.ADVICE)
         containers = [one for kind in service_environment.CONTAINER_KINDS for one in spec.get(kind) or ()]
-        read = references.size if any("envFrom" in container for container in containers) else 0
+        read = (
+            self.dependencies.size(metadata["uid"])
+            if any("envFrom" in container for container in containers)
+            else 0
+        )
         await run_apart(add, size=size * len(containers) + read)
 
     def version(self, namespace: str) -> int:

@@ -21,7 +21,7 @@ from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.base.problems import Problem, too_large
 from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.pods.record import SpecSync, has_same_mirrored_fields, metadata_digest
-from virtual_node.controllers.pods.service_links import References, ServiceLinks
+from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.translate.pods import dependencies, spec_plan, update
 from virtual_node.translate.pods.spec_plan import SpecPlan
 
@@ -134,14 +134,11 @@ class PodUpdater:
         problems = await self.dependencies.ensure(upper, plan.upper_pod)
         ready, waiting = _split(plan.changes.debug_containers, problems)
         await self.service_links.settled(upper.namespace)
-        references = References(self.dependencies.data_keys, self.dependencies.size(upper.uid))
         count = len(ready)
         while count:
             spec = {"ephemeralContainers": ready[:count]}
             try:
-                await self.service_links.add_to_containers(
-                    spec, plan.upper_pod, references, plan.budget.copy()
-                )
+                await self.service_links.add_to_containers(spec, plan.upper_pod, plan.budget.copy())
             except TooLargeError as error:
                 if count == 1:
                     raise

@@ -96,7 +96,7 @@ class Scene:
             context, caches, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"]
         )
         status = StatusWriter(context, devices=allocations.record)
-        links = ServiceLinks(context, caches, settled=AsyncMock())
+        links = ServiceLinks(context, caches, self.dependencies, settled=AsyncMock())
         self.volumes = (
             Volumes(context, caches, namespaces=self.namespaces, wake=queue.add)
             if volumes is not None
