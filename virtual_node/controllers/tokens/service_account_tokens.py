@@ -27,9 +27,15 @@ from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem, no_token, token_secret_taken
-from virtual_node.controllers.tokens import token_requests
-from virtual_node.controllers.tokens.shared_tokens import SharedSecret, SharedTokens
-from virtual_node.controllers.tokens.token_store import TokenStore, Where
+from virtual_node.controllers.tokens.secrets import (
+    MINIMUM_PAUSE,
+    SharedSecret,
+    SharedTokens,
+    TokenStore,
+    Where,
+    filled,
+    pause_until_renewal,
+)
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import ownership_labels
 from virtual_node.translate.pods import token_secrets
@@ -105,7 +111,7 @@ class IdentityController:
         upper_pod = upper.to_dict()
         owner = self._options_of(upper_pod).owner
         try:
-            body, first_expiry = await token_requests.filled(
+            body, first_expiry = await filled(
                 self.context.upper,
                 secret,
                 upper,
@@ -251,7 +257,7 @@ class IdentityController:
             return
         if self._store.lacks_content(of, new):
             self._due.pop(of, None)
-            self.controller.queue.add_after(of, token_requests.MINIMUM_PAUSE)
+            self.controller.queue.add_after(of, MINIMUM_PAUSE)
 
     def _gone(self, secret: Object) -> None:
         """Recreate the Secret after its deletion in the lower cluster, because a pod that starts needs it."""
@@ -276,6 +282,6 @@ class IdentityController:
         return self._store.is_of(secret, of) and self._shared.is_valid(of)
 
     def _schedule(self, of: str, expires: datetime) -> None:
-        pause = token_requests.pause_until_renewal(expires, datetime.now(UTC))
+        pause = pause_until_renewal(expires, datetime.now(UTC))
         self._due[of] = asyncio.get_running_loop().time() + pause
         self.controller.queue.add_after(of, pause if self._shared.get(of) is None else min(pause, _RECHECK))
