@@ -31,7 +31,7 @@ class PodOptions:
     shared_tokens: bool = False
     """Whether new pods share the tokens of the virtual node; if not, each pod has its own."""
     namespace_map: Callable[[str], str] = same_namespace
-    node_labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the virtual node, against which clusterSelectors are matched."""
     pool: Mapping[str, str] = field(default_factory=dict)
     """Labels of the lower nodes that the virtual node represents; empty: all nodes of the lower cluster."""
@@ -50,11 +50,6 @@ class PodOptions:
         """Return the name of the virtual node."""
         return self.owner.node_name
 
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Return the labels of the virtual node."""
-        return self.node_labels
-
 
 def pod_options(settings: Config, cluster: Cluster, rules: ClusterRules, node: NodeConfig) -> PodOptions:
     """Return the options for a virtual node of a lower cluster."""
@@ -64,7 +59,7 @@ def pod_options(settings: Config, cluster: Cluster, rules: ClusterRules, node: N
         service_accounts=settings.enable_serviceaccount,
         shared_tokens=settings.identities.tokens == "node",
         namespace_map=rules.namespace_map,
-        node_labels={
+        labels={
             names.LABEL_HOSTNAME: node.name,
             names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL,
             names.LABEL_LOWER_CLUSTER: cluster.name,

@@ -9,26 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 from clusterset.model import names
 from controller_runtime.objects import Object
 
 
-class Marked(Protocol):
-    """A lower object with labels and annotations, such as ``controller_runtime.objects.Object``."""
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The object's labels."""
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """The object's annotations."""
-
-
 class Marks(NamedTuple):
-    """Labels and annotations of plain metadata, which satisfy ``Marked``."""
+    """Labels and annotations of plain metadata."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -61,7 +49,7 @@ def made_for(cluster_id: str, upper: Mapping[str, Any]) -> str:
     return f"{cluster_id}/{upper['namespace']}/{upper['name']}/{upper['uid']}"
 
 
-def is_made_for(lower: Marked, cluster_id: str, upper: Mapping[str, Any]) -> bool:
+def is_made_for(lower: Object, cluster_id: str, upper: Mapping[str, Any]) -> bool:
     """Report whether a lower pod belongs to an upper pod by its uid label or its ``made-for`` annotation.
 
     Either one suffices, in case the other was removed.
@@ -119,7 +107,7 @@ def upper_key(lower: Object) -> str:
     return f"{upper_namespace(lower)}/{lower.name}"
 
 
-def is_owned_by(lower: Marked, cluster_id: str, upper_namespace: str, *, upper_uid: str = "") -> bool:
+def is_owned_by(lower: Object | Marks, cluster_id: str, upper_namespace: str, *, upper_uid: str = "") -> bool:
     """Report whether a lower object was created for an object in that namespace of that upper cluster.
 
     Check this before every write or delete of a lower object that was found by name, because two upper

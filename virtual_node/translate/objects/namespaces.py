@@ -12,22 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from clusterset.model import names, namespace_map
 from clusterset.model.namespace_map import NamespaceMap
 from controller_runtime.objects import Object
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.metadata import record_labels, recorded_labels
-
-
-class Named(ownership.Marked, Protocol):
-    """A lower object with labels, annotations and name."""
-
-    @property
-    def name(self) -> str:
-        """The object's name."""
-
 
 _CARRIED_PREFIXES = ("pod-security.kubernetes.io/",)
 """Prefixes of labels that decide what the pods of a namespace may do. Without them the lower cluster could
@@ -64,19 +55,19 @@ def lower_namespace(
     }
 
 
-def upper_name(lower: Named) -> str:
+def upper_name(lower: Object) -> str:
     """Return the upper namespace that an owned lower namespace was created for."""
     recorded = lower.annotations.get(names.ANNOTATION_MADE_FOR, "").partition("/")[2]
     return lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, recorded) or lower.name
 
 
-def upper_names(lower: Named) -> list[str]:
+def upper_names(lower: Object) -> list[str]:
     """Return the upper namespaces in an owned lower namespace's marks: one, or two if one mark was changed."""
     _, _, name = lower.annotations.get(names.ANNOTATION_MADE_FOR, "").partition("/")
     return list(dict.fromkeys(one for one in (upper_name(lower), name) if one))
 
 
-def marks_patch(lower: ownership.Marked, *, upper_name: str, cluster_id: str) -> dict[str, Any] | None:
+def marks_patch(lower: Object, *, upper_name: str, cluster_id: str) -> dict[str, Any] | None:
     """Return a merge patch that restores the marks of an owned namespace; None: they are complete."""
     marks = lower_namespace(None, name="", upper_name=upper_name, cluster_id=cluster_id)["metadata"]
     del marks["name"], marks["annotations"][names.ANNOTATION_APPLIED]
@@ -177,7 +168,7 @@ class Places:
         """Register a function to call with each lower namespace that gets other marks."""
         self._listeners.append(call)
 
-    def note(self, namespace: Named) -> None:
+    def note(self, namespace: Object) -> None:
         """Remember the marks of a lower namespace as the lower cluster has it."""
         marked = frozenset(
             upper

@@ -180,7 +180,7 @@ def _scheduled(upper: Mapping[str, Any], options: PodOptions, budget: Translatio
         upper,
         options.policy.of(upper["metadata"]["namespace"]),
         node_name=options.owner.node_name,
-        node_labels=options.node_labels,
+        node_labels=options.labels,
         reach=options.reach,
         budget=budget,
     )
