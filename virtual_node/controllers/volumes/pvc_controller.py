@@ -32,7 +32,7 @@ from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, clai
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder
 from virtual_node.controllers.volumes.caches import ClaimUsers, VolumeCaches
-from virtual_node.controllers.volumes.pvc_requests import ClaimChecks, ClaimRequests, patch_claim
+from virtual_node.controllers.volumes.pvc_requests import ClaimRequests, patch_claim
 from virtual_node.controllers.volumes.shared import SharedVolumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import pvc as translate
@@ -68,8 +68,7 @@ class ClaimController:
     def __post_init__(self) -> None:
         """Register handlers on the caches."""
         self._binder = VolumeBinder(self.context, self.caches)
-        self._requests = ClaimRequests(self.context, namespaces=self.namespaces)
-        self._checks = ClaimChecks(self.context, self.caches, requests=self._requests)
+        self._claims = ClaimRequests(self.context, self.caches, self.namespaces)
         self._config = self.context.config.volumes
         self._shared = SharedVolumes(self.context, self.caches, self.namespaces, self.pods, self._users)
         self.controller = self.context.controller(
@@ -92,12 +91,12 @@ class ClaimController:
 
     async def _problem(self, key: str, claim: Object | None) -> Problem | None:
         """Create what a pod needs of one claim in the lower cluster; return what blocks the pod."""
-        problem = self._checks.unusable(key, claim)
+        problem = self._claims.unusable(key, claim)
         if claim is None or claim.metadata.deletion_timestamp is not None:
             return problem
         if problem is None:
             await self.reconcile(key)
-            problem = await self._checks.lower_claim_problem(key, claim)
+            problem = await self._claims.lower_claim_problem(key, claim)
         elif self._shared.is_guest(claim):
             problem = None
         if problem is None:
@@ -125,7 +124,7 @@ class ClaimController:
 
     async def _reconcile(self, key: str) -> Result | None:
         upper_object = self.caches.upper_claims.store.get(key)
-        lower_object = self._checks.lower(key, upper_object)
+        lower_object = self._claims.lower(key, upper_object)
         lower = lower_object.to_dict() if lower_object is not None else None
         if upper_object is None:
             return await self._vanished(key, lower)
@@ -134,26 +133,30 @@ class ClaimController:
             # The lower claim belongs to an earlier upper claim of the same name.
             await self._vanished(key, lower)
             what = claim_conflict(self.context.name, key, "an earlier claim")
-            self._checks.record_event(upper_object, CLAIM_CONFLICT, what)
+            self._claims.record_event(upper_object, CLAIM_CONFLICT, what)
             if upper_object.metadata.deletion_timestamp is None:
                 return Result(requeue_after=_BINDING_RETRY)
             lower = None
         if upper_object.metadata.deletion_timestamp is not None:
             await self._binder.done(key)  # the placeholder's use blocks the lower claim's deletion
             return await self._deleting(upper, lower)
-        volume = self._checks.mirrored_volume(upper)
+        volume = self._claims.mirrored_volume(upper)
         if lower is None and not self.namespaces.allows_namespace(upper_object.namespace):
             return None
         if not self._is_ours(key, upper, volume):
-            if lower is not None and self._requests.is_of_our_node(lower) and translate.never_bound(lower):
-                await self._requests.delete_unbound(lower)
-                await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
+            if (
+                lower is not None
+                and lower["metadata"]["labels"].get(names.LABEL_NODE) in self.context.nodes
+                and translate.never_bound(lower)
+            ):
+                await self._claims.delete_unbound(lower)
+                await self._claims.finalizers(upper, remove=(translate.FINALIZER,))
             return None
         if lower is None:
             return await self._create(key, upper_object, upper, volume)
-        await self._requests.finalizers(upper, add=(translate.FINALIZER,))
-        if refusal := await self._requests.grow(upper, lower):
-            self._checks.record_event(upper_object, "VolumeResizeFailed", refusal)
+        await self._claims.finalizers(upper, add=(translate.FINALIZER,))
+        if refusal := await self._claims.grow(upper, lower):
+            self._claims.record_event(upper_object, "VolumeResizeFailed", refusal)
         return await self._bring_up(key, upper, lower)
 
     def _is_ours(self, key: str, upper: dict[str, Any], volume: str) -> bool:
@@ -168,33 +171,33 @@ class ClaimController:
         self, key: str, upper_object: Object, upper: dict[str, Any], volume: str
     ) -> Result | None:
         if (full := self.context.cannot_grow(upper_object, None)) is not None:
-            self._checks.record_event(upper_object, full.event_reason, full.message)
+            self._claims.record_event(upper_object, full.event_reason, full.message)
             return Result(requeue_after=full.again)
         if not volume and not self._users.of(key):
             refusal = await self._binder.refusal(key, translate.selected_node(upper))
             if refusal is None:
                 return Result(requeue_after=self._waits.when(key))
             if refusal:
-                await self._requests.give_back(upper, None, refusal)
+                await self._claims.give_back(upper, None, refusal)
                 return None
-        if reason := self._checks.clone_source_problem(upper):
-            self._checks.record_event(upper_object, "ProvisioningFailed", reason)
+        if reason := self._claims.clone_source_problem(upper):
+            self._claims.record_event(upper_object, "ProvisioningFailed", reason)
             return Result(requeue_after=_REFUSED_RETRY)
-        await self._requests.finalizers(upper, add=(translate.FINALIZER,))
+        await self._claims.finalizers(upper, add=(translate.FINALIZER,))
         try:
-            existing = await self._requests.create_lower(upper, volume_name=volume)
+            existing = await self._claims.create_lower(upper, volume_name=volume)
         except (Forbidden, Invalid) as error:
             message = f"Lower cluster {self.context.name} refused the claim: {error.message}"
-            self._checks.record_event(upper_object, "ProvisioningFailed", message)
+            self._claims.record_event(upper_object, "ProvisioningFailed", message)
             return Result(requeue_after=_REFUSED_RETRY)
         if existing is None:
             return Result(requeue_after=_BINDING_RETRY)
-        if self._requests.is_owned(existing, upper_object.namespace, upper_object):
+        if self._claims.is_owned(existing, upper_object.namespace, upper_object):
             # Not in the cache yet, or a user has changed the annotation with its upper namespace, which is restored.
-            await self._requests.grow(upper, existing.to_dict())
+            await self._claims.grow(upper, existing.to_dict())
         else:
             what = claim_conflict(self.context.name, existing.key, "a claim that is not ours")
-            self._checks.record_event(upper_object, CLAIM_CONFLICT, what)
+            self._claims.record_event(upper_object, CLAIM_CONFLICT, what)
         return Result(requeue_after=_BINDING_RETRY)
 
     async def _bring_up(self, key: str, upper: dict[str, Any], lower: dict[str, Any]) -> Result | None:
@@ -212,7 +215,7 @@ class ClaimController:
             return Result(requeue_after=_REFUSED_RETRY)  # no placeholder: the upper pod would be refused
         message = await self._binder.bind(key, translate.selected_node(upper))
         if message:
-            await self._requests.give_back(upper, lower, message)
+            await self._claims.give_back(upper, lower, message)
             return None
         return Result(requeue_after=self._waits.when(key))
 
@@ -223,26 +226,26 @@ class ClaimController:
             return None  # a pod still uses the claim; the pod's deletion requeues the claim
         if self._shared.is_used_elsewhere(upper):
             return Result(requeue_after=_BINDING_RETRY)  # otherwise that cluster's pods would lose their data
-        is_elsewhere = lower is None and not self._checks.mirrored_volume(upper)
-        if is_elsewhere and await self._requests.belongs_to_other_cluster(upper):
+        is_elsewhere = lower is None and not self._claims.mirrored_volume(upper)
+        if is_elsewhere and await self._claims.belongs_to_other_cluster(upper):
             return Result(requeue_after=_REFUSED_RETRY)  # the selected virtual node may be removed meanwhile
-        if self._config.deletion_policy == "Delete" and await self._requests.end_lower(upper, lower):
+        if self._config.deletion_policy == "Delete" and await self._claims.end_lower(upper, lower):
             return Result(requeue_after=_BINDING_RETRY)
-        await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
+        await self._claims.finalizers(upper, remove=(translate.FINALIZER,))
         return None
 
     async def _vanished(self, key: str, lower: dict[str, Any] | None) -> Result | None:
-        self._checks.forget(key)
+        self._claims.forget(key)
         self._waits.forget(key)
         await self._binder.done(key)
         if lower is None:
             self._note_orphan(key, orphaned=False)
             return None
-        if await self._requests.upper_exists(key, lower):
+        if await self._claims.upper_exists(key, lower):
             return Result(requeue_after=_BINDING_RETRY)
         is_empty = translate.never_bound(lower)
         if is_empty or self._config.orphans == "Delete":
-            await (self._requests.delete_unbound if is_empty else self._requests.delete_lower)(lower)
+            await (self._claims.delete_unbound if is_empty else self._claims.delete_lower)(lower)
             return None
         if key not in self._orphans:
             self.context.log.warning(

@@ -30,14 +30,16 @@ _CLAIMS = resources.PERSISTENT_VOLUME_CLAIMS
 
 @dataclass(eq=False, repr=False)
 class ClaimRequests:
-    """Reads and writes upper and lower claims; a claim that is already gone is not an error."""
+    """Checks, reads and writes upper and lower claims; a claim that is already gone is not an error.
+
+    Checks are answered from the caches if possible.
+    """
 
     context: ClusterContext
+    caches: VolumeCaches
     namespaces: Namespaces
-
-    def is_of_our_node(self, lower: dict[str, Any]) -> bool:
-        """Report whether a lower claim was made for one of our virtual nodes, not for one of another process."""
-        return lower["metadata"]["labels"].get(names.LABEL_NODE) in self.context.nodes
+    _last_events: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By upper claim: reason and message of its last event."""
 
     def is_owned(self, lower: Object, upper_namespace: str, upper: Object | None) -> bool:
         """Report whether a lower claim was made for a claim of that upper namespace; upper None: claim is gone."""
@@ -159,11 +161,8 @@ class ClaimRequests:
             Conflict: the claim has changed since we read it; the caller reconciles again.
         """
         patch = translate.finalizers_patch(upper, add=add, remove=remove)
-        if patch is None:
-            return
-        metadata = upper["metadata"]
-        with contextlib.suppress(NotFound):
-            await self.context.upper.patch(_CLAIMS, metadata["name"], patch, namespace=metadata["namespace"])
+        if patch is not None:
+            await patch_claim(self.context.upper, upper, patch)
 
     async def upper_exists(self, key: str, lower: dict[str, Any]) -> bool:
         """Report whether the upper claim exists. Reads live: data is never deleted because of a cache."""
@@ -187,29 +186,6 @@ class ClaimRequests:
             return found is not None and pv.is_mirror(found)
         return bool(node and node not in self.context.nodes and await is_virtual_node(above, node))
 
-
-async def patch_claim(
-    client: Client, claim: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
-) -> None:
-    """Patch the claim of that uid; ignore a claim that is gone.
-
-    Raises:
-        Conflict: another claim has the name now.
-    """
-    with contextlib.suppress(NotFound):
-        await patch_only(client, _CLAIMS, claim, patch, subresource=subresource)
-
-
-@dataclass(eq=False, repr=False)
-class ClaimChecks:
-    """Checks of claims, answered from the caches if possible."""
-
-    context: ClusterContext
-    caches: VolumeCaches
-    requests: ClaimRequests
-    _last_events: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """By upper claim: reason and message of its last event."""
-
     def record_event(self, upper: Object, reason: str, message: str) -> None:
         """Record why an upper claim cannot be used, unless its last event was the same."""
         if self._last_events.get(upper.key) != (reason, message):
@@ -230,7 +206,7 @@ class ClaimChecks:
         lower = self.caches.lower_claims.store.get(self.context.lower_key(key))
         if lower is None or is_guest(lower, self.context.cluster_id):
             return None  # ``SharedVolumes`` has the claims of guests
-        return lower if self.requests.is_owned(lower, key.partition("/")[0], upper) else None
+        return lower if self.is_owned(lower, key.partition("/")[0], upper) else None
 
     def mirrored_volume(self, upper: dict[str, Any]) -> str:
         """Return the name of the lower volume that is mirrored as an upper claim's volume; empty: there is none."""
@@ -262,7 +238,7 @@ class ClaimChecks:
         lower = self.lower(key, claim)
         if lower is not None and lower.labels.get(names.LABEL_UPPER_UID) == claim.uid:
             return None
-        if await self.requests.made_for(claim.to_dict()) is not None:
+        if await self.made_for(claim.to_dict()) is not None:
             return None
         text = f'persistentvolumeclaim "{claim.name}" has no claim in lower cluster {self.context.name} yet'
         return claim_problem(*(self._last_events.get(key) or ("FailedMount", text)))
@@ -281,3 +257,15 @@ class ClaimChecks:
                     f"has no claim in lower cluster {self.context.name}"
                 )
         return ""
+
+
+async def patch_claim(
+    client: Client, claim: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
+) -> None:
+    """Patch the claim of that uid; ignore a claim that is gone.
+
+    Raises:
+        Conflict: another claim has the name now.
+    """
+    with contextlib.suppress(NotFound):
+        await patch_only(client, _CLAIMS, claim, patch, subresource=subresource)
