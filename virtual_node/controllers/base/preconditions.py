@@ -83,9 +83,31 @@ async def delete_only(client: Client, resource: Resource, thing: Thing, **option
     Raises:
         ApiError: the server refuses.
     """
-    found = _object(thing)
     with contextlib.suppress(NotFound, Conflict):
-        await client.delete(resource, found.name, namespace=found.namespace, uid=found.uid, **options)
+        await delete_exactly(client, resource, thing, **options)
+
+
+async def delete_exactly(
+    client: Client, resource: Resource, thing: Thing, *, is_unchanged: bool = False, **options: Any
+) -> None:
+    """Delete the object of that uid, as ``delete_only``, but report if it is not there.
+
+    Args:
+        client: of the object's cluster.
+        resource: its kind.
+        thing: the object that the caller read.
+        is_unchanged: delete the object only in the version that the caller read.
+        options: other arguments of ``Client.delete``.
+
+    Raises:
+        NotFound: the object is gone.
+        Conflict: another object has its name now, or it has another version; nothing was deleted.
+        ApiError: the server refuses.
+    """
+    found = _object(thing)
+    if is_unchanged:
+        options["resource_version"] = found.resource_version
+    await client.delete(resource, found.name, namespace=found.namespace, uid=found.uid, **options)
 
 
 async def create_new(client: Client, resource: Resource, body: Mapping[str, Any]) -> Object | None:

@@ -23,7 +23,7 @@ from controller_runtime.resources import Resource
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.preconditions import create_new, patch_only
+from virtual_node.controllers.base.preconditions import create_new, delete_exactly, patch_only
 from virtual_node.controllers.base.problems import Problem, namespace_refused
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
 from virtual_node.translate.objects import namespaces as translate
@@ -191,7 +191,7 @@ class Namespaces:
         if await self._upper_exists(lower):
             return None  # recreated during the listing, which takes seconds, so new pods may exist
         with contextlib.suppress(NotFound, Conflict):
-            await self.context.lower.delete(resources.NAMESPACES, lower.name, uid=lower.uid)
+            await delete_exactly(self.context.lower, resources.NAMESPACES, lower)
             self.context.log.info("lower namespace deleted", namespace=lower.name)
         self._known.pop(lower.name, None)
         return None

@@ -14,7 +14,7 @@ from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.preconditions import delete_only, patch_only
+from virtual_node.controllers.base.preconditions import delete_exactly, delete_only, patch_only
 from virtual_node.controllers.pods import live_reads
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.status_writer import StatusWriter
@@ -90,10 +90,7 @@ class PodRemover:
             await self.status.lost(upper, reason="Deleted", message="The pod was deleted")
         if is_kept:
             return waiting
-        with contextlib.suppress(NotFound, Conflict):
-            await self.context.upper.delete(
-                resources.PODS, upper.name, namespace=upper.namespace, uid=upper.uid, grace_period_seconds=0
-            )
+        await delete_only(self.context.upper, resources.PODS, upper, grace_period_seconds=0)
         return None
 
     async def delete_outlived(self, upper: Object, lower: Object) -> Result:
@@ -120,7 +117,7 @@ class PodRemover:
         Returns a requeue if the lower pod has changed meanwhile: it may have a node now.
         """
         try:
-            await self._delete_unchanged(lower)
+            await delete_exactly(self.context.lower, resources.PODS, lower, is_unchanged=True)
         except Conflict:
             return Result(requeue_after=live_reads.BEHIND)
         except NotFound:
@@ -148,7 +145,7 @@ class PodRemover:
             ):  # otherwise an earlier attempt has done it
                 await self._forget_node(upper)
             with contextlib.suppress(NotFound):
-                await self._delete_unchanged(lower)
+                await delete_exactly(self.context.lower, resources.PODS, lower, is_unchanged=True)
         except Conflict:
             return False
         message = f"Node {node} of lower cluster {self.context.name} has no room any more; its scheduler chooses another node"
@@ -167,21 +164,6 @@ class PodRemover:
             resource_version=upper.resource_version,
             subresource="status",
             patch_type=PatchType.STRATEGIC,
-        )
-
-    async def _delete_unchanged(self, lower: Object) -> None:
-        """Delete a lower pod in the state that the cache shows.
-
-        Raises:
-            Conflict: it has changed.
-            NotFound: it is gone.
-        """
-        await self.context.lower.delete(
-            resources.PODS,
-            lower.name,
-            namespace=lower.namespace,
-            uid=lower.uid,
-            resource_version=lower.resource_version,
         )
 
     async def _stripped(self, last: Object) -> Object | None:

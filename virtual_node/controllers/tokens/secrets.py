@@ -23,7 +23,7 @@ from controller_runtime.client.client import Client, find_object
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.preconditions import create_new, patch_only
+from virtual_node.controllers.base.preconditions import create_new, delete_exactly, patch_only
 from virtual_node.translate.base.ownership import is_owned
 from virtual_node.translate.pods import token_secrets
 from virtual_node.translate.pods.token_secrets import TokenSecret, account_of, fingerprint, is_token_secret_of
@@ -102,7 +102,7 @@ class TokenStore:
             self._context.log.warning("a lower Secret is not owned; it is not changed", secret=secret.key)
             return
         with contextlib.suppress(NotFound):
-            await lower.delete(resources.SECRETS, name, namespace=namespace, uid=secret.uid)
+            await delete_exactly(lower, resources.SECRETS, secret)
 
 
 async def filled(

@@ -16,7 +16,12 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.preconditions import delete_only, is_virtual_node, patch_only
+from virtual_node.controllers.base.preconditions import (
+    delete_exactly,
+    delete_only,
+    is_virtual_node,
+    patch_only,
+)
 from virtual_node.controllers.base.problems import Problem, claim_problem
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.caches import VolumeCaches
@@ -109,15 +114,8 @@ class ClaimRequests:
         Raises:
             Conflict: the claim has changed; the caller reconciles again.
         """
-        metadata = lower["metadata"]
         with contextlib.suppress(NotFound):
-            await self.context.lower.delete(
-                _CLAIMS,
-                metadata["name"],
-                namespace=metadata["namespace"],
-                uid=metadata["uid"],
-                resource_version=metadata["resourceVersion"],
-            )
+            await delete_exactly(self.context.lower, _CLAIMS, lower, is_unchanged=True)
 
     async def give_back(self, upper: dict[str, Any], lower: dict[str, Any] | None, message: str) -> None:
         """Make the upper scheduler choose another node, as a provisioner that cannot create a volume does.

@@ -28,9 +28,12 @@ def _calls(method: str) -> list[tuple[str, str, ast.Call]]:
 
 
 def test_every_deletion_has_a_uid_precondition():
-    """So that a successor of the same name is never deleted. ``delete_only`` always names the uid."""
+    """So that a successor of the same name is never deleted. ``delete_exactly`` always names the uid."""
     calls = _calls("delete")
-    by_helper = sum(file.read_text(encoding="utf-8").count("delete_only(") for file in FOLDER.rglob("*.py"))
+    texts = [file.read_text(encoding="utf-8") for file in FOLDER.rglob("*.py")]
+    by_helper = sum(
+        text.count(f"{helper}(") for text in texts for helper in ("delete_only", "delete_exactly")
+    )
     assert len(calls) + by_helper > 16
     assert [
         where for where, _, call in calls if "uid" not in {keyword.arg for keyword in call.keywords}
