@@ -8,7 +8,7 @@ Events are rate-limited, for the lower cluster and for each object, because a ho
 etcd of the upper cluster with them. Warnings have a burst with which they are written at once. Normal events have
 a small one, because in a burst of a thousand pods, a thousand "Scheduled" events would halve the rate at which pods
 are written. So Normal events arrive a little later, and those of pods that are gone by then are dropped. An event
-that arrives before its object waits for the object (``held``).
+that arrives before its object waits for the object (``waiting``).
 """
 
 from __future__ import annotations
