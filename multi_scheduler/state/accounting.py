@@ -24,12 +24,10 @@ from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import PENDING
 from multi_scheduler.malformed import UNREADABLE
-from multi_scheduler.state import reasons
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.feeds.cluster_feed import Feed, LowerPod
 from multi_scheduler.state.growing import Growing
-from multi_scheduler.state.judge import Judge
-from multi_scheduler.state.judgement import Judgement
+from multi_scheduler.state.judge import Judge, Judgement, no_fit
 from multi_scheduler.state.reservations.bound_pods import BoundPods, node_of, priority_of
 from multi_scheduler.state.reservations.reservations import Place, Reservations, Stage
 from multi_scheduler.state.reservations.uncounted import Uncounted
@@ -286,7 +284,7 @@ class Accounting:
         index = self.indexes[virtual.cluster]
         index.feasible(wanted, why)
         text = (
-            f"Lower cluster {virtual.cluster} has no room for this pod now: {reasons.no_fit(len(index), why)}. "
+            f"Lower cluster {virtual.cluster} has no room for this pod now: {no_fit(len(index), why)}. "
             "The pod waits there, and no other pod is promised the next room that it fits in"
         )
         self._log.warning("no lower room for a bound pod", pod=pod.key if pod else uid, node=node)

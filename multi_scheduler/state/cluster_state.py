@@ -23,11 +23,9 @@ from multi_scheduler.state.feeds.cluster_feed import Feed
 from multi_scheduler.state.feeds.upper_namespaces import UpperNamespaceFeed
 from multi_scheduler.state.growing import Growing, pools
 from multi_scheduler.state.growth.future_nodes import FutureNodes
-from multi_scheduler.state.judge import Judge
-from multi_scheduler.state.judgement import Judgement
+from multi_scheduler.state.judge import Judge, Judgement, StateSettings
 from multi_scheduler.state.reservations.bound_pods import BoundPods
 from multi_scheduler.state.reservations.reservations import Reservations
-from multi_scheduler.state.settings import StateSettings
 from multi_scheduler.virtual_node import VirtualNode
 
 _SWEEP = 1.0

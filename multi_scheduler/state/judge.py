@@ -2,32 +2,110 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from clusterset.admission import LastVerdict
 from clusterset.config import Cluster
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
 from multi_scheduler import malformed
-from multi_scheduler.state import reasons
 from multi_scheduler.state.admission.gate import AdmissionGate, GateResult
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.limits import TooManyRequirementsError
 from multi_scheduler.state.cluster.pod_info import placed_on
 from multi_scheduler.state.cluster.pod_requirements import Demand, demand
-from multi_scheduler.state.cluster.scoring import Prediction, predict
+from multi_scheduler.state.cluster.scoring import Lower, Prediction, predict
+from multi_scheduler.state.cluster.topology import MISSING_LABEL
 from multi_scheduler.state.feeds.cluster_feed import Feed
 from multi_scheduler.state.growth.future_nodes import FutureNodes
-from multi_scheduler.state.judgement import Judgement
 from multi_scheduler.state.reservations import placing
 from multi_scheduler.state.reservations.placing import Entry, Work
 from multi_scheduler.state.reservations.reservations import Place
-from multi_scheduler.state.settings import StateSettings
 from multi_scheduler.virtual_node import VirtualNode
+
+
+class StateSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """How lower clusters are judged."""
+
+    unreachable: Literal["Reject", "Pass"] = "Reject"
+    """Whether virtual nodes of an unreachable lower cluster are rejected or pass."""
+    admission: Literal["Reject", "Pass"] = "Reject"
+    """Whether virtual nodes are rejected or pass if the lower cluster's quotas or limit ranges would refuse the pod. Pass: for
+    clusters with webhooks that add what quotas and limit ranges require."""
+    lower: Lower = "LeastAllocated"
+    """How the lower clusters' schedulers choose among nodes with room: LeastAllocated, kube-scheduler's default, or
+    MostAllocated with the divisible devices among its resources."""
+    devices: dict[str, Annotated[int, msgspec.Meta(ge=1)]] = {}
+    """Units of one device, by resource, such as ``koordinator.sh/gpu-core: 100``. A request below this number takes a share
+    of one device, and a larger one takes whole devices. A pod then fits only if one node has these free."""
+
+
+_MOST_REASONS = 20
+_LONGEST = 200
+"""Characters of a reason."""
+
+
+def no_fit(total: int, reasons: Mapping[str, int]) -> str:
+    """Return ``0/40 nodes are available: 31 Insufficient cpu, 9 node(s) were unschedulable``.
+
+    The words are kube-scheduler's (``framework.FitError``). The text has no full stop, because kube-scheduler appends
+    one to the whole sentence.
+    """
+    if not total:
+        return "0/0 nodes are available: the lower cluster has no nodes"
+    # A lower cluster may have a different taint on each node.
+    largest = heapq.nlargest(_MOST_REASONS, reasons.items(), key=lambda item: item[1])
+    counts = sorted(f"{count} {reason[:_LONGEST]}" for reason, count in largest if count)
+    return (
+        f"0/{total} nodes are available: {', '.join(counts)}" if counts else f"0/{total} nodes are available"
+    )
+
+
+_OTHERS_WAY = (
+    "Insufficient ",
+    "Too many pods",
+    "node(s) didn't have free ports",
+    "node(s) didn't match pod anti-affinity",
+    "node(s) didn't satisfy existing pods anti-affinity",
+    "node(s) didn't match pod topology spread",
+)
+"""Reasons that kube-scheduler's plug-ins report as Unschedulable, not as UnschedulableAndUnresolvable."""
+
+
+def is_resolvable(reasons: Mapping[str, int]) -> bool:
+    """Report whether evicting pods may help on any of the nodes."""
+    return any(reason.startswith(_OTHERS_WAY) and reason != MISSING_LABEL for reason in reasons)
+
+
+@dataclass(slots=True)
+class Judgement:
+    """Results for all virtual nodes of a call, by virtual node."""
+
+    judged: dict[str, Prediction] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    resolvable: dict[str, str] = field(default_factory=dict)
+    unresolvable: dict[str, str] = field(default_factory=dict)
+    retryable: list[tuple[str, Demand | None]] = field(default_factory=list)
+    """Lower clusters where a retry may succeed, with the pod's demand if room was lacking, or None if a quota refused."""
+    counted_by: float = 0.0
+    """Time by which the quota controller recounts the refusing quotas, by the event loop's clock; 0: none is due."""
+    lacking: dict[str, tuple[Demand, GateResult]] = field(default_factory=dict)
+    """By virtual node where only room is lacking: what the pod needs, and its admission."""
+    unknown: set[str] = field(default_factory=set)
+    """Rejected virtual nodes that may have room: the lower cluster is not known well enough now."""
+
+    @property
+    def rejected(self) -> int:
+        """Return the number of rejected virtual nodes."""
+        return len(self.resolvable) + len(self.unresolvable)
+
 
 _NEW = ""
 """Index key of the pod that is judged, during the search for room."""
@@ -123,8 +201,8 @@ class Judge:
             predicted = found.judged[node.name] = predict(index, wanted, slots, self.settings.lower)
             found.places[node.name] = _place(node, wanted, predicted.place.node, gated)
         else:
-            sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), rejections)}"
-            rejected = found.resolvable if reasons.is_resolvable(rejections) else found.unresolvable
+            sentence = f"lower cluster {node.cluster}: {no_fit(len(index), rejections)}"
+            rejected = found.resolvable if is_resolvable(rejections) else found.unresolvable
             rejected[node.name] = sentence
             found.retryable.append((node.cluster, wanted))
             found.lacking[node.name] = wanted, gated

@@ -12,7 +12,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.nodes.kwok import kwok_node
-from multi_scheduler.state import reasons
+from multi_scheduler.state import judge
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import demand
@@ -158,7 +158,7 @@ async def _compare(cluster: Cluster, index: ClusterIndex, what: str, pod: dict[s
         assert node in {index.name(slot) for slot in slots}, (what, decided)
     else:
         assert node is None, what
-        assert decided["message"].partition(". ")[0] == reasons.no_fit(len(index), counted), what
+        assert decided["message"].partition(". ")[0] == judge.no_fit(len(index), counted), what
     await cluster.kubectl("-n", NAMESPACE, "delete", "pod", "p", "--wait=true")
 
 

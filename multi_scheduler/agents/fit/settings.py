@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from multi_scheduler.state.cluster.scoring import Strategy
-from multi_scheduler.state.settings import StateSettings
+from multi_scheduler.state.judge import StateSettings
 
 
 class FitSettings(StateSettings, rename="camel", forbid_unknown_fields=True, kw_only=True):

@@ -21,7 +21,7 @@ from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.state.cluster_state import ClusterState
-from multi_scheduler.state.settings import StateSettings
+from multi_scheduler.state.judge import StateSettings
 from multi_scheduler.virtual_node import VirtualNode
 
 

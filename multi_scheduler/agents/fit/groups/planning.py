@@ -16,7 +16,7 @@ from multi_scheduler.agents.fit.groups.options import Homes, Option, options
 from multi_scheduler.agents.fit.groups.standing import Standing
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.scoring import Strategy, score
-from multi_scheduler.state.judgement import Judgement
+from multi_scheduler.state.judge import Judgement
 from multi_scheduler.state.reservations.reservations import Reservations
 from multi_scheduler.virtual_node import VirtualNode
 

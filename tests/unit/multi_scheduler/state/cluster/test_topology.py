@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multi_scheduler.state import reasons
+from multi_scheduler.state import judge
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_info import Placed
 from multi_scheduler.state.cluster.pod_requirements import Demand
@@ -224,10 +224,10 @@ def test_node_without_hostname_label_has_no_domain():
     index = _index(_node("a", labels={}), p=_placed("a", anti_affinity=repelling))
     why = _why(index, _demand(topologySpreadConstraints=_spread()))
     assert why == {"node(s) didn't match pod topology spread constraints (missing required label)": 1}
-    assert not reasons.is_resolvable(why)
+    assert not judge.is_resolvable(why)
     why = _why(index, _demand(affinity={"podAffinity": _terms(WEB)}))
     assert why == {"node(s) didn't match pod affinity rules": 1}
-    assert not reasons.is_resolvable(why)
+    assert not judge.is_resolvable(why)
     assert _names(index, _demand(affinity={"podAntiAffinity": _terms(WEB)})) == {"a"}
 
 
