@@ -14,11 +14,10 @@ from typing import Any
 from multi_scheduler.formulas import load
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.node_filter import Node
-from multi_scheduler.state.cluster.pod_info import Placed
+from multi_scheduler.state.cluster.pod_requirements import Placed
 from multi_scheduler.state.cluster.scoring import Prediction
 from multi_scheduler.state.cluster_state import ClusterState
-from multi_scheduler.usage.store import Usage, UsageStore
-from multi_scheduler.usage.window import Measured
+from multi_scheduler.usage.store import Measured, Usage, UsageStore
 from multi_scheduler.virtual_node import VirtualNode
 
 

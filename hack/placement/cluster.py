@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from hack.placement.trace import GPU, UNITS, Task, demand_of
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import Demand
+from multi_scheduler.state.cluster.pod_requirements import Demand, Placed
 
 Lower = Literal["LeastAllocated", "MostAllocated"]
 Score = Callable[["Cluster", Task, Sequence[int]], list[float]]

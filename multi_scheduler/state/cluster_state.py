@@ -15,16 +15,16 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
+from multi_scheduler.bound_pods import BoundPods
 from multi_scheduler.state.accounting import Accounting
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.scoring import Prediction
 from multi_scheduler.state.feeds.cluster_feed import Feed
 from multi_scheduler.state.feeds.upper_namespaces import UpperNamespaceFeed
+from multi_scheduler.state.future_nodes import FutureNodes
 from multi_scheduler.state.growing import Growing, pools
-from multi_scheduler.state.growth.future_nodes import FutureNodes
 from multi_scheduler.state.judge import Judge, Judgement, StateSettings
-from multi_scheduler.state.reservations.bound_pods import BoundPods
 from multi_scheduler.state.reservations.reservations import Reservations
 from multi_scheduler.virtual_node import VirtualNode
 

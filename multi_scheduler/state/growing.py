@@ -12,10 +12,9 @@ from clusterset.config import Cluster
 from controller_runtime import log
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
+from multi_scheduler.bound_pods import BoundPods
 from multi_scheduler.state.feeds.cluster_feed import Feed
-from multi_scheduler.state.growth.future_nodes import Failure, FutureNodes
-from multi_scheduler.state.growth.kinds import Pool
-from multi_scheduler.state.reservations.bound_pods import BoundPods
+from multi_scheduler.state.future_nodes import Failure, FutureNodes, Pool
 from multi_scheduler.state.reservations.reservations import Reservations
 
 _WAITING = "WaitingForNode"

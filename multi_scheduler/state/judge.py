@@ -19,12 +19,11 @@ from multi_scheduler.state.admission.gate import AdmissionGate, GateResult
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.limits import TooManyRequirementsError
-from multi_scheduler.state.cluster.pod_info import placed_on
-from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster.pod_requirements import Demand, demand, placed_on
 from multi_scheduler.state.cluster.scoring import Lower, Prediction, predict
 from multi_scheduler.state.cluster.topology import MISSING_LABEL
 from multi_scheduler.state.feeds.cluster_feed import Feed
-from multi_scheduler.state.growth.future_nodes import FutureNodes
+from multi_scheduler.state.future_nodes import FutureNodes
 from multi_scheduler.state.reservations import placing
 from multi_scheduler.state.reservations.placing import Entry, Work
 from multi_scheduler.state.reservations.reservations import Place

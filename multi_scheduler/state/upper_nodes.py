@@ -13,7 +13,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import BOUND
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import Placed
+from multi_scheduler.state.cluster.pod_requirements import Placed
 from multi_scheduler.state.feeds.cluster_feed import shrink_node, shrink_pod
 
 NAME = "upper cluster"

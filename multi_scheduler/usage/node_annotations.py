@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
-from multi_scheduler.usage.store import LARGEST
-from multi_scheduler.usage.window import Measured
+from multi_scheduler.usage.store import LARGEST, Measured
 
 CPU, MEMORY = "cpu", "memory"
 MEAN, DEVIATION, FORECAST = "mean-free-{}", "std-free-{}", "forcasted-free-{}"

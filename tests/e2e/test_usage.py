@@ -26,7 +26,7 @@ from hack.sandbox.components.scheduling import start_annotator, start_deschedule
 from multi_scheduler.rights import LOWER_KUBELETS
 from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.kubelets import Resource, Summary
-from multi_scheduler.usage.metrics_api import MetricsApi
+from multi_scheduler.usage.sources import MetricsApi
 from multi_scheduler.usage.store import Sample
 from tests.e2e.conftest import REAL, SIMULATED, pod
 from tests.e2e.test_inspect import least

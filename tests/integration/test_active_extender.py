@@ -23,7 +23,7 @@ from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.components.scheduling import write_configuration
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from multi_scheduler.extender.activity import AUTHORITY_SECONDS, LEASE_SECONDS
+from multi_scheduler.extender.active import AUTHORITY_SECONDS, LEASE_SECONDS
 from tests.background import working
 from tests.waiting import create, eventually, get, make_namespace
 from tests.workloads import kwok_pod, manifest

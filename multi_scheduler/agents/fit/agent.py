@@ -16,11 +16,11 @@ from multi_scheduler.agents.fit.groups.group_filter import GroupFilter
 from multi_scheduler.agents.fit.groups.pending_pods import PendingPods
 from multi_scheduler.agents.fit.groups.planning import Planner
 from multi_scheduler.agents.fit.settings import FitSettings
+from multi_scheduler.bound_pods import node_of, priority_of
 from multi_scheduler.state.cluster.pod_requirements import Demand
 from multi_scheduler.state.cluster.scoring import score
 from multi_scheduler.state.judge import Judgement
 from multi_scheduler.state.reservations import preemption as choosing
-from multi_scheduler.state.reservations.bound_pods import node_of, priority_of
 from multi_scheduler.state.reservations.reservations import RECENT_SECONDS, Place, Stage
 from multi_scheduler.virtual_node import VirtualNode
 

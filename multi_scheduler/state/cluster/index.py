@@ -14,9 +14,7 @@ from typing import Any
 from clusterset.model.names import LABEL_HOSTNAME
 from multi_scheduler.state.cluster import limits, topology
 from multi_scheduler.state.cluster.node_filter import Node, NodeFilter, read_node
-from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import Demand
-from multi_scheduler.state.cluster.pod_terms import NamespaceLabels
+from multi_scheduler.state.cluster.pod_requirements import Demand, NamespaceLabels, Placed
 from multi_scheduler.state.devices import DeviceColumn
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import Placed, placed_on
-from multi_scheduler.state.cluster.pod_requirements import Demand
+from multi_scheduler.state.cluster.pod_requirements import Demand, Placed, placed_on
 
 Strategy = Literal["BestFit", "Spread", "BinPack"]
 Lower = Literal["LeastAllocated", "MostAllocated"]

@@ -14,9 +14,7 @@ from functools import cache
 
 from clusterset.model.names import LABEL_HOSTNAME
 from multi_scheduler.state.cluster.node_filter import Node, NodeFilter
-from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import Demand, Port
-from multi_scheduler.state.cluster.pod_terms import NamespaceLabels, Term
+from multi_scheduler.state.cluster.pod_requirements import Demand, NamespaceLabels, Placed, Port, Term
 
 MISSING_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
 

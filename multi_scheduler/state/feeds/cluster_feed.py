@@ -21,9 +21,7 @@ from controller_runtime.process import lifecycle
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster import limits, resizing
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import host_ports
-from multi_scheduler.state.cluster.pod_terms import REQUIRED, required_terms
+from multi_scheduler.state.cluster.pod_requirements import REQUIRED, Placed, host_ports, required_terms
 from multi_scheduler.state.feeds.admission_feed import AdmissionFeed
 
 _log = log.get_logger(component="fit")

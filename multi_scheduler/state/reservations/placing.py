@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import Placed, placed_on
-from multi_scheduler.state.cluster.pod_requirements import Demand
-from multi_scheduler.state.cluster.pod_terms import Term
+from multi_scheduler.state.cluster.pod_requirements import Demand, Placed, Term, placed_on
 from multi_scheduler.state.cluster.scoring import Lower, predict
 from multi_scheduler.state.reservations.preemption import without
 

@@ -27,11 +27,9 @@ from dataclasses import dataclass, field
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.admission.quotas import Charge
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import placed_on
-from multi_scheduler.state.cluster.pod_requirements import Demand
+from multi_scheduler.state.cluster.pod_requirements import Demand, placed_on
 from multi_scheduler.state.cluster.scoring import Lower
-from multi_scheduler.state.growth.future_nodes import FutureNodes
-from multi_scheduler.state.growth.kinds import Kind
+from multi_scheduler.state.future_nodes import FutureNodes, Kind
 from multi_scheduler.state.reservations import placing
 from multi_scheduler.state.reservations.placing import Entry
 from multi_scheduler.state.reservations.preemption import without

@@ -24,8 +24,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import placed_on
-from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster.pod_requirements import Demand, demand, placed_on
 from multi_scheduler.virtual_node import VirtualNode
 from tests.benchmarks.exact.pods import NAMESPACE
 

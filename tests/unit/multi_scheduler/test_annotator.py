@@ -21,8 +21,7 @@ from multi_scheduler.annotator.writer import Writer
 from multi_scheduler.config import Config
 from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.usage import node_annotations
-from multi_scheduler.usage.store import Usage
-from multi_scheduler.usage.window import Measured
+from multi_scheduler.usage.store import Measured, Usage
 from multi_scheduler.virtual_node import VirtualNode
 from tests.background import working
 from tests.unit.multi_scheduler.agents.test_scoring_agents import FIT, Scene

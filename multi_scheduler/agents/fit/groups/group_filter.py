@@ -21,9 +21,9 @@ from multi_scheduler.agents.fit.groups.options import within
 from multi_scheduler.agents.fit.groups.pending_pods import PendingPods, scheduler_of
 from multi_scheduler.agents.fit.groups.planning import Planner, Shortfall
 from multi_scheduler.agents.fit.groups.standing import Standing
+from multi_scheduler.bound_pods import BoundPods
 from multi_scheduler.malformed import UNREADABLE
 from multi_scheduler.state.cluster.scoring import Prediction
-from multi_scheduler.state.reservations.bound_pods import BoundPods
 from multi_scheduler.state.reservations.preemption import without
 from multi_scheduler.state.reservations.reservations import RECENT_SECONDS
 from multi_scheduler.virtual_node import VirtualNode

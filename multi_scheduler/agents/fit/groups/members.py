@@ -16,8 +16,8 @@ from multi_scheduler.agents.fit.groups.options import Homes, domain_selector
 from multi_scheduler.agents.fit.groups.pending_pods import PendingPods
 from multi_scheduler.agents.fit.groups.pod_groups import PodGroups
 from multi_scheduler.agents.fit.groups.standing import Standing, standing
+from multi_scheduler.bound_pods import BoundPods
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.reservations.bound_pods import BoundPods
 from multi_scheduler.virtual_node import VirtualNode
 
 _MOST_SCHEDULERS = 100

@@ -14,8 +14,13 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import Forbidden
-from multi_scheduler.extender.active import BIND_SECONDS, SETTLE_SECONDS, NotActiveError
-from multi_scheduler.extender.activity import IDLE_SECONDS, LEASE_SECONDS
+from multi_scheduler.extender.active import (
+    BIND_SECONDS,
+    IDLE_SECONDS,
+    LEASE_SECONDS,
+    SETTLE_SECONDS,
+    NotActiveError,
+)
 from tests.background import working
 from tests.thorough import seeds
 from tests.unit.controller_runtime.leaderelection.election import (

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from multi_scheduler.extender import activity
-from multi_scheduler.extender.active import BIND_SECONDS
-from multi_scheduler.extender.activity import Situation, Step, Verdict
+from multi_scheduler.extender import active
+from multi_scheduler.extender.active import BIND_SECONDS, Situation, Step, Verdict
 
 HOLDER: dict[str, Any] = {"authority_left": 9.0, "since_attempt": 1.0}
 
@@ -86,5 +85,5 @@ def test_refusal_names_the_cause_and_the_next_step(situation, parts):
 
 def test_what_the_holder_began_ends_before_another_process_takes_the_lease():
     """A binding that starts in the last moment of the authority has ended. A renewal and its repetition fit before that."""
-    assert activity.AUTHORITY_SECONDS + BIND_SECONDS < activity.LEASE_SECONDS
-    assert activity.RENEW_SECONDS + activity.AUTHORITY_SECONDS / 2 <= activity.AUTHORITY_SECONDS
+    assert active.AUTHORITY_SECONDS + BIND_SECONDS < active.LEASE_SECONDS
+    assert active.RENEW_SECONDS + active.AUTHORITY_SECONDS / 2 <= active.AUTHORITY_SECONDS

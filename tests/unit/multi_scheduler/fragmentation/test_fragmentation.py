@@ -19,8 +19,7 @@ from multi_scheduler.fragmentation.gradient import Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Typical, Workload
 from multi_scheduler.shared import Shared
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster.pod_requirements import Demand, Placed, demand
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.lower_pods import mark_synced
 

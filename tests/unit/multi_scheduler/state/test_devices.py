@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import demand
+from multi_scheduler.state.cluster.pod_requirements import Placed, demand
 from multi_scheduler.state.devices import DeviceColumn, parts
 
 GPU = "koordinator.sh/gpu-core"

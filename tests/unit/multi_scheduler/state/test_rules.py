@@ -10,8 +10,7 @@ import pytest
 from clusterset.admission import Admitted, ClusterRules
 from clusterset.config import Cluster
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster.pod_requirements import Demand, Placed, demand
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.lower_pods import demand_of
 

@@ -18,11 +18,8 @@ from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.kubelets import Resource, Summary
-from multi_scheduler.usage.metrics_api import MetricsApi
-from multi_scheduler.usage.prometheus import Prometheus
-from multi_scheduler.usage.sources import make_source
-from multi_scheduler.usage.store import Sample
-from multi_scheduler.usage.window import Measured
+from multi_scheduler.usage.sources import MetricsApi, Prometheus, make_source
+from multi_scheduler.usage.store import Measured, Sample
 
 AT = "2026-11-22T10:00:00Z"
 EPOCH = 1795341600.0

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import Demand
+from multi_scheduler.state.cluster.pod_requirements import Demand, Placed
 from multi_scheduler.state.cluster.scoring import Lower, predict
 from multi_scheduler.state.judge import no_fit
 from tests.unit.multi_scheduler.lower_pods import demand_of

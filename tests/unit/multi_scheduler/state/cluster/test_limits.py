@@ -12,8 +12,7 @@ from controller_runtime.objects import from_dict
 from multi_scheduler.state.cluster import limits
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.limits import TooManyRequirementsError
-from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_terms import required_terms
+from multi_scheduler.state.cluster.pod_requirements import Placed, required_terms
 from multi_scheduler.state.feeds.cluster_feed import shrink_pod
 from tests.unit.multi_scheduler.lower_pods import demand_of
 from tests.unit.multi_scheduler.state.cluster.test_index import _anti, _demand, _names, _node

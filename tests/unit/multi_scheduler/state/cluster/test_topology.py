@@ -9,9 +9,7 @@ import pytest
 
 from multi_scheduler.state import judge
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import Placed
-from multi_scheduler.state.cluster.pod_requirements import Demand
-from multi_scheduler.state.cluster.pod_terms import required_terms
+from multi_scheduler.state.cluster.pod_requirements import Demand, Placed, required_terms
 from tests.unit.multi_scheduler.lower_pods import demand_of
 
 HOST = "kubernetes.io/hostname"

@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_info import placed_on
-from multi_scheduler.state.cluster.pod_requirements import demand
+from multi_scheduler.state.cluster.pod_requirements import demand, placed_on
 from multi_scheduler.state.reservations.placing import Entry, Work, arrange, make_room, settle
 
 _HOSTNAME = "kubernetes.io/hostname"

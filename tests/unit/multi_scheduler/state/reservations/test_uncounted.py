@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller_runtime.objects import Object, from_dict
-from multi_scheduler.state.reservations.uncounted import Uncounted
+from multi_scheduler.state.accounting import Uncounted
 from multi_scheduler.virtual_node import VirtualNode
 
 
