@@ -23,11 +23,11 @@ from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import (
     dependencies,
     lower_pod,
-    policy,
     service_environment,
     synthetic_status,
     update,
 )
+from virtual_node.translate.pods.spec_plan import ChangePolicy
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _RULES = ClusterRules(
@@ -239,7 +239,7 @@ def _stages(source: Mapping[str, Any]) -> Iterable[Stage]:
             "spec": {**pod["spec"], "ephemeralContainers": [], "tolerations": older},
         }
         changes = update.pod_patch(base, changed, changed, options, budget)
-        allowed = policy.ChangePolicy(base, rules)
+        allowed = ChangePolicy(base, rules)
         main: Mapping[str, Any] = changes.metadata_and_spec or {}
         main, _ = allowed.annotations(main, main)
         main, _ = allowed.spec(main, main)
