@@ -16,8 +16,3 @@ async def connection(cluster: Cluster) -> ConnectionConfig:
     return await kubeconfig.load(
         cluster.kubeconfig, context=cluster.context, server=cluster.server, in_cluster=False
     )
-
-
-async def trouble(cluster: Cluster) -> str:
-    """Return why a lower cluster's kubeconfig cannot be used now; empty: it can."""
-    return await kubeconfig.trouble(cluster.kubeconfig, context=cluster.context, server=cluster.server)

@@ -1,52 +1,138 @@
-"""Follows the kubeconfigs of lower clusters, and remembers which cannot be used."""
+"""Follows the lower clusters of a process: which were added, changed or removed, and whose kubeconfigs changed.
+
+The clusters come from the configuration file and from ClusterProfiles (``profile_clusters``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from clusterset.config import Cluster
-from clusterset.connection import trouble
+from clusterset.connection import connection
 from controller_runtime import log
+from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.process import lifecycle
 from controller_runtime.util.file_changes import FileChanges
 
+_AGAIN = 60.0
+"""Seconds until an unchanged kubeconfig that cannot be used is loaded again. Users who are not administrators can cause this
+by ClusterProfiles, and a credential plugin may need much CPU time."""
+_AT_ONCE = 8
+"""Maximum number of kubeconfigs, and so of credential plugins, that are loaded at the same time."""
 
-class KubeconfigFollower:
-    """The state of the kubeconfigs in a process.
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The names of the lower clusters that differ between two configurations, sorted."""
+
+    added: Sequence[str]
+    changed: Sequence[str]
+    """Clusters with other settings or with a rotated kubeconfig."""
+    removed: Sequence[str]
+
+
+def changes(before: Iterable[Cluster], after: Iterable[Cluster], rotated: Collection[str] = ()) -> Change:
+    """Return how the clusters differ; ``rotated`` names those whose kubeconfig has other content."""
+    old, new = ({cluster.name: cluster for cluster in clusters} for clusters in (before, after))
+    return Change(
+        added=sorted(new.keys() - old.keys()),
+        changed=sorted(name for name in new.keys() & old.keys() if new[name] != old[name] or name in rotated),
+        removed=sorted(old.keys() - new.keys()),
+    )
+
+
+class Kubeconfigs:
+    """Loads the kubeconfigs of lower clusters when they change. One that cannot be used replaces none in use.
 
     Attributes:
-        refused: why the changed kubeconfig of a running cluster is not applied, by the cluster's name.
+        loaded: how to connect to each cluster, from its last kubeconfig that could be used, by the cluster's name.
+        refused: why the current kubeconfig of a cluster is not applied, by the cluster's name.
     """
 
-    def __init__(self, clusters: Sequence[Cluster], *, component: str) -> None:
-        """Begin with the current content of the files; ``component`` is the program's name in the log."""
-        self.refused: dict[str, str] = {}
-        self._changes = FileChanges(_files(clusters))
-        self._log = log.get_logger(component=component)
-
-    def skip(self, clusters: Sequence[Cluster]) -> None:
-        """Ignore changes until now: clusters that start now read the new files."""
-        self._changes.changed(_files(clusters))
-
-    async def reread(self, clusters: Sequence[Cluster]) -> list[str]:
-        """Return the clusters whose changed kubeconfig can be used; log the others and keep them in ``refused``.
+    def __init__(self, clusters: Sequence[Cluster], *, component: str, loads_new: bool = False) -> None:
+        """Begin with the current content of the files.
 
         Args:
-            clusters: the running clusters.
+            clusters: the clusters that run with their current kubeconfigs.
+            component: the program's name in the log.
+            loads_new: whether a kubeconfig is also loaded when its cluster or its path is new. Otherwise the caller does
+                that when it starts the cluster.
         """
-        changed = {*self.refused, *self._changes.changed(_files(clusters))}
-        refused, rotated = {}, []
+        self.loaded: dict[str, ConnectionConfig] = {}
+        self.refused: dict[str, str] = {}
+        self._loads_new = loads_new
+        self._changes = FileChanges(_files(clusters))
+        self._paths: dict[str, str] = {}
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._again: dict[str, float] = {}
+        """Loop time at which a refused kubeconfig is loaded again, by the cluster's name."""
+        self._applicable: set[str] = set()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._log = log.get_logger(component=component)
+
+    def poll(self, clusters: Sequence[Cluster]) -> set[str]:
+        """Begin to load changed kubeconfigs; return the clusters whose kubeconfig was loaded since the last call.
+
+        Args:
+            clusters: the clusters to follow from now on; others are forgotten.
+        """
+        now, files = asyncio.get_running_loop().time(), _files(clusters)
+        for name in self._paths.keys() - files.keys():
+            self._forget(name)
+        due = {*self._changes.changed(files), *(name for name, at in self._again.items() if now >= at)}
+        if self._loads_new:
+            due |= {name for name, path in files.items() if self._paths.get(name) != path}
+        self._paths = files
         for cluster in clusters:
-            if cluster.name not in changed:
-                continue
-            why = await trouble(cluster)
-            if not why:
-                rotated.append(cluster.name)
-                continue
-            if why != self.refused.get(cluster.name):
-                self._log.error("kubeconfig not applied", cluster=cluster.name, error=why)
-            refused[cluster.name] = why
-        self.refused = refused
-        return rotated
+            if cluster.name in due:
+                self._stop_loading(cluster.name)
+                self._again.pop(cluster.name, None)
+                self._loading[cluster.name] = asyncio.create_task(
+                    self._load(cluster), name=f"kubeconfig of {cluster.name}"
+                )
+        applicable, self._applicable = self._applicable, set()
+        return applicable
+
+    @property
+    def is_loading(self) -> bool:
+        """Report whether a kubeconfig is being loaded."""
+        return bool(self._loading)
+
+    async def close(self) -> None:
+        """Stop loading."""
+        tasks = list(self._loading.values())
+        for name in list(self._loading):
+            self._stop_loading(name)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _load(self, cluster: Cluster) -> None:
+        name, why = cluster.name, ""
+        try:
+            async with self._slots:
+                self.loaded[name] = await connection(cluster)
+        except Exception as error:  # noqa: BLE001 - any error concerns this cluster only
+            why = lifecycle.describe(error) or repr(error)
+        self._loading.pop(name)
+        if not why:
+            self.refused.pop(name, None)
+            self._applicable.add(name)
+            return
+        if why != self.refused.get(name):
+            self._log.error("kubeconfig not applied", cluster=name, error=why)
+        self.refused[name] = why
+        self._again[name] = asyncio.get_running_loop().time() + _AGAIN
+
+    def _stop_loading(self, name: str) -> None:
+        if (task := self._loading.pop(name, None)) is not None:
+            task.cancel()
+
+    def _forget(self, name: str) -> None:
+        self._stop_loading(name)
+        self._applicable.discard(name)
+        for known in (self.loaded, self.refused, self._again):
+            known.pop(name, None)
 
 
 def _files(clusters: Sequence[Cluster]) -> dict[str, str]:

@@ -6,6 +6,7 @@ of earlier releases (``FORMER_KINDS``, former names of fields) and of tensile-ku
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,18 +26,12 @@ from controller_runtime.apimachinery.decoding import (
 from controller_runtime.apimachinery.readable import guess
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import read_text
+from controller_runtime.process.program import load
 
 T = TypeVar("T", bound=ClusterSet)
-OWN_FIELDS: Mapping[str, Sequence[str]] = {
-    "virtual-node": (
-        "kubeconfig", "server", "cluster_id", "kube_api_qps", "kube_api_burst", "enable_serviceaccount", "identities",
-        "kubernetes_service", "kubernetes_service_url", "ignore_labels", "pod_sync_workers", "ping_interval",
-        "ping_timeout", "status_interval", "lease_duration", "full_resync_period", "metrics_address", "web_address",
-        "workers", "inspection_history", "leader_election", "kubelet", "services", "limits",
-    ),
-    "virtual-node-multi-scheduler": ("usage", "upper_usage", "unknown_nodes", "agents"),
-}  # fmt: skip
-"""Program → its own top-level fields, which other programs ignore. The annotator has none: it reads ``usage``."""
+_PROGRAMS = ("virtual_node.config.types:Config", "multi_scheduler.config:Config")
+"""The structures of the programs that read the file. They are imported by name, because no program may import another. The
+annotator reads the file as the multi-scheduler does."""
 _SHOWN = 20
 """Maximum number of problems in an error message."""
 _TENSILE_PLUGIN = "multi-scheduler"
@@ -115,8 +110,7 @@ class ConfigFile(Generic[T]):
         """
         if "pluginConfig" in document:
             return _from_tensile(document)
-        shared = [field.name for field in msgspec.structs.fields(ClusterSet)]
-        known = [field_name(name) for name in [*shared, *(one for own in OWN_FIELDS.values() for one in own)]]
+        known = [field_name(field) for field in _known_fields()]
         own = _without_fields_of_others(document, self.kind)
         for name in with_current_names(own, self.kind):
             if isinstance(name, str) and name not in known:
@@ -141,16 +135,17 @@ def _beside(config_file: Path, path: str) -> str:
     return str(expanded if expanded.is_absolute() else config_file.parent / expanded)
 
 
+@functools.cache
+def _known_fields() -> Sequence[str]:
+    """Return the top-level fields of all programs."""
+    structures: Iterable[type[ClusterSet]] = map(load, _PROGRAMS)
+    return list(dict.fromkeys(field for structure in structures for field in structure.__struct_fields__))
+
+
 def _without_fields_of_others(document: dict[str, Any], kind: type[ClusterSet]) -> dict[str, Any]:
     """Return a document without the top-level fields that only other programs use."""
-    own = kind.__struct_fields__
-    ignored = {
-        spelled(field)
-        for fields in OWN_FIELDS.values()
-        for field in fields
-        if field not in own
-        for spelled in (field_name, former_name)
-    }
+    others = [field for field in _known_fields() if field not in kind.__struct_fields__]
+    ignored = {spelled(field) for field in others for spelled in (field_name, former_name)}
     return {name: value for name, value in document.items() if name not in ignored}
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Collection
 
 import msgspec
 import structlog
 
 from clusterset.connection import connection
-from clusterset.following import KubeconfigFollower
+from clusterset.following import Kubeconfigs, changes
+from clusterset.profile_clusters import ProfileClusters
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
 from controller_runtime.client.connecting import connected
+from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.process import lifecycle, loop_stalls
 from virtual_node import process_serving, upper_identity
@@ -21,12 +24,11 @@ from virtual_node.cluster import start_checks
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT
 from virtual_node.config.command_line import DaemonSettings
-from virtual_node.config.types import SHARDED, Config
+from virtual_node.config.types import SHARDED
 from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.nodes.lease import Identity
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
-from virtual_node.profile_clusters import ProfileClusters
 from virtual_node.sharding.member import Member
 from virtual_node.sharding.shards import Shards
 from virtual_node.supervision import Supervisor
@@ -51,7 +53,7 @@ class App:
         """What runs now; it stays the same object."""
         self._supervisor = Supervisor(self.state, identity=self._identity())
         self._file = ConfigStatus(options.config_file, unusable=lambda: self.state.unusable)
-        self._kubeconfigs = KubeconfigFollower(options.config.clusters, component=COMPONENT)
+        self._kubeconfigs = Kubeconfigs(options.config.clusters, component=COMPONENT)
         self._profiles = ProfileClusters(options.config)
         self._log = structlog.get_logger(component=COMPONENT)
         self._changing = asyncio.Lock()
@@ -101,7 +103,8 @@ class App:
             self._log.info("upper cluster", server=upper.config.server, cluster_id=state.cluster_id)
             await stack.enter_async_context(loop_stalls.measured())
             await stack.enter_async_context(lifecycle.beside(self._file.publish(upper)))
-            await stack.enter_async_context(self._profiles.following(upper))
+            recorder = EventRecorder(upper, component=COMPONENT, host=socket.gethostname())
+            await stack.enter_async_context(self._profiles.following(upper, recorder=recorder))
             endpoints = await stack.enter_async_context(KubeletEndpoints(config.kubelet, upper=upper))
             await stack.enter_async_context(lifecycle.collecting_garbage())
             if not election.enabled:
@@ -143,8 +146,8 @@ class App:
     async def _work(self, endpoints: KubeletEndpoints) -> None:
         """Run the lower clusters until cancelled."""
         endpoints.begin_work()
-        # Drop changes from the standby time: the clusters that start now read the new files.
-        self._kubeconfigs.skip(self.state.config.clusters)
+        # Begin anew: the clusters that start now read the files that changed during the standby time.
+        self._kubeconfigs = Kubeconfigs(self.state.config.clusters, component=COMPONENT)
         try:
             async with contextlib.AsyncExitStack() as stack:
                 if self._health is not None:
@@ -157,6 +160,7 @@ class App:
                 await self._follow_config(endpoints)
         finally:
             endpoints.begin_shutdown(lame_duck=self._lame_duck)
+            await self._kubeconfigs.close()
             await self._supervisor.stop(list(self._supervisor.configs))
             if self.state.shards is not None:
                 await self.state.shards.release(list(self.state.shards.held))
@@ -189,8 +193,8 @@ class App:
         """
         while True:
             await asyncio.sleep(_CONFIG_POLL)
-            if self.state.is_standby and (fresh := self._fresh()) is not None:
-                self.state.config = msgspec.structs.replace(self.state.config, clusters=fresh.clusters)
+            if self.state.is_standby:
+                self._reread()
             # Also while leading, because clusters that other replicas run have no task here.
             endpoints.keep(self.state.config.clusters)
 
@@ -200,45 +204,42 @@ class App:
         A replica that starts to lead first applies changes that were made while it stood by.
         """
         while True:
-            if (fresh := self._fresh()) is not None:
-                await self._reconfigure(fresh, endpoints)
-            rotated = await self._kubeconfigs.reread(self.state.own.clusters)
+            before = self.state.config.clusters
+            is_fresh = self._reread()
+            rotated = self._kubeconfigs.poll(self.state.own.clusters)
             self._show_rejected()
             if rotated:
-                self._log.info("kubeconfigs changed; restarting their clusters", clusters=rotated)
+                self._log.info("kubeconfigs changed; restarting their clusters", clusters=sorted(rotated))
+            if is_fresh or rotated:
+                change = changes(before, self.state.config.clusters, rotated)
                 async with self._changing:
-                    await self._supervisor.stop(rotated)
+                    await self._supervisor.stop([*change.changed, *change.removed])
                     self._apply(endpoints)
+                self._log.info(
+                    "configuration applied",
+                    added=change.added,
+                    dropped=change.removed,
+                    changed=change.changed,
+                )
             await asyncio.sleep(_CONFIG_POLL)
 
-    def _fresh(self) -> Config | None:
-        """Return the configuration if its file or the ClusterProfiles have changed, otherwise None; report an error."""
+    def _reread(self) -> bool:
+        """Store the lower clusters of the file and the ClusterProfiles if they changed; report an unusable file.
+
+        Returns:
+            whether the file or the lower clusters changed.
+        """
         fresh = self._file.reread()
         self._show_rejected()
         clusters = self._profiles.merged(fresh.clusters if fresh is not None else None)
         self.state.optional = self._profiles.names
         if fresh is None and clusters == self.state.config.clusters:
-            return None
-        return msgspec.structs.replace(self.state.config, clusters=clusters)
+            return False
+        # Stored before anything stops, because a replica that loses its lease meanwhile does not read the change again.
+        self.state.config = msgspec.structs.replace(self.state.config, clusters=clusters)
+        return True
 
     def _show_rejected(self) -> None:
         """Copy to the state which files are not applied."""
         of_file = {"": self._file.rejected} if self._file.rejected else {}
         self.state.rejected = {**of_file, **self._kubeconfigs.refused}
-
-    async def _reconfigure(self, fresh: Config, endpoints: KubeletEndpoints) -> None:
-        wanted = {cluster.name: cluster for cluster in fresh.clusters}
-        # Set before anything stops, because a replica that loses its lease meanwhile does not read the
-        # change again.
-        before = {cluster.name for cluster in self.state.config.clusters}
-        self.state.config = msgspec.structs.replace(self.state.config, clusters=fresh.clusters)
-        async with self._changing:
-            going = [name for name, old in self._supervisor.configs.items() if wanted.get(name) != old]
-            await self._supervisor.stop(going)
-            self._apply(endpoints)
-        self._log.info(
-            "configuration applied",
-            added=sorted(set(wanted) - before),
-            dropped=sorted(before - set(wanted)),
-            changed=sorted(set(going) & set(wanted)),
-        )

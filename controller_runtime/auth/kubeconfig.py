@@ -74,21 +74,6 @@ async def load(
     return config
 
 
-async def trouble(path: str, *, context: str = "", server: str = "") -> str:
-    """Return the error of ``load`` for a kubeconfig; empty if the kubeconfig can be used.
-
-    Called before a kubeconfig in use is replaced: if the new one cannot be used, the old one stays in use.
-    """
-    # Commands for users do not call this, and importing lifecycle with the log takes 0.3 s of CPU time.
-    from controller_runtime.process import lifecycle  # noqa: PLC0415
-
-    try:
-        await load(path, context=context, server=server, in_cluster=False)
-    except Exception as error:  # noqa: BLE001 - any error concerns this cluster only
-        return lifecycle.describe(error) or repr(error)
-    return ""
-
-
 def _find(path: str, *, context: str) -> Context | None:
     if path:
         return kubeconfig_file.read(path.split(os.pathsep), context=context, must_exist=True)

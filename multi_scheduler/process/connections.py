@@ -7,28 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
 from clusterset.config import Cluster
-from clusterset.connection import connection
-from clusterset.following import KubeconfigFollower
+from clusterset.following import Kubeconfigs, changes
+from clusterset.profile_clusters import ProfileClusters
 from controller_runtime import log
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client import connecting
 from controller_runtime.client.client import Client
-from controller_runtime.client.connecting import connected
 from controller_runtime.errors import ConfigError
 from multi_scheduler.config import Config
-from multi_scheduler.process.profile_clusters import AT_ONCE, ProfileClusters, following
 from multi_scheduler.process.settings import ProcessSettings
 
 _POLL = 2.0
-"""Seconds between checks of the kubeconfig files."""
-
+"""Seconds between checks of the kubeconfig files and the ClusterProfiles."""
 _PATIENCE = 10.0
 """Maximum seconds to wait at start until the ClusterProfiles are read; if they arrive later, the clients are restarted."""
+_INTERVAL = 60.0
+"""Minimum seconds between two changes of the clusters. Each change restarts all clients, and users who are not
+administrators can cause changes, too."""
 
 Work = Callable[[Config, Client, Mapping[str, Client]], Awaitable[None]]
 """Called with the configuration including the clusters of ClusterProfiles, the client of the upper cluster, and the clients of
@@ -43,82 +43,85 @@ async def run(options: ProcessSettings, program: str, work: Work) -> None:
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
-    files = KubeconfigFollower(options.config.clusters, component=program)
-    logger = log.get_logger(component=program)
-    async with following(options, program) as profiles:
-        await profiles.settle(_PATIENCE)
+    listed = options.config.clusters
+    profiles, kubeconfigs = (
+        ProfileClusters(options.config),
+        Kubeconfigs((), component=program, loads_new=True),
+    )
+    logger, now = log.get_logger(component=program), asyncio.get_running_loop().time
+
+    def usable() -> list[Cluster]:
+        return [cluster for cluster in profiles.merged() if cluster.name in kubeconfigs.loaded]
+
+    async with contextlib.AsyncExitStack() as stack:
+        if options.config.cluster_profiles is not None:
+            upper = await stack.enter_async_context(_upper(options, program))
+            await stack.enter_async_context(profiles.following(upper, restarts_all=True))
+        stack.push_async_callback(kubeconfigs.close)
+        await _first_loaded(listed, profiles, kubeconfigs)
         while True:
-            lower: dict[str, Client] = {}
-            serving = asyncio.create_task(
-                _connected(options, profiles.config(), profiles, program, work=work, lower=lower),
-                name="serving",
-            )
-            try:
-                while serving not in (await asyncio.wait({serving}, timeout=_POLL))[0]:
-                    if lower:
-                        rotated = await files.reread(options.config.clusters)
-                        listed = [cluster for cluster in options.config.clusters if cluster.name in rotated]
-                        await _reconnect([*listed, *profiles.rotated()], lower, program)
-                    if profiles.is_changed():
-                        break
-                else:
-                    await serving
-                    return
-            finally:
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
+            kubeconfigs.poll(profiles.merged())  # the new clients use all that was loaded until now
+            used, started = usable(), now()
+            config = msgspec.structs.replace(options.config, clusters=used)
+            async with _clients(options, used, kubeconfigs, program) as (upper, lower):
+                serving = asyncio.ensure_future(work(config, upper, lower))
+                try:
+                    while serving not in (await asyncio.wait({serving}, timeout=_POLL))[0]:
+                        for name in kubeconfigs.poll(profiles.merged()) & lower.keys():
+                            connecting.warn(kubeconfigs.loaded[name], cluster=name)
+                            logger.info("kubeconfig changed, connecting again", cluster=name)
+                            await lower[name].reconnect(kubeconfigs.loaded[name])
+                        change = changes(used, usable())
+                        if (change.added or change.removed) and now() - started >= _INTERVAL:
+                            break
+                    else:
+                        await serving
+                        return
+                finally:
+                    serving.cancel()
+                    await asyncio.gather(serving, return_exceptions=True)
             logger.info("ClusterProfiles changed, restarting the clients")
 
 
-async def _reconnect(clusters: Sequence[Cluster], lower: Mapping[str, Client], program: str) -> None:
-    """Connect again to the clusters whose kubeconfigs have changed."""
-    logger = log.get_logger(component=program)
-    for cluster in clusters:
-        try:
-            found = await connection(cluster)
-        except ConfigError as error:  # it has changed again since it was checked
-            logger.error("kubeconfig not applied", cluster=cluster.name, error=str(error))  # noqa: TRY400 - one clear line
-            continue
-        connecting.warn(found, cluster=cluster.name)
-        logger.info("kubeconfig changed, connecting again", cluster=cluster.name)
-        await lower[cluster.name].reconnect(found)
-
-
-async def _connected(
-    options: ProcessSettings,
-    wanted: Config,
-    profiles: ProfileClusters,
-    program: str,
-    *,
-    work: Work,
-    lower: dict[str, Client],
+async def _first_loaded(
+    listed: Sequence[Cluster], profiles: ProfileClusters, kubeconfigs: Kubeconfigs
 ) -> None:
-    """Run the work with clients; ``lower`` gets the clients of the lower clusters, all at once."""
+    """Wait until the kubeconfigs are loaded: those of the file, and for some seconds those of ClusterProfiles.
+
+    Raises:
+        ConfigError: a kubeconfig of the file cannot be used.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE):
+            while True:
+                kubeconfigs.poll(profiles.merged())
+                if profiles.has_synced and not kubeconfigs.is_loading:
+                    break
+                await asyncio.sleep(0.1)
+    for cluster in listed:
+        while cluster.name not in kubeconfigs.loaded:
+            if why := kubeconfigs.refused.get(cluster.name):
+                raise ConfigError(why)
+            await asyncio.sleep(0.1)
+
+
+def _upper(options: ProcessSettings, program: str) -> AbstractAsyncContextManager[Client]:
+    return connecting.connected(
+        options.kubeconfig, server=options.master, cluster="upper", user_agent=program
+    )
+
+
+@contextlib.asynccontextmanager
+async def _clients(
+    options: ProcessSettings, clusters: Sequence[Cluster], kubeconfigs: Kubeconfigs, program: str
+) -> AsyncIterator[tuple[Client, Mapping[str, Client]]]:
+    """Yield the clients of the upper cluster and of the lower clusters by name."""
     async with contextlib.AsyncExitStack() as stack:
-        upper = await stack.enter_async_context(
-            connected(options.kubeconfig, server=options.master, cluster="upper", user_agent=program)
-        )
-        clients = {}
-        for cluster, found in zip(wanted.clusters, await _loaded(wanted.clusters), strict=True):
-            if isinstance(found, Exception) and profiles.is_profile(cluster.name):
-                profiles.failed(cluster.name, str(found))
-                continue
-            if isinstance(found, BaseException):
-                raise found
+        upper = await stack.enter_async_context(_upper(options, program))
+        lower: dict[str, Client] = {}
+        for cluster in clusters:
+            found = kubeconfigs.loaded[cluster.name]
             connecting.warn(found, cluster=cluster.name)
             client = Client(found, user_agent=program, cluster=cluster.name, cache_bytes=cluster.cache_bytes)
-            clients[cluster.name] = await stack.enter_async_context(client)
-        lower.update(clients)
-        used = [cluster for cluster in wanted.clusters if cluster.name in lower]
-        await work(msgspec.structs.replace(wanted, clusters=used), upper, lower)
-
-
-async def _loaded(clusters: Sequence[Cluster]) -> list[ConnectionConfig | BaseException]:
-    """Return each cluster's connection, or the error; at most ``AT_ONCE`` credential plugins run concurrently."""
-    slots = asyncio.Semaphore(AT_ONCE)
-
-    async def load(cluster: Cluster) -> ConnectionConfig:
-        async with slots:
-            return await connection(cluster)
-
-    return await asyncio.gather(*map(load, clusters), return_exceptions=True)
+            lower[cluster.name] = await stack.enter_async_context(client)
+        yield upper, lower

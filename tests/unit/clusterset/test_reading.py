@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 import multi_scheduler.config
-import virtual_node.config.types
 from clusterset.config import FORMER_KINDS, KIND, ClusterSet
-from clusterset.reading import OWN_FIELDS
 from controller_runtime.errors import ConfigError
 from tests.unit.charts.rendering import CASES, objects
 from virtual_node.config import file as config_file
 
 PROGRAMS = {"virtual-node": config_file.parse, "virtual-node-multi-scheduler": multi_scheduler.config.parse}
-STRUCTURES: dict[str, type[msgspec.Struct]] = {
-    "virtual-node": virtual_node.config.types.Config,
-    "virtual-node-multi-scheduler": multi_scheduler.config.Config,
-}
 every_program = pytest.mark.parametrize("parse", PROGRAMS.values(), ids=PROGRAMS)
 
 DOCUMENT = """
@@ -126,8 +119,3 @@ def test_every_program_reads_the_files_of_the_chart(parse: Any, case: Any):
     for text in files:
         if parse is config_file.parse or "clusters: []" not in text or "clusterProfiles" in text:
             parse(text)
-
-
-@pytest.mark.parametrize("program", STRUCTURES)
-def test_the_settings_of_a_program_are_known_to_the_others(program: str):
-    assert set(STRUCTURES[program].__struct_fields__) == {*ClusterSet.__struct_fields__, *OWN_FIELDS[program]}

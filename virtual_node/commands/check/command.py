@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import msgspec
 
-from clusterset import validation
+from clusterset import profile_clusters, validation
 from clusterset.comparing import differences
 from clusterset.config import ClusterSet
 from clusterset.reading import ConfigFile
@@ -18,7 +18,6 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag
-from virtual_node import profile_clusters
 from virtual_node.commands.check import cluster, service_ranges
 from virtual_node.commands.check.cluster import CheckResult
 from virtual_node.commands.common import connect, output

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
+from clusterset import profile_clusters
 from controller_runtime.client.client import Client
-from virtual_node import profile_clusters
 from virtual_node.commands.common import output
 from virtual_node.config.types import Config
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +13,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from clusterset import following
 from clusterset.config import Cluster
 from clusterset.inventory.settings import ClusterProfiles
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError
 from multi_scheduler.config import Config
 from multi_scheduler.process import connections
-from multi_scheduler.process.profile_clusters import ProfileClusters
 from tests.background import working
+from tests.fakes.apiserver.client import MemoryClient
+from tests.fakes.apiserver.server import Server
 from tests.kubeconfigs import write_token
 
 
@@ -49,7 +53,7 @@ async def _running(folder: Path) -> AsyncIterator[_Program]:
     )
     program = _Program()
     async with working(connections.run(options, "program", program.work)) as task:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
         yield program
         assert not task.done()
 
@@ -80,23 +84,55 @@ async def test_invalid_kubeconfig_keeps_the_running_clients(tmp_path: Path):
         assert program.began == 1
 
 
-class _Inventory:
-    """Kubeconfigs of ClusterProfiles."""
+class _Profiles:
+    """ClusterProfiles in an upper cluster in memory, with plugins that need some time."""
 
-    has_synced = True
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.server, self.plugin_seconds = Server(), 0.0
+        self.server.create("namespaces", {"metadata": {"name": "fleet"}})
+        providers = folder / "providers.json"
+        providers.write_text('{"providers": [{"name": "p", "execConfig": {"command": "x"}}]}', "utf-8")
+        write_token(folder / "a", "first")
+        self.options: Any = SimpleNamespace(
+            config=Config(
+                clusters=[Cluster(name="a", kubeconfig=str(folder / "a"))],
+                cluster_profiles=ClusterProfiles(
+                    namespace="fleet",
+                    providers_file=str(providers),
+                    name_prefix="",
+                    defaults={"nodeSelector": {"pool": "x"}},
+                ),
+            )
+        )
+        self._changes, self._names = 0, set[str]()
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.paths = folder, dict[str, str]()
+        def upper(_options: Any, _program: str) -> Any:
+            return contextlib.nullcontext(MemoryClient(self.server))
 
-    def kubeconfigs(self, taken: Collection[str]) -> Mapping[str, str]:
-        assert taken == {"a"}
-        return self.paths
+        async def connection(cluster: Cluster) -> ConnectionConfig:
+            await asyncio.sleep(self.plugin_seconds if cluster.name != "a" else 0)
+            if "unusable" in Path(cluster.kubeconfig).read_text("utf-8"):
+                raise ConfigError("the plugin failed")
+            return ConnectionConfig("http://127.0.0.1")
+
+        monkeypatch.setattr(connections, "_upper", upper)
+        monkeypatch.setattr(following, "connection", connection)
 
     def add(self, name: str, *, works: bool = True) -> None:
         """Add or change a lower cluster."""
-        path = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
-        write_token(path, "token") if works else path.write_text("{}", encoding="utf-8")
-        self.paths = {**self.paths, name: str(path)}
+        self._changes += 1
+        self.remove(name)
+        self._names.add(name)
+        host = f"https://{'works' if works else 'unusable'}{self._changes}"
+        status = {"accessProviders": [{"name": "p", "cluster": {"server": host}}]}
+        metadata = {"name": name, "namespace": "fleet"}
+        self.server.create("clusterprofiles", {"metadata": metadata, "status": status})
+
+    def remove(self, name: str) -> None:
+        """Remove a lower cluster if there is one of that name."""
+        if name in self._names:
+            self._names.remove(name)
+            self.server.delete("clusterprofiles", f"fleet/{name}")
 
 
 @pytest.mark.looptime
@@ -104,27 +140,9 @@ async def test_clusters_of_profiles_are_added_and_removed_with_few_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """One with a broken plugin is left out, all changes of a minute cause one restart, and a changed kubeconfig causes none."""
-    (tmp_path / "profiles").mkdir()
-    inventory = _Inventory(tmp_path / "profiles")
-    found: Any = inventory
-    config = Config(
-        clusters=[Cluster(name="a", kubeconfig=str(tmp_path / "a"))],
-        cluster_profiles=ClusterProfiles(
-            namespace="fleet", providers_file="unused", defaults={"nodeSelector": {"pool": "x"}}
-        ),
-    )
-
-    @contextlib.asynccontextmanager
-    async def following(_options: Any, program: str) -> AsyncIterator[ProfileClusters]:
-        clusters = ProfileClusters(config, found, program)
-        yield clusters
-        await clusters.close()
-
-    monkeypatch.setattr(connections, "following", following)
-    for name in ("upper", "a"):
-        write_token(tmp_path / name, "first")
-    inventory.add("b")
-    inventory.add("broken", works=False)
+    profiles = _Profiles(monkeypatch, tmp_path)
+    profiles.add("b")
+    profiles.add("broken", works=False)
     starts: list[list[str]] = []
     again: list[str] = []
 
@@ -136,27 +154,31 @@ async def test_clusters_of_profiles_are_added_and_removed_with_few_restarts(
         assert all(one.virtual_nodes()[0].node_selector == {"pool": "x"} for one in config.clusters[1:])
         await asyncio.Event().wait()
 
-    options: Any = SimpleNamespace(config=config, kubeconfig=str(tmp_path / "upper"), master="")
-    async with working(connections.run(options, "program", work)) as task:
+    async with working(connections.run(profiles.options, "program", work)) as task:
         await asyncio.sleep(20)
         assert starts == [["a", "b"]]
-        inventory.add("c")
+        profiles.add("c")
         await asyncio.sleep(20)
-        inventory.add("d")
+        profiles.add("d")
         assert len(starts) == 1
         await asyncio.sleep(40)
         assert starts[1:] == [["a", "b", "c", "d"]]
         assert again == []
-        inventory.add("b")
+        profiles.add("b")
         await asyncio.sleep(70)
         assert again == ["b"], "connected again, without a restart"
         assert len(starts) == 2
-        inventory.add("c", works=False)
-        inventory.paths.pop("d")
+        profiles.add("c", works=False)
+        profiles.remove("d")
         await asyncio.sleep(70)
-        assert starts[2:] == [["a", "b"]]
+        assert starts[2:] == [["a", "b", "c"]], "c keeps its last connection that worked"
+        profiles.remove("c")
+        profiles.add("broken")
+        await asyncio.sleep(130)
+        assert starts[3:] == [["a", "b", "broken", "c"], ["a", "b", "broken"]], "the removal of c waits"
         await asyncio.sleep(600)
-        assert len(starts) == 3
+        assert len(starts) == 5
+        assert again == ["b"]
         assert not task.done()
 
 
@@ -166,42 +188,28 @@ async def test_a_cluster_that_changes_all_the_time_neither_blocks_others_nor_res
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ):
     """Its plugin ends before the next change, or only after it."""
-    config = Config(
-        clusters=[Cluster(name="a", kubeconfig="")],
-        cluster_profiles=ClusterProfiles(namespace="fleet", providers_file="unused"),
-    )
-    inventory: Any = _Inventory(tmp_path)
-    clusters = ProfileClusters(config, inventory, "program")
+    profiles = _Profiles(monkeypatch, tmp_path)
+    profiles.plugin_seconds = seconds
+    starts: list[list[str]] = []
 
-    async def trouble(path: str) -> str:
-        await asyncio.sleep(seconds if Path(path).name.startswith("flaps") else 0)
-        return ""
+    async def work(_config: Config, _upper: Client, lower: Mapping[str, Client]) -> None:
+        starts.append(list(lower))
+        await asyncio.Event().wait()
 
-    monkeypatch.setattr("multi_scheduler.process.profile_clusters.kubeconfig.trouble", trouble)
-    restarts = 0
-
-    async def polled(times: int) -> None:
-        nonlocal restarts
+    async def change(times: int) -> None:
         for turn in range(times):
             if turn % 2 == 0:
-                inventory.add("flaps")
+                profiles.add("flaps")
             if turn % 60 == 59:
-                inventory.paths.pop("flaps", None)
-            if clusters.is_changed():
-                clusters.config()
-                restarts += 1
+                profiles.remove("flaps")
             await asyncio.sleep(2)
 
-    inventory.add("b")
-    await clusters.settle(10)
-    clusters.config()
-    await polled(60)
-    before = restarts
-    inventory.add("c")
-    await polled(60)
-    assert clusters.is_profile("c")
-    assert restarts > before
-    restarts = 0
-    await polled(1200)
-    assert restarts <= 4
-    await clusters.close()
+    profiles.add("b")
+    async with working(connections.run(profiles.options, "program", work)):
+        await change(60)
+        profiles.add("c")
+        await change(60)
+        assert "c" in starts[-1]
+        before = len(starts)
+        await change(1200)
+        assert len(starts) - before <= 4

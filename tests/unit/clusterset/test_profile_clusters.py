@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from clusterset import profile_clusters
+from clusterset.profile_clusters import ProfileClusters
 from controller_runtime.errors import ConfigError, Forbidden
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
-from virtual_node import profile_clusters
 from virtual_node.config import file as config_file
-from virtual_node.profile_clusters import ProfileClusters
 from virtual_node.rights import daemon
 
 _FILE = """
