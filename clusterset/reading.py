@@ -138,7 +138,7 @@ def _beside(config_file: Path, path: str) -> str:
 @functools.cache
 def _known_fields() -> Sequence[str]:
     """Return the top-level fields of all programs."""
-    structures: Iterable[type[ClusterSet]] = map(load, _PROGRAMS)
+    structures: list[Any] = list(map(load, _PROGRAMS))
     return list(dict.fromkeys(field for structure in structures for field in structure.__struct_fields__))
 
 

@@ -24,6 +24,7 @@ from clusterset.config import (
     profile_cluster,
 )
 from clusterset.inventory import settings
+from clusterset.inventory.profiles import CLUSTERS_PER_PROCESS
 from clusterset.model import autoscaling, namespace_map
 from clusterset.model.autoscaling import TAINT_EFFECTS
 from clusterset.model.namespace_map import DNS_LABEL, NamespaceConfig
@@ -49,7 +50,10 @@ def problems(config: ClusterSet) -> Iterator[str]:
         yield f"kind: expected {KIND}, got {config.kind!r}"
     yield from _controller_problems("enableControllers", config.enable_controllers)
     yield from _profile_problems(config)
-    yield from _cluster_problems(config)
+    if len(config.clusters) > CLUSTERS_PER_PROCESS:
+        yield f"clusters: {len(config.clusters)} are too many for one process; at most {CLUSTERS_PER_PROCESS}"
+    else:
+        yield from _cluster_problems(config)
 
 
 def _controller_problems(where: str, controllers: Iterable[str]) -> Iterator[str]:

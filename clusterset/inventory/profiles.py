@@ -31,8 +31,8 @@ _TEXTS = ("server", "certificate-authority-data", "tls-server-name", "proxy-url"
 _REFUSED = ("insecure-skip-tls-verify", "certificate-authority")
 """Fields that a ClusterProfile must not set: the first sends credentials to a server that is not verified, the second reads a
 file of this process."""
-_CLUSTERS = 500
-"""Maximum number of clusters per process, as for the configuration file."""
+CLUSTERS_PER_PROCESS = 500
+"""Maximum number of lower clusters, because each has watches and caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ def select(
         name = settings.name_prefix + profile.name
         try:
             _check_name(profile.name, name, settings, taken)
-            if len(kubeconfigs) + len(taken) >= _CLUSTERS:
-                raise ConfigError(f"one process has at most {_CLUSTERS} lower clusters")
+            if len(kubeconfigs) + len(taken) >= CLUSTERS_PER_PROCESS:
+                raise ConfigError(f"one process has at most {CLUSTERS_PER_PROCESS} lower clusters")
             kubeconfigs[name] = _kubeconfig(profile, name, providers)
         except ConfigError as error:
             refused[profile.key] = str(error)

@@ -13,17 +13,12 @@ from controller_runtime.process.listening import parse_address
 from virtual_node.config import types
 from virtual_node.config.types import Config
 
-_CLUSTERS = 500
-"""Maximum number of clusters per process, because each has watches and caches."""
 _CSR_NODE_NAME = 64 - len("system:node:")
 """Maximum length of a node's name in a certificate, because RFC 5280 limits a common name to 64 characters."""
 
 
 def validate(config: Config) -> list[str]:
     """Return the problems of a configuration, each as ``field: problem``; empty: it is valid."""
-    if len(config.clusters) > _CLUSTERS:
-        too_many = f"clusters: {len(config.clusters)} are too many for one process; at most {_CLUSTERS}"
-        return [*_process_problems(config), too_many]
     return [
         *_process_problems(config),
         *_certificate_problems(config),
