@@ -1,1 +1,1 @@
-"""The daemon's configuration: types, file, validation and the equivalent flags."""
+"""The daemon's configuration: types, file with its validation, and the equivalent flags."""

@@ -26,7 +26,7 @@ from controller_runtime.process.flags import duration, take_klog
 from controller_runtime.process.program import Program, ProgramSettings, load
 from controller_runtime.process.settings import UPPER, Setting, add_flags, settings
 from controller_runtime.util.docstrings import attribute_docstrings
-from virtual_node.config import file, program, validation
+from virtual_node.config import file, program
 from virtual_node.config.kubelet_types import KUBELET
 from virtual_node.config.types import SHARDED, Config
 
@@ -179,7 +179,7 @@ class DaemonSettings(ProgramSettings, kw_only=True):
         if "no_verify_clients" in self.given:
             kubelet.anonymous_auth, kubelet.authorization = self.no_verify_clients, not self.no_verify_clients
         # The file is already validated, but flags and environment may contradict it.
-        problems = "" if self.rejected else "; ".join(validation.validate(config))
+        problems = "" if self.rejected else "; ".join(file.validate(config))
         if problems and not self.accepts_rejected:
             raise ConfigError(problems)
         self.rejected = self.rejected or problems

@@ -1,7 +1,7 @@
 """The settings of a virtual-node process beside those of its lower clusters (``clusterset.config``).
 
 The YAML file of ``--config`` and the tensile-kube flags use the same structures. ``command_line`` turns flags
-into a configuration with one lower cluster, ``clusterset.reading`` reads the YAML file and ``validation`` validates both.
+into a configuration with one lower cluster, ``clusterset.reading`` reads the YAML file and ``file`` validates both.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from clusterset.config import Cluster
 from controller_runtime.apimachinery.decoding import convert, former_name
 from hack.chart import schema
 from tests.unit.charts.rendering import CASES, configuration, objects
+from virtual_node.config.file import validate
 from virtual_node.config.types import Config
-from virtual_node.config.validation import validate
 
 SCHEMA = json.loads(schema.FILE.read_text(encoding="utf-8"))
 TEXTS = st.sampled_from(["", "a", "In", "NoSchedule", "Delete", "Upper", "baseline", "10%", "hostIPC", "CSR"])
