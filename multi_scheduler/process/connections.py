@@ -43,44 +43,46 @@ async def run(options: ProcessSettings, program: str, work: Work) -> None:
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
-    listed = options.config.clusters
-    profiles, kubeconfigs = (
-        ProfileClusters(options.config),
-        Kubeconfigs((), component=program, loads_new=True),
-    )
-    logger, now = log.get_logger(component=program), asyncio.get_running_loop().time
-
-    def usable() -> list[Cluster]:
-        return [cluster for cluster in profiles.merged() if cluster.name in kubeconfigs.loaded]
-
+    profiles = ProfileClusters(options.config)
+    kubeconfigs = Kubeconfigs((), component=program, loads_new=True)
     async with contextlib.AsyncExitStack() as stack:
         if options.config.cluster_profiles is not None:
             upper = await stack.enter_async_context(_upper(options, program))
             await stack.enter_async_context(profiles.following(upper, restarts_all=True))
         stack.push_async_callback(kubeconfigs.close)
-        await _first_loaded(listed, profiles, kubeconfigs)
-        while True:
-            kubeconfigs.poll(profiles.merged())  # the new clients use all that was loaded until now
-            used, started = usable(), now()
-            config = msgspec.structs.replace(options.config, clusters=used)
-            async with _clients(options, used, kubeconfigs, program) as (upper, lower):
-                serving = asyncio.ensure_future(work(config, upper, lower))
-                try:
-                    while serving not in (await asyncio.wait({serving}, timeout=_POLL))[0]:
-                        for name in kubeconfigs.poll(profiles.merged()) & lower.keys():
-                            connecting.warn(kubeconfigs.loaded[name], cluster=name)
-                            logger.info("kubeconfig changed, connecting again", cluster=name)
-                            await lower[name].reconnect(kubeconfigs.loaded[name])
-                        change = changes(used, usable())
-                        if (change.added or change.removed) and now() - started >= _INTERVAL:
-                            break
-                    else:
-                        await serving
-                        return
-                finally:
-                    serving.cancel()
-                    await asyncio.gather(serving, return_exceptions=True)
-            logger.info("ClusterProfiles changed, restarting the clients")
+        await _first_loaded(options.config.clusters, profiles, kubeconfigs)
+        while await _serve(options, program, work, profiles, kubeconfigs):
+            log.get_logger(component=program).info("ClusterProfiles changed, restarting the clients")
+
+
+async def _serve(
+    options: ProcessSettings, program: str, work: Work, profiles: ProfileClusters, kubeconfigs: Kubeconfigs
+) -> bool:
+    """Run the work with clients of the clusters that can be used now; return whether to start it with others."""
+    logger, now = log.get_logger(component=program), asyncio.get_running_loop().time
+    kubeconfigs.poll(profiles.merged())  # the new clients use all that was loaded until now
+    used, started = _usable(profiles, kubeconfigs), now()
+    async with _clients(options, used, kubeconfigs, program) as (upper, lower):
+        config = msgspec.structs.replace(options.config, clusters=used)
+        serving = asyncio.ensure_future(work(config, upper, lower))
+        try:
+            while serving not in (await asyncio.wait({serving}, timeout=_POLL))[0]:
+                for name in sorted(kubeconfigs.poll(profiles.merged()) & lower.keys()):
+                    connecting.warn(kubeconfigs.loaded[name], cluster=name)
+                    logger.info("kubeconfig changed, connecting again", cluster=name)
+                    await lower[name].reconnect(kubeconfigs.loaded[name])
+                change = changes(used, _usable(profiles, kubeconfigs))
+                if (change.added or change.removed) and now() - started >= _INTERVAL:
+                    return True
+            await serving
+            return False
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+
+def _usable(profiles: ProfileClusters, kubeconfigs: Kubeconfigs) -> list[Cluster]:
+    return [cluster for cluster in profiles.merged() if cluster.name in kubeconfigs.loaded]
 
 
 async def _first_loaded(
