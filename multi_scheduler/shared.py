@@ -14,10 +14,10 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from multi_scheduler.agent import Agent, AgentContext, load
-from multi_scheduler.agents.fit.settings import FitSettings
+from multi_scheduler.agents import congestion
+from multi_scheduler.agents.fit.agent import FitSettings
 from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.directory import NodeDirectory
-from multi_scheduler.formulas import congestion
 from multi_scheduler.state import upper_nodes
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster_state import ClusterState

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from multi_scheduler.formulas import load
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.node_filter import Node
 from multi_scheduler.state.cluster.pod_requirements import Placed
@@ -19,6 +18,10 @@ from multi_scheduler.state.cluster.scoring import Prediction
 from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.usage.store import Measured, Usage, UsageStore
 from multi_scheduler.virtual_node import VirtualNode
+
+_ESTIMATED = {"cpu": 0.85, "memory": 0.7}
+"""Predicted usage as a share of the request or limit."""
+_WITHOUT_REQUEST = {"cpu": 250, "memory": 200 * 1024**2}
 
 
 class LowerNode:
@@ -70,10 +73,18 @@ class LowerNode:
         found = self._expected.get(resource)
         if found is None:
             found = self._expected[resource] = sum(
-                load.estimated(resource, placed.requests.get(resource, 0), placed.limits.get(resource, 0))
+                estimated(resource, placed.requests.get(resource, 0), placed.limits.get(resource, 0))
                 for placed in self.unmeasured()
             )
         return found
+
+
+def estimated(resource: str, request: int, limit: int) -> float:
+    """Return the predicted usage of a pod without measurements, by Koordinator's factors and defaults."""
+    asked = max(request, limit)
+    if not asked:
+        return _WITHOUT_REQUEST.get(resource, 0)
+    return asked * _ESTIMATED.get(resource, 1.0)
 
 
 @dataclass(slots=True)

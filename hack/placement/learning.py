@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hack.placement.estimates import Estimate, Logged, doubly_robust, inverse_propensity
-from multi_scheduler.learned.bandit import Bandit
-from multi_scheduler.learned.memory import Decision, Memory
+from multi_scheduler.agents.learned import Bandit, Decision, Memory
 
 CLUSTERS, KINDS, DECISIONS = 10, 12, 3000
 SPLIT, CHANGE, AFTER = DECISIONS // 2, DECISIONS * 3 // 4, 300

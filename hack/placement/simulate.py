@@ -14,8 +14,7 @@ from typing import Any
 from hack.placement.cluster import Cluster, Lower, Score
 from hack.placement.policies import POLICIES, has_room
 from hack.placement.trace import GPU, UNITS, Task, demand_of
-from multi_scheduler.fragmentation.gradient import BETWEEN_CLUSTERS, Fragmentation
-from multi_scheduler.fragmentation.workload import Workload, shape_of
+from multi_scheduler.agents.fragmentation import BETWEEN_CLUSTERS, Fragmentation, Workload, shape_of
 from multi_scheduler.state.cluster import scoring
 
 LIKELY, LEARNED, FIRST = "likely", "learned", "first"

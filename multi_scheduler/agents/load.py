@@ -1,10 +1,13 @@
 """The load agent: prefers nodes by measured usage, with one of Trimaran's formulas.
 
-Settings and defaults are those of kubernetes-sigs/scheduler-plugins. Missing or old usage gives a neutral score.
+Formulas, settings and defaults are those of kubernetes-sigs/scheduler-plugins, ``pkg/trimaran``. Results are 0 to 1;
+multiplied by 100 and rounded they equal the upstream scores. Missing or old usage gives a neutral score.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,8 +16,143 @@ from msgspec import Meta
 from controller_runtime.apimachinery import quantity
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
-from multi_scheduler.formulas import load
+from multi_scheduler.formulas import beta
+from multi_scheduler.formulas.numbers import clamp
 from multi_scheduler.view import LowerNode
+
+MILLI_WITHOUT_REQUEST = 1000
+REQUEST_MULTIPLIER = 1.5
+TARGET = 0.4
+_WIDEST = 0.99
+"""Share of the maximum variance that a deviation is limited to; above it no distribution can be fitted."""
+
+
+def predicted_milli(
+    request: int, limit: int, *, multiplier: float = REQUEST_MULTIPLIER, without: int = MILLI_WITHOUT_REQUEST
+) -> int:
+    """Return the predicted CPU of a container in millicores: its limit, or a multiple of its request, or a constant."""
+    if limit:
+        return limit
+    return math.floor(multiplier * request + 0.5) if request else without
+
+
+def target_load_packing(capacity: float, used: float, coming: float, target: float = TARGET) -> float:
+    """Return 1 if the pod brings the node to the target utilization, and less below and above it.
+
+    Args:
+        capacity: CPU of the node.
+        used: measured CPU.
+        coming: predicted CPU of the pod and of pods that the measurement did not contain.
+        target: target utilization, 0 to 1.
+    """
+    share = (used + coming) / capacity if capacity > 0 else 0.0
+    if share <= target:
+        return target + (1 - target) * share / target if target else 1.0
+    return target * (1 - share) / (1 - target) if share <= 1 else 0.0
+
+
+def load_variation(
+    capacity: float,
+    used: float,
+    deviation: float,
+    request: float,
+    *,
+    margin: float = 1.0,
+    sensitivity: float = 1.0,
+) -> float:
+    """Return 1 for an unused, steady resource; less with higher usage and deviation."""
+    if capacity <= 0:
+        return 0.0
+    mean, spread = utilization_moments(capacity, used, deviation, request)
+    if sensitivity >= 0:
+        spread = spread ** (1 / sensitivity) if sensitivity else float(spread >= 1)
+    return 1 - (mean + clamp(margin * spread)) / 2
+
+
+def utilization_moments(
+    capacity: float, used: float, deviation: float, request: float
+) -> tuple[float, float]:
+    """Return mean and deviation of the utilization with the pod, as shares of the capacity."""
+    if capacity <= 0:
+        return 0.0, 0.0
+    used, spread = clamp(used, 0, capacity), clamp(deviation, 0, capacity)
+    return clamp((used + max(request, 0)) / capacity), clamp(spread / capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class Commitment:
+    """Requests and limits of one resource on a node, with the new pod and without it."""
+
+    request: float
+    limit: float
+    request_before: float
+    limit_before: float
+    capacity: float
+
+
+@dataclass(frozen=True, slots=True)
+class OverCommitment:
+    """The risk of one resource, 0 to 1."""
+
+    by_limits: float
+    """Share of the difference between limits and requests that exceeds the node's capacity."""
+    by_load: float
+    """Probability that usage exceeds the requests."""
+    total: float
+
+
+def over_commitment(
+    commitment: Commitment,
+    measured: tuple[float, float] | None,
+    *,
+    samples: int = 5,
+    limits_weight: float = 0.5,
+) -> OverCommitment:
+    """Return the risk that the node's pods use more than the node has.
+
+    Args:
+        commitment: requests and limits.
+        measured: mean and deviation of utilization without the pod; None: unknown.
+        samples: samples over which each measurement is an average; the deviation is scaled up accordingly.
+        limits_weight: weight of the limits beside the load, 0 to 1.
+    """
+    capacity = commitment.capacity
+    if capacity <= 0:
+        return OverCommitment(0.0, 0.0, 0.0)
+    request, limit = min(commitment.request, capacity), max(commitment.limit, commitment.request)
+    by_limits = (limit - capacity) / (limit - request) if limit > capacity else 0.0
+    by_load = 0.0
+    if measured is not None:
+        mean, deviation = measured
+        widest = math.sqrt(_WIDEST * beta.maximum_variance(mean))
+        by_load = 1 - _within(commitment, mean, min(deviation * math.sqrt(samples), widest))
+    return OverCommitment(
+        by_limits, by_load, clamp(limits_weight * by_limits + (1 - limits_weight) * by_load)
+    )
+
+
+def probability(mean: float, deviation: float, threshold: float) -> float:
+    """Return the probability that utilization is at most the threshold."""
+    if mean == 0:
+        return 1.0
+    if deviation == 0:
+        return float(mean <= threshold)
+    fitted = beta.fit(mean, deviation)
+    return beta.distribution(threshold, *fitted) if fitted is not None else 0.0
+
+
+def _within(commitment: Commitment, mean: float, deviation: float) -> float:
+    """Return the probability that current pods use at most the sum of requests, given that usage is within the sum of limits."""
+    capacity, limit = commitment.capacity, max(commitment.limit_before, commitment.request_before)
+    found = probability(mean, deviation, clamp(commitment.request_before / capacity))
+    if limit >= capacity:
+        return found
+    if limit == 0:
+        return 1.0
+    fitted = beta.fit(mean, deviation)
+    below = beta.distribution(limit / capacity, *fitted) if fitted is not None else 0.0
+    return clamp(found / below) if below > 0 else found
+
 
 _RESOURCES = ("cpu", "memory")
 _SETTLING = 60.0
@@ -41,7 +179,7 @@ class LoadSettings(NodeSettings):
     """TargetLoadPacking: target CPU utilization in percent."""
     default_requests: str = "1"
     """TargetLoadPacking: CPU of a container without request and limit."""
-    default_requests_multiplier: Annotated[float, Meta(ge=1)] = load.REQUEST_MULTIPLIER
+    default_requests_multiplier: Annotated[float, Meta(ge=1)] = REQUEST_MULTIPLIER
     """TargetLoadPacking: predicted usage of a container as a multiple of its request."""
     safe_variance_margin: Annotated[float, Meta(ge=0)] = 1.0
     """LoadVariationRiskBalancing: weight of the deviation."""
@@ -80,7 +218,7 @@ class LoadAgent(NodeAgent[LoadSettings]):
         for placed in node.unmeasured(settling=_SETTLING):
             request, limit = placed.requests.get("cpu", 0), placed.limits.get("cpu", 0)
             coming += self._predict(request, limit)
-        return load.target_load_packing(capacity, cpu.mean, coming, self._settings.target_utilization / 100)
+        return target_load_packing(capacity, cpu.mean, coming, self._settings.target_utilization / 100)
 
     def _predicted(self, container: object) -> int:
         resources = container.get("resources") or {} if isinstance(container, dict) else {}
@@ -88,7 +226,7 @@ class LoadAgent(NodeAgent[LoadSettings]):
         return self._predict(quantity.milli(request), quantity.milli(limit))
 
     def _predict(self, request: int, limit: int) -> int:
-        return load.predicted_milli(
+        return predicted_milli(
             request, limit, multiplier=self._settings.default_requests_multiplier, without=self._without
         )
 
@@ -98,7 +236,7 @@ class LoadAgent(NodeAgent[LoadSettings]):
             measured, capacity = node.measured(resource), node.allocatable.get(resource, 0)
             if measured is not None and capacity:
                 found.append(
-                    load.load_variation(
+                    load_variation(
                         capacity,
                         measured.mean + node.expected(resource),
                         measured.deviation,
@@ -119,7 +257,7 @@ class LoadAgent(NodeAgent[LoadSettings]):
             if not capacity:
                 continue
             request, limit = _committed(node, resource)
-            commitment = load.Commitment(
+            commitment = Commitment(
                 request + pod.requests.get(resource, 0),
                 limit + max(pod.limits.get(resource, 0), pod.requests.get(resource, 0)),
                 request,
@@ -127,14 +265,12 @@ class LoadAgent(NodeAgent[LoadSettings]):
                 capacity,
             )
             moments = (
-                load.moments(capacity, measured.mean, measured.deviation, node.expected(resource))
+                utilization_moments(capacity, measured.mean, measured.deviation, node.expected(resource))
                 if measured is not None
                 else None
             )
             samples = self._settings.smoothing_window_size
-            risks.append(
-                load.over_commitment(commitment, moments, samples=samples, limits_weight=weight).total
-            )
+            risks.append(over_commitment(commitment, moments, samples=samples, limits_weight=weight).total)
         return 1 - max(risks, default=0.5)
 
 

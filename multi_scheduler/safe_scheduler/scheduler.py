@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.apimachinery import quantity
-from multi_scheduler.formulas import congestion, pigeon, safe
+from multi_scheduler.agents import congestion, pigeon, safe
 from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, number
 
 Pod = Mapping[str, Any]
@@ -86,7 +86,9 @@ class SafeScheduler:
                 for name, node in nodes.items()
             },
             "congestion": lambda _pod, nodes: {
-                name: congestion.points(_annotations(node).get(congestion.ANNOTATION), self.settings.maximum)
+                name: congestion.factor_points(
+                    _annotations(node).get(congestion.ANNOTATION), self.settings.maximum
+                )
                 for name, node in nodes.items()
             },
             "pigeon-holing": self._pigeon,
@@ -106,7 +108,7 @@ class SafeScheduler:
         return found
 
     def _risk(self, load: safe.Load) -> float:
-        return safe.risk(load.mean, load.deviation, self.settings.threshold)
+        return safe.overload_risk(load.mean, load.deviation, self.settings.threshold)
 
     def _overload(self, load: safe.Load) -> int:
         return safe.overload_points(self._risk(load), self.settings.percentile)
@@ -120,7 +122,7 @@ class SafeScheduler:
             free = number(annotations.get(MEAN.format(resource)))
             if free is None:
                 continue
-            load = safe.load(
+            load = safe.load_with_pod(
                 free=free,
                 deviation=number(annotations.get(DEVIATION.format(resource))),
                 forecast=number(annotations.get(FORECAST.format(resource))),

@@ -6,7 +6,9 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from clusterset.model import names
 from controller_runtime.errors import ConfigError
@@ -15,14 +17,26 @@ from multi_scheduler.agents.fit.attempts import Attempts
 from multi_scheduler.agents.fit.groups.group_filter import GroupFilter
 from multi_scheduler.agents.fit.groups.pending_pods import PendingPods
 from multi_scheduler.agents.fit.groups.planning import Planner
-from multi_scheduler.agents.fit.settings import FitSettings
 from multi_scheduler.bound_pods import node_of, priority_of
 from multi_scheduler.state.cluster.pod_requirements import Demand
-from multi_scheduler.state.cluster.scoring import score
-from multi_scheduler.state.judge import Judgement
+from multi_scheduler.state.cluster.scoring import Strategy, score
+from multi_scheduler.state.judge import Judgement, StateSettings
 from multi_scheduler.state.reservations import preemption as choosing
 from multi_scheduler.state.reservations.reservations import RECENT_SECONDS, Place, Stage
 from multi_scheduler.virtual_node import VirtualNode
+
+
+class FitSettings(StateSettings, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """The agent's configuration."""
+
+    score: Strategy = "BestFit"
+    """BestFit: prefer the cluster where the pod leaves the least free, which keeps large gaps. Spread: the emptiest cluster.
+    BinPack: the fullest."""
+    pass_node: bool | Literal["Prefer"] = msgspec.field(default=True, name="passNode")
+    """Annotate the pod with the lower node that has reserved room. true: the lower pod requires this node as long as it fits
+    there. Prefer: it prefers the node. false: the lower scheduler chooses freely. Only with true, pods of different sizes always
+    find the room that they were promised. Only with ``--bind``."""
+
 
 _SETTLE_SECONDS = 2.0
 """Seconds that a filter call waits for the release of other pods' reservations before it rejects all nodes."""

@@ -17,7 +17,7 @@ from descheduler.config import policy
 from descheduler.strategies import registry
 from descheduler.strategies.base import pod_matcher
 from hack.chart import schema
-from multi_scheduler.agents.fit.settings import FitSettings
+from multi_scheduler.agents.fit.agent import FitSettings
 from tests.unit.descheduler.policies import KNOWN, TENSILE, V1ALPHA2
 
 SCHEMA = json.loads(schema.FILE.read_text(encoding="utf-8"))

@@ -9,8 +9,7 @@ from typing import Any
 from clusterset.model import cluster_selector, names
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agent import AgentContext
-from multi_scheduler.agents.fit.agent import FitAgent
-from multi_scheduler.agents.fit.settings import FitSettings
+from multi_scheduler.agents.fit.agent import FitAgent, FitSettings
 from multi_scheduler.state.cluster.pod_requirements import Demand, demand
 from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.state.feeds.cluster_feed import Feed

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.usage import Thresholds
-from multi_scheduler.formulas import beta, congestion, cost, load, pigeon, pressure, safe
+from multi_scheduler.agents import congestion, cost, load, pigeon, safe
+from multi_scheduler.formulas import beta, pressure
 from multi_scheduler.formulas.numbers import rounded
 from multi_scheduler.formulas.pressure import Pressure, Stall
 
@@ -31,7 +32,7 @@ near = pytest.approx
 @pytest.mark.parametrize("row", SAFE["beta_risk"])
 def test_safe_risk_and_scores(row) -> None:
     """Risk, decision and both integer scores equal kube-safe-scheduler's."""
-    found = safe.risk(row["mu"], row["sigma"], row["threshold"])
+    found = safe.overload_risk(row["mu"], row["sigma"], row["threshold"])
     assert found == near(row["risk"], rel=0, abs=1e-9)
     assert beta.fit(row["mu"], row["sigma"]) == near((row["alpha"], row["beta"]), abs=1e-8)
     assert (found <= row["epsilon"]) == row["accept"]
@@ -42,7 +43,7 @@ def test_safe_risk_and_scores(row) -> None:
 @pytest.mark.parametrize("row", SAFE["beta_risk_degenerate"])
 def test_safe_risk_without_a_distribution(row) -> None:
     """Moments without a beta distribution give a risk of 0 or 1."""
-    assert safe.risk(row["mu"], row["sigma"], row["threshold"]) == row["risk"]
+    assert safe.overload_risk(row["mu"], row["sigma"], row["threshold"]) == row["risk"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_safe_risk_without_a_distribution(row) -> None:
 def test_safe_load_with_a_pod(known, demand, expected) -> None:
     """Annotated means, deviations and forecasts become shares of capacity; non-finite values are unknown."""
     given_values = {"deviation": None, "forecast": None, "weight": 0.2, **known}
-    found = safe.load(**given_values, demand=demand)
+    found = safe.load_with_pod(**given_values, demand=demand)
     assert (found and (found.mean, found.deviation)) == (expected and near(expected, abs=1e-6))
 
 
@@ -73,7 +74,7 @@ def test_safe_scores_stay_in_range(
     mean: float, deviation: float, threshold: float, percentile: float
 ) -> None:
     """For all settings."""
-    found = safe.risk(mean, deviation, threshold)
+    found = safe.overload_risk(mean, deviation, threshold)
     assert 0 <= found <= 1
     assert 0 <= safe.overload_points(found, percentile) <= 10
     assert 0 <= safe.balance_points(mean, deviation) <= 10
@@ -82,7 +83,7 @@ def test_safe_scores_stay_in_range(
 @pytest.mark.parametrize("row", SAFE["congestion"])
 def test_congestion(row) -> None:
     """Only positive integers count."""
-    assert congestion.points(row["factor"], row["max"]) == row["score"]
+    assert congestion.factor_points(row["factor"], row["max"]) == row["score"]
 
 
 @pytest.mark.parametrize("case", SAFE["pigeon"], ids=lambda case: f"{case['name']}-{case['policy']}")
@@ -174,7 +175,7 @@ def test_load_variation(row) -> None:
 @pytest.mark.parametrize("row", VARIATION["upstream_GetMuSigma_capacity1000"])
 def test_load_moments(row) -> None:
     """Usage above capacity and below zero is limited."""
-    found = load.moments(row.get("capacity", 1000), row["usedAvg"], row["usedStdev"], row["req"])
+    found = load.utilization_moments(row.get("capacity", 1000), row["usedAvg"], row["usedStdev"], row["req"])
     assert found == near((row["mu"], row["sigma"]))
 
 

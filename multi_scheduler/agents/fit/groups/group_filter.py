@@ -17,9 +17,8 @@ from multi_scheduler.agents.fit.attempts import Attempts
 from multi_scheduler.agents.fit.groups.eviction import GroupEviction
 from multi_scheduler.agents.fit.groups.held import HeldGroups
 from multi_scheduler.agents.fit.groups.members import Members
-from multi_scheduler.agents.fit.groups.options import within
 from multi_scheduler.agents.fit.groups.pending_pods import PendingPods, scheduler_of
-from multi_scheduler.agents.fit.groups.planning import Planner, Shortfall
+from multi_scheduler.agents.fit.groups.planning import Planner, Shortfall, within
 from multi_scheduler.agents.fit.groups.standing import Standing
 from multi_scheduler.bound_pods import BoundPods
 from multi_scheduler.malformed import UNREADABLE

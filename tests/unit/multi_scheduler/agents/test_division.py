@@ -12,11 +12,10 @@ from clusterset.config import Cluster
 from clusterset.model import names
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import Object, from_dict
-from multi_scheduler.agents.division import DivisionAgent
+from multi_scheduler.agents.division import DividedPods, DivisionAgent
 from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.config import Config
-from multi_scheduler.divided_pods import DividedPods
 from multi_scheduler.shared import Shared
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.clusterset.model.test_division import HOSTILE

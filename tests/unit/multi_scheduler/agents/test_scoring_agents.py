@@ -20,11 +20,10 @@ from multi_scheduler.agents.congestion import CongestionAgent
 from multi_scheduler.agents.cost import CostAgent
 from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.agents.load import LoadAgent
-from multi_scheduler.agents.pigeon import PigeonAgent
+from multi_scheduler.agents.pigeon import DemandHistory, PigeonAgent
 from multi_scheduler.agents.pressure import PressureAgent
 from multi_scheduler.agents.safe import SafeAgent
 from multi_scheduler.config import AgentConfig, Config
-from multi_scheduler.formulas.pigeon import DemandHistory
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.shared import Shared, _annotated
 from multi_scheduler.state.feeds.cluster_feed import shrink_pod

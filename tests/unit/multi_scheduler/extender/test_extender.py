@@ -16,8 +16,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
 from multi_scheduler import config
 from multi_scheduler.agent import Agent, AgentContext, Rejections, load
-from multi_scheduler.agents.fit.agent import FitAgent
-from multi_scheduler.agents.fit.settings import FitSettings
+from multi_scheduler.agents.fit.agent import FitAgent, FitSettings
 from multi_scheduler.agents.template import TemplateAgent
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol

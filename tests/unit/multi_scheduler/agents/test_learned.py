@@ -14,9 +14,7 @@ from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.objects import from_dict
 from hack.placement.estimates import Logged, doubly_robust, inverse_propensity
 from multi_scheduler.agent import AgentContext
-from multi_scheduler.agents.learned import LearnedAgent
-from multi_scheduler.learned.bandit import Bandit
-from multi_scheduler.learned.memory import Decision, Memory
+from multi_scheduler.agents.learned import Bandit, Decision, LearnedAgent, Memory
 from multi_scheduler.virtual_node import VirtualNode
 
 NODES = [VirtualNode("vn-a", "a", {}, {}), VirtualNode("vn-b", "b", {}, {})]

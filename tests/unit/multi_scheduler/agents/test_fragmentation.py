@@ -13,10 +13,8 @@ from clusterset.config import Cluster
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agents.fit.agent import FitAgent
-from multi_scheduler.agents.fragmentation import FragmentationAgent
+from multi_scheduler.agents.fragmentation import Fragmentation, FragmentationAgent, Shape, Typical, Workload
 from multi_scheduler.config import AgentConfig, Config
-from multi_scheduler.fragmentation.gradient import Fragmentation
-from multi_scheduler.fragmentation.workload import Shape, Typical, Workload
 from multi_scheduler.shared import Shared
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Demand, Placed, demand
