@@ -27,7 +27,7 @@ from multi_scheduler.extender import decisions
 from multi_scheduler.extender.active import ActiveReplica, lease_candidate
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
-from multi_scheduler.process import config_waiting, connections
+from multi_scheduler.process import configuration, connections
 from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.safe_scheduler import routes
 from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
@@ -42,7 +42,7 @@ async def run(options: SchedulerSettings) -> None:
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
-    await config_waiting.run(
+    await configuration.run(
         options, PROGRAM.name, lambda given: connections.run(given, PROGRAM.name, partial(_serve, given))
     )
 

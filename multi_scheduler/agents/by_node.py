@@ -10,7 +10,7 @@ import msgspec
 
 from clusterset.model.pod import pod_resources
 from multi_scheduler.agent import Agent, AgentContext, S
-from multi_scheduler.formulas.numbers import NEUTRAL
+from multi_scheduler.numeric import NEUTRAL
 from multi_scheduler.view import LowerNode
 from multi_scheduler.virtual_node import VirtualNode
 

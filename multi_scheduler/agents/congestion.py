@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
-from multi_scheduler.formulas.numbers import rounded
+from multi_scheduler.numeric import rounded
 from multi_scheduler.view import LowerNode
 from multi_scheduler.virtual_node import VirtualNode
 

@@ -22,7 +22,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.util.file_changes import FileChanges
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.by_node import AskedPod, ViewAgent
-from multi_scheduler.formulas.numbers import NEUTRAL
+from multi_scheduler.numeric import NEUTRAL
 from multi_scheduler.virtual_node import VirtualNode
 
 _GIB = 1024**3

@@ -24,7 +24,7 @@ from msgspec import Meta
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.by_node import ViewAgent
-from multi_scheduler.formulas.numbers import NEUTRAL
+from multi_scheduler.numeric import NEUTRAL
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Demand
 from multi_scheduler.state.devices import parts

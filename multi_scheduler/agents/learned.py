@@ -28,7 +28,7 @@ from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.by_node import ViewAgent
 from multi_scheduler.agents.state_file import StateFile
 from multi_scheduler.bound_pods import PENDING
-from multi_scheduler.formulas.numbers import NEUTRAL, clamp
+from multi_scheduler.numeric import NEUTRAL, clamp
 from multi_scheduler.virtual_node import VirtualNode
 
 Vector = Sequence[float]

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Meta
 
 from controller_runtime.apimachinery import quantity
+from multi_scheduler import numeric
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
-from multi_scheduler.formulas import beta
-from multi_scheduler.formulas.numbers import clamp
+from multi_scheduler.numeric import clamp
 from multi_scheduler.view import LowerNode
 
 MILLI_WITHOUT_REQUEST = 1000
@@ -124,7 +124,7 @@ def over_commitment(
     by_load = 0.0
     if measured is not None:
         mean, deviation = measured
-        widest = math.sqrt(_WIDEST * beta.maximum_variance(mean))
+        widest = math.sqrt(_WIDEST * numeric.maximum_variance(mean))
         by_load = 1 - _within(commitment, mean, min(deviation * math.sqrt(samples), widest))
     return OverCommitment(
         by_limits, by_load, clamp(limits_weight * by_limits + (1 - limits_weight) * by_load)
@@ -137,8 +137,8 @@ def probability(mean: float, deviation: float, threshold: float) -> float:
         return 1.0
     if deviation == 0:
         return float(mean <= threshold)
-    fitted = beta.fit(mean, deviation)
-    return beta.distribution(threshold, *fitted) if fitted is not None else 0.0
+    fitted = numeric.fit_beta(mean, deviation)
+    return numeric.beta_distribution(threshold, *fitted) if fitted is not None else 0.0
 
 
 def _within(commitment: Commitment, mean: float, deviation: float) -> float:
@@ -149,8 +149,8 @@ def _within(commitment: Commitment, mean: float, deviation: float) -> float:
         return found
     if limit == 0:
         return 1.0
-    fitted = beta.fit(mean, deviation)
-    below = beta.distribution(limit / capacity, *fitted) if fitted is not None else 0.0
+    fitted = numeric.fit_beta(mean, deviation)
+    below = numeric.beta_distribution(limit / capacity, *fitted) if fitted is not None else 0.0
     return clamp(found / below) if below > 0 else found
 
 

@@ -25,7 +25,7 @@ from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import NOTHING, AgentContext, Rejections
 from multi_scheduler.agents.by_node import AskedPod, ViewAgent
 from multi_scheduler.agents.state_file import StateFile
-from multi_scheduler.formulas.numbers import clamp, rounded
+from multi_scheduler.numeric import clamp, rounded
 from multi_scheduler.virtual_node import VirtualNode
 
 Objective = Literal["LoadBalance", "Consolidate", "AdaptiveBinPack"]

@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Meta
 
+from multi_scheduler import numeric
 from multi_scheduler.agent import NOTHING, AgentContext, Rejections
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
-from multi_scheduler.formulas import beta
-from multi_scheduler.formulas.numbers import clamp
+from multi_scheduler.numeric import clamp
 from multi_scheduler.view import LowerNode
 from multi_scheduler.virtual_node import VirtualNode
 
@@ -68,10 +68,10 @@ def overload_risk(mean: float, deviation: float, threshold: float) -> float:
     """Return the probability that utilization exceeds the threshold."""
     if mean <= 0 or (deviation <= 0 and mean <= threshold):
         return 0.0
-    fitted = beta.fit(mean, deviation)
+    fitted = numeric.fit_beta(mean, deviation)
     if fitted is None:
         return 1.0
-    return clamp(1 - beta.distribution(threshold, *fitted))
+    return clamp(1 - numeric.beta_distribution(threshold, *fitted))
 
 
 def overload_score(found: float, percentile: float) -> float:

@@ -17,7 +17,7 @@ from multi_scheduler.annotator.program import PROGRAM, AnnotatorSettings
 from multi_scheduler.annotator.writer import Writer
 from multi_scheduler.config import Config
 from multi_scheduler.directory import NodeDirectory
-from multi_scheduler.process import config_waiting, connections
+from multi_scheduler.process import configuration, connections
 from multi_scheduler.shared import Shared
 
 
@@ -27,7 +27,7 @@ async def run(options: AnnotatorSettings) -> None:
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
-    await config_waiting.run(
+    await configuration.run(
         options, PROGRAM.name, lambda given: connections.run(given, PROGRAM.name, partial(_work, given))
     )
 

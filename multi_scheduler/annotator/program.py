@@ -11,7 +11,7 @@ from controller_runtime.leaderelection.settings import Election
 from controller_runtime.process.flags import duration
 from controller_runtime.process.program import Program
 from controller_runtime.process.settings import PROCESS, Positive, Setting
-from multi_scheduler.process.settings import ProcessSettings
+from multi_scheduler.process.configuration import ProcessSettings
 
 _ANNOTATIONS = "annotations"
 

@@ -15,7 +15,7 @@ from multi_scheduler.agent import Agent
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.decisions import Decisions, sentence
 from multi_scheduler.extender.protocol import Candidates, Victims
-from multi_scheduler.formulas.numbers import NEUTRAL
+from multi_scheduler.numeric import NEUTRAL
 from multi_scheduler.virtual_node import VirtualNode
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from controller_runtime.client import connecting
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from multi_scheduler.config import Config
-from multi_scheduler.process.settings import ProcessSettings
+from multi_scheduler.process.configuration import ProcessSettings
 
 _POLL = 2.0
 """Seconds between checks of the kubeconfig files and the ClusterProfiles."""

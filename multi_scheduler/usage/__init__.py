@@ -1,4 +1,4 @@
 """Measured usage of lower nodes: sources, feeds and the stores that agents read.
 
-``config`` creates a source, ``feed`` fills a ``store``. ``shared`` connects them; agents read through ``view``.
+``sources`` creates a source, ``feed`` fills a ``store``. ``shared`` connects them; agents read through ``view``.
 """

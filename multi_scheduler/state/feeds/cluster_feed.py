@@ -12,17 +12,62 @@ from clusterset.model import names
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import condition, is_finished
 from controller_runtime import log, resources
-from controller_runtime.apimachinery import timestamps
+from controller_runtime.apimachinery import quantity, timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, CacheFull, ConfigError, Forbidden, Unauthorized
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
 from multi_scheduler.state.admission.predictor import Admission
-from multi_scheduler.state.cluster import limits, resizing
+from multi_scheduler.state.cluster import limits
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import REQUIRED, Placed, host_ports, required_terms
 from multi_scheduler.state.feeds.admission_feed import AdmissionFeed
+
+_REPORTED = (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses"))
+
+
+def requests_while_resizing(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, int]:
+    """Return the requests of a placed pod: for each container the largest of requested, allocated and actual resources.
+
+    This is the most that the pod may use at any moment of an in-place resize. Source: KEP-1287,
+    ``k8s.io/component-helpers/resource`` (PodRequests with UseStatusResources).
+
+    Requested resources do not count if the kubelet reported the resize as infeasible.
+
+    Returns:
+        By resource: cpu in millicores, all else in base units. Without ``pods``.
+    """
+    is_infeasible = condition(status, "PodResizePending").get("reason") == "Infeasible"
+    made = dict(spec)
+    for kind, reported in _REPORTED:
+        granted = {one.get("name"): one for one in status.get(reported) or () if _says_something(one)}
+        if granted:
+            made[kind] = [
+                _largest(container, granted[container.get("name")], counts_spec=not is_infeasible)
+                if container.get("name") in granted
+                else container
+                for container in spec.get(kind) or ()
+            ]
+    return pod_resources.pod_requests(made)
+
+
+def _says_something(status: Mapping[str, Any]) -> bool:
+    return "allocatedResources" in status or "resources" in status
+
+
+def _largest(container: Mapping[str, Any], status: Mapping[str, Any], *, counts_spec: bool) -> dict[str, Any]:
+    asked = (container.get("resources") or {}).get("requests") or {}
+    granted = status.get("allocatedResources") or {}
+    used = (status.get("resources") or {}).get("requests") or {}
+    sources = [granted, used] if not counts_spec and (granted or used) else [asked, granted, used]
+    largest: dict[str, str] = {}
+    for source in sources:
+        for name, value in source.items():
+            if name not in largest or quantity.of(name, value) > quantity.of(name, largest[name]):
+                largest[name] = value
+    return {**container, "resources": {"requests": largest}}
+
 
 _log = log.get_logger(component="fit")
 _LIMITED = ("cpu", "memory")
@@ -299,7 +344,7 @@ def shrink_pod(pod: Object) -> Object:
     Labels and anti-affinity have limits, because lower users choose both.
     """
     spec, status = pod.spec or {}, pod.status or {}
-    requests = {**resizing.requests(spec, status), "pods": 1}
+    requests = {**requests_while_resizing(spec, status), "pods": 1}
     wanted = [(name, count) for name, count in requests.items() if count > 0]
     kept: dict[str, Any] = {"requests": dict(wanted[-limits.MOST_RESOURCES :])}
     if isinstance(node := spec.get("nodeName"), str) and node:

@@ -15,13 +15,11 @@ from clusterset.model import names
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.annotator import app
-from multi_scheduler.annotator.annotations import Measurement, differ, values
 from multi_scheduler.annotator.program import PROGRAM
-from multi_scheduler.annotator.writer import Writer
+from multi_scheduler.annotator.writer import Measurement, Writer, differ, values
 from multi_scheduler.config import Config
-from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.usage import node_annotations
-from multi_scheduler.usage.store import Measured, Usage
+from multi_scheduler.usage.store import Measured, Pressure, Usage
 from multi_scheduler.virtual_node import VirtualNode
 from tests.background import working
 from tests.unit.multi_scheduler.agents.test_scoring_agents import FIT, Scene

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.usage import Thresholds
+from multi_scheduler import numeric
 from multi_scheduler.agents import congestion, cost, load, pigeon, safe
-from multi_scheduler.formulas import beta, pressure
-from multi_scheduler.formulas.numbers import rounded
-from multi_scheduler.formulas.pressure import Pressure, Stall
+from multi_scheduler.numeric import rounded
+from multi_scheduler.usage import store
+from multi_scheduler.usage.store import Pressure, Stall
 
 _VECTORS = Path(__file__).parent / "vectors"
 SAFE: dict[str, Any] = json.loads((_VECTORS / "safe_scheduler.json").read_text())
@@ -34,7 +35,7 @@ def test_safe_risk_and_scores(row) -> None:
     """Risk, decision and both integer scores equal kube-safe-scheduler's."""
     found = safe.overload_risk(row["mu"], row["sigma"], row["threshold"])
     assert found == near(row["risk"], rel=0, abs=1e-9)
-    assert beta.fit(row["mu"], row["sigma"]) == near((row["alpha"], row["beta"]), abs=1e-8)
+    assert numeric.fit_beta(row["mu"], row["sigma"]) == near((row["alpha"], row["beta"]), abs=1e-8)
     assert (found <= row["epsilon"]) == row["accept"]
     assert safe.overload_points(found, row["epsilon"]) == row["overload_score"]
     assert safe.balance_points(row["mu"], row["sigma"]) == row["balance_score"]
@@ -242,8 +243,8 @@ def test_over_commitment_of_upstream() -> None:
 def test_beta_distribution(row) -> None:
     """Distribution function and moments."""
     parameters = row["alpha"], row["beta"]
-    assert beta.distribution(row["x"], *parameters) == near(row["cdf"], rel=0, abs=1e-9)
-    assert beta.fit(row["mean"], math.sqrt(row["variance"])) == near(parameters, rel=1e-6)
+    assert numeric.beta_distribution(row["x"], *parameters) == near(row["cdf"], rel=0, abs=1e-9)
+    assert numeric.fit_beta(row["mean"], math.sqrt(row["variance"])) == near(parameters, rel=1e-6)
 
 
 @pytest.mark.parametrize("row", COMMITMENT["derived_ComputeProbability"])
@@ -257,22 +258,22 @@ def test_beta_of_upstream() -> None:
     """Invalid parameters and moments included."""
     rows = COMMITMENT["upstream_beta_tolerance_1e-6"]
     for row in rows["cdf"]:
-        assert beta.distribution(row["x"], row["alpha"], row["beta"]) == near(row["cdf"])
+        assert numeric.beta_distribution(row["x"], row["alpha"], row["beta"]) == near(row["cdf"])
     for row in rows["MatchMoments"]:
         mean = row["m1"]
-        fitted = beta.fit(mean, math.sqrt(row["m2"] - mean * mean))
+        fitted = numeric.fit_beta(mean, math.sqrt(row["m2"] - mean * mean))
         assert fitted == (near((row["alpha"], row["beta"])) if row["ok"] else None)
     for row in rows["GetMaxVariance"]:
-        assert beta.maximum_variance(row["m1"]) == row["v"]
+        assert numeric.maximum_variance(row["m1"]) == row["v"]
 
 
 @given(st.floats(0.01, 0.99), st.floats(1e-5, 0.4), st.floats(0, 1), st.floats(0, 1))
 def test_beta_distribution_is_monotonic(mean: float, deviation: float, one: float, other: float) -> None:
     """For every fit, including narrow ones."""
-    fitted = beta.fit(mean, deviation)
+    fitted = numeric.fit_beta(mean, deviation)
     if fitted is not None:
         low, high = sorted((one, other))
-        assert beta.distribution(low, *fitted) <= beta.distribution(high, *fitted) + 1e-9
+        assert numeric.beta_distribution(low, *fitted) <= numeric.beta_distribution(high, *fitted) + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -282,15 +283,15 @@ def test_beta_distribution_is_monotonic(mean: float, deviation: float, one: floa
 def test_pressure_of_kubeleet(*, pods, cpu, memory_some, memory_full, io, points) -> None:
     """Load as integer points."""
     found = Pressure(Stall(some10=cpu), Stall(some10=memory_some, full10=memory_full), Stall(some10=io))
-    assert rounded(10 * (1 - pressure.load(pods / 100, found, utilization=0.9))) == points
+    assert rounded(10 * (1 - store.pressure_load(pods / 100, found, utilization=0.9))) == points
 
 
 def test_cpu_pressure_counts_on_busy_nodes_only() -> None:
     """CFS throttling raises CPU pressure on idle nodes."""
     throttled = Pressure(cpu=Stall(some10=90, some60=90))
     for utilization, counts in ((0.7, False), (0.71, True), (None, False)):
-        assert pressure.is_pressed(throttled, Thresholds(), utilization=utilization) == counts
-        assert (pressure.load(0, throttled, utilization=utilization) > 0) == counts
+        assert store.is_pressed(throttled, Thresholds(), utilization=utilization) == counts
+        assert (store.pressure_load(0, throttled, utilization=utilization) > 0) == counts
 
 
 @pytest.mark.parametrize(
@@ -307,8 +308,7 @@ def test_pressure_starts_and_ends_at_different_averages(short, long, was_pressed
     """Hysteresis of KEP-5394."""
     found = Pressure(memory=Stall(full10=short, full60=long))
     assert (
-        pressure.is_pressed(found, Thresholds(memory=10), utilization=None, was_pressed=was_pressed)
-        == expected
+        store.is_pressed(found, Thresholds(memory=10), utilization=None, was_pressed=was_pressed) == expected
     )
 
 

@@ -15,7 +15,7 @@ from clusterset import waiting
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from hack.sandbox.ports import free_ports
-from multi_scheduler.process import config_waiting
+from multi_scheduler.process import configuration
 from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.shared import Shared
 from tests.background import working
@@ -65,7 +65,7 @@ async def test_waits_with_an_invalid_configuration(
 
     with capture_logs() as logs:
         options = PROGRAM.parse([*arguments, "--wait-for-config"])
-        async with working(config_waiting.run(options, "p", work)) as task:
+        async with working(configuration.run(options, "p", work)) as task:
             await asyncio.sleep(0.2)
             assert not task.done()
             status, text = await _readyz(port)
@@ -77,4 +77,4 @@ async def test_waits_with_an_invalid_configuration(
     assert said in line["error"]
     file.write_text(HEAD + wrong, encoding="utf-8")
     with pytest.raises(ConfigError, match=said):
-        await config_waiting.run(PROGRAM.parse(arguments), "p", work)
+        await configuration.run(PROGRAM.parse(arguments), "p", work)

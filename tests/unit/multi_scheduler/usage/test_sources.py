@@ -14,12 +14,10 @@ from clusterset.usage import Kind, PrometheusConfig, UsageConfig
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden, Unavailable
 from multi_scheduler import config
-from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.feed import Source
-from multi_scheduler.usage.kubelets import Resource, Summary
-from multi_scheduler.usage.sources import MetricsApi, Prometheus, make_source
-from multi_scheduler.usage.store import Measured, Sample
+from multi_scheduler.usage.sources import MetricsApi, Prometheus, Resource, Summary, make_source
+from multi_scheduler.usage.store import Measured, Pressure, Sample, Stall
 
 AT = "2026-11-22T10:00:00Z"
 EPOCH = 1795341600.0

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_runtime.errors import ConnectionFailed
-from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.usage.feed import Source, UsageFeed
 from multi_scheduler.usage.sources import MetricsApi
-from multi_scheduler.usage.store import Measured, Sample, Series, UsageStore
+from multi_scheduler.usage.store import Measured, Pressure, Sample, Series, Stall, UsageStore
 from tests.background import working
 
 MIB = 1024**2

@@ -1,4 +1,4 @@
-"""The beta distribution: fit to mean and deviation, and distribution function. No IO.
+"""Arithmetic that several formulas share, and the beta distribution. No IO.
 
 Source of the continued fraction: Abramowitz and Stegun 26.5.8, evaluated by Lentz's method. It agrees with scipy's
 ``betainc`` to 1e-12 without a dependency of 80 MB.
@@ -8,6 +8,20 @@ from __future__ import annotations
 
 import math
 
+NEUTRAL = 0.5
+"""Score of a node without data: neither better nor worse than an average node."""
+
+
+def clamp(value: float, low: float = 0.0, high: float = 1.0) -> float:
+    """Return the value limited to a range; NaN becomes the lower end."""
+    return min(high, max(low, value)) if value == value else low  # noqa: PLR0124 - NaN
+
+
+def rounded(value: float) -> int:
+    """Round half away from zero, as Go's ``math.Round``; Python's ``round`` rounds half to even."""
+    return math.floor(value + 0.5) if value >= 0 else -math.floor(-value + 0.5)
+
+
 _TINY = 1e-300
 _PRECISION = 1e-15
 _MOST_TERMS = 3000
@@ -16,7 +30,7 @@ _NARROW = 1e6
 error is below 1e-3."""
 
 
-def fit(mean: float, deviation: float) -> tuple[float, float] | None:
+def fit_beta(mean: float, deviation: float) -> tuple[float, float] | None:
     """Return alpha and beta of the distribution with these moments; None: there is no such distribution."""
     variance = deviation * deviation
     if not 0 < variance < mean * (1 - mean):
@@ -30,7 +44,7 @@ def maximum_variance(mean: float) -> float:
     return max(0.0, mean * (1 - mean))
 
 
-def distribution(x: float, alpha: float, beta: float) -> float:
+def beta_distribution(x: float, alpha: float, beta: float) -> float:
     """Return the probability of at most x (regularised incomplete beta function); 0 for invalid parameters."""
     if alpha <= 0 or beta <= 0 or x <= 0:
         return 0.0
