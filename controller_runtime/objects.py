@@ -114,6 +114,14 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.metadata.annotations
 
     @property
+    def controller(self) -> dict[str, Any] | None:
+        """Return the owner that replaces a deleted object, decoded at each call; None: there is none.
+
+        An owner without ``controller: true`` does not replace it; it matters only for garbage collection.
+        """
+        return next((owner for owner in self.metadata.owner_references if owner.get("controller")), None)
+
+    @property
     def spec(self) -> Any:
         """Return ``spec``, None if absent. It is decoded at each call, so store it to read it twice."""
         return None if self._spec is None else decode(self._spec)

@@ -13,10 +13,9 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
-from descheduler.memory.store import Memory
+from descheduler.memory import Memory
 from descheduler.moving.deletion_costs import DeletionCosts
 from descheduler.moving.mover import Mover
-from descheduler.moving.unfreeze import Releaser
 from descheduler.program import PROGRAM, DeschedulerSettings
 from descheduler.strategies import registry
 from descheduler.strategies.base import Context
@@ -59,7 +58,7 @@ async def _work(
     # Created for every term of leadership, because state of an earlier term may be stale.
     recorder = EventRecorder(client, component=PROGRAM.name, host=socket.gethostname())
     mover = Mover(client, view, recorder, options.eviction, options.freeze_namespace, options.freeze_period)
-    context = Context(mover, Releaser(mover), options.interval)
+    context = Context(mover, options.interval)
     known = registry.strategies()
     strategies = [known[one.name](context, one.params, where=one.where) for one in options.strategies]
     await synced()

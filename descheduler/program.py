@@ -16,9 +16,8 @@ from controller_runtime.leaderelection.settings import ControllerSettings
 from controller_runtime.process.flags import duration
 from controller_runtime.process.program import Program
 from controller_runtime.process.settings import UPPER, NotNegative, Positive, Setting, settings
-from descheduler.config import policy as policies
-from descheduler.config.eviction import MOVING, EvictionOptions
-from descheduler.config.policy import StrategyConfig
+from descheduler import config as policies
+from descheduler.config import MOVING, EvictionOptions, StrategyConfig
 from descheduler.strategies import registry
 from descheduler.strategies.base import BY_FLAGS
 from descheduler.strategies.drain import Drain

@@ -5,9 +5,9 @@ from __future__ import annotations
 from clusterset.model.moving import node_avoidance
 from clusterset.model.rights import VIRTUAL_NODE
 from controller_runtime.rights import READ, Right, in_own_namespace, leader_election
-from descheduler.memory import store
+from descheduler import memory
+from descheduler.moving import record
 from descheduler.program import PROGRAM
-from descheduler.view import record
 
 _MEMORY = "the memory of full nodes and of moves"
 
@@ -31,7 +31,7 @@ UPPER: tuple[Right, ...] = (
     Right("", "pods", ("create",), "move pods that a controller replaces", "eviction"),
     Right("", "namespaces", ("get",), "never create a pod in a later namespace of the same name"),
     in_own_namespace("", "configmaps", ("create",), _MEMORY),
-    in_own_namespace("", "configmaps", ("get", "patch"), _MEMORY, node_avoidance.CONFIG_MAP, store.HISTORY),
+    in_own_namespace("", "configmaps", ("get", "patch"), _MEMORY, node_avoidance.CONFIG_MAP, memory.HISTORY),
     in_own_namespace(
         "apps",
         "controllerrevisions",

@@ -1,6 +1,6 @@
 """Moves pods of Deployments without a gap: the replacement is Ready before the old pod is evicted (*make before break*).
 
-``view/departure.py`` decides the steps from pods just read from the API server, and explains how a pod is released. Each
+``departure.py`` decides the steps from pods just read from the API server, and explains how a pod is released. Each
 released pod has a durable record. After a crash the next leader loads the records and continues. There is one queue key per
 owner, so two departures of one owner never count on the same spare pod.
 """
@@ -14,28 +14,33 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from prometheus_client import Gauge
+from prometheus_client import Counter, Gauge
 
+from clusterset.model import names
 from clusterset.model.moving import drain
+from clusterset.model.moving.drain import How
 from controller_runtime import log, resources
 from controller_runtime.apimachinery import timestamps
+from controller_runtime.client import eviction
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError
+from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.events.recorder import EventRecorder
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from descheduler.moving import departure_plan, eviction, owners
-from descheduler.moving.departure_end import Endings
-from descheduler.moving.departure_plan import Plan
-from descheduler.moving.held import Held
-from descheduler.moving.record_store import NotRecordedError, RecordStore
-from descheduler.moving.request import Move
-from descheduler.view import departure as steps
-from descheduler.view import pods
+from descheduler.moving import departure as steps
+from descheduler.moving.departure import Departure, Plan, Step
+from descheduler.moving.move_reports import MOVED, Move
+from descheduler.moving.record import NotRecordedError, RecordStore
 from descheduler.view.cluster import ClusterView
-from descheduler.view.departure import Departure, Step
 
+_ROLLED_BACK = Counter(
+    "virtual_node_descheduler_rolled_back_total",
+    "Moves that were undone because the replacement was not Ready in time.",
+    ["strategy"],
+)
+_ADOPTION = 60.0
+"""Seconds in which a ReplicaSet adopts a pod whose label was restored."""
 _POLL = 2.0
 """Seconds after which waiting departures are decided again, because owners are not watched."""
 _SETTLE = 0.2
@@ -48,6 +53,31 @@ _REPLACING = Gauge(
 
 Key = tuple[str, str, bool]
 """(namespace, UID of an owner, False), or (namespace, name of a pod, True)."""
+
+
+class Held:
+    """Pods that a ReplicaSet is expected to adopt. Moved as bare pods, they would be deleted before they are replaced."""
+
+    def __init__(self, leaving: set[str]) -> None:
+        """Create without pods; UIDs of held pods are added to ``leaving`` (``ClusterView.leaving``)."""
+        self._leaving = leaving
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def __contains__(self, uid: str) -> bool:
+        """Report whether a pod is held."""
+        return uid in self._timers
+
+    def hold(self, uid: str) -> None:
+        """Keep a pod from being moved until ``release`` is called, at most ``_ADOPTION`` seconds."""
+        self.release(uid)
+        self._leaving.add(uid)
+        self._timers[uid] = asyncio.get_running_loop().call_later(_ADOPTION, self.release, uid)
+
+    def release(self, uid: str) -> None:
+        """Let strategies move a pod again."""
+        self._leaving.discard(uid)
+        if (timer := self._timers.pop(uid, None)) is not None:
+            timer.cancel()
 
 
 @dataclass(eq=False)
@@ -69,7 +99,6 @@ class Departures:
         self._releasing: set[str] = set()
         """UIDs of pods whose release is being requested. No step is taken for them until the result is known."""
         self._held = Held(self.view.leaving)
-        self._endings = Endings(self.client, self.recorder, self.now)
         self._listeners: list[Callable[[Departure, str], None]] = []
         self.loaded = asyncio.Event()
         """Set when the records of earlier leaders are known."""
@@ -105,18 +134,12 @@ class Departures:
                 self.loaded.set()
                 group.create_task(self.controller.run(), name="departures")
 
-    async def plan(self, pod: Object) -> Plan:
-        """Return how a Ready pod with a controller leaves now (``departure_plan.plan``)."""
-        return await departure_plan.plan(
-            self.client, pod, active=self.active.values(), wave=self.wave, now=self.now()
-        )
-
     async def begin(self, pod: Object, plan: Plan, request: Move) -> None:
         """Store a record and release the pod, so that its owner creates a replacement.
 
         Args:
             pod: cached pod. It is not released if it has changed.
-            plan: result of ``plan`` with ``How.REPLACED_FIRST``.
+            plan: result of ``departure.plan`` with ``How.REPLACED_FIRST``.
             request: the strategy's request.
 
         Raises:
@@ -125,8 +148,8 @@ class Departures:
             TooManyRequests: its disruption budgets would always refuse the eviction (``eviction.is_final``).
             ApiError: a request failed.
         """
-        await eviction.rehearse(self.client, pod)
-        owner = pods.controller_of(pod) or {}
+        await eviction.rehearse(self.client, pod.metadata)
+        owner = pod.controller or {}
         one = Departure(
             namespace=pod.namespace,
             pod_name=pod.name,
@@ -203,7 +226,7 @@ class Departures:
         else:
             if _has_owner(pod):
                 self._held.release(pod.uid)
-            if self.active and (owner := pods.controller_of(pod)) is not None:
+            if self.active and (owner := pod.controller) is not None:
                 key = (pod.namespace, str(owner.get("uid")), False)
                 if any(key == (one.namespace, one.owner_uid, False) for one in self.active.values()):
                     self.controller.queue.add_after(key, _SETTLE)
@@ -225,10 +248,10 @@ class Departures:
         ]
         if not mine:
             return None
-        found = await owners.read(
+        found = await steps.read_owner(
             self.client, namespace, kind="ReplicaSet", name=mine[0].owner_name, uid=mine[0].owner_uid
         )
-        listed = found.pods if found is not None else await owners.read_pods(self.client, mine)
+        listed = found.pods if found is not None else await steps.read_released(self.client, mine)
         decisions = steps.decide(
             mine,
             listed,
@@ -260,17 +283,95 @@ class Departures:
         if step is Step.FORGET:
             await self._forget(one)
         elif step is Step.DELETE:
-            await self._endings.delete(one, listed[one.old_uid])
+            await self._delete(one, listed[one.old_uid])
             await self._end(one, "")
         elif step is Step.EVICT:
-            refused = await self._endings.evict(one, listed[one.old_uid])
+            refused = await self._evict(one, listed[one.old_uid])
             if refused == "":
                 await self._end(one, "")
             elif refused is not None:
                 step, why = Step.RESTORE, refused
-        if step is Step.RESTORE and await self._endings.restore(one, listed[one.old_uid], why):
+        if step is Step.RESTORE and await self._restore(one, listed[one.old_uid], why):
             self._held.hold(one.old_uid)
             await self._end(one, why)
+
+    async def _evict(self, one: Departure, pod: dict[str, Any]) -> str | None:
+        """Evict a pod; return an empty text, or why the pod must stay; None: try again later.
+
+        Raises:
+            ApiError: a request failed.
+        """
+        try:
+            await eviction.evict(self.client, from_dict(pod).metadata)
+        except NotFound:
+            pass
+        except Conflict:
+            return None
+        except ApiError as error:
+            return self._why_restored(one, error)
+        self._left(one, pod)
+        return ""
+
+    async def _delete(self, one: Departure, pod: dict[str, Any]) -> None:
+        """Delete a pod whose owner was deleted. Disruption budgets do not apply, as in garbage collection.
+
+        Raises:
+            ApiError: a request failed.
+        """
+        try:
+            await self.client.delete(resources.PODS, one.pod_name, namespace=one.namespace, uid=one.old_uid)
+        except (NotFound, Conflict):
+            return  # the pod is gone; another pod may have its name
+        self._left(one, pod)
+
+    async def _restore(self, one: Departure, pod: Mapping[str, Any], why: str) -> bool:
+        """Restore the label of a pod, so that its ReplicaSet adopts it; return False if the pod has changed.
+
+        Raises:
+            ApiError: a request failed.
+        """
+        patch = steps.restore(one.old_uid, pod["metadata"]["resourceVersion"], one.template_hash)
+        try:
+            await self.client.patch(resources.PODS, one.pod_name, patch, namespace=one.namespace)
+        except (Conflict, NotFound):
+            return False
+        _ROLLED_BACK.labels(one.strategy).inc()
+        self._log.warning(
+            "pod stays, its replacement is given up",
+            pod=one.pod,
+            uid=one.old_uid,
+            node=one.node,
+            why=why,
+        )
+        self.recorder.event(pod, "Warning", "RescheduleRolledBack", f"Stays on {one.node}: {why}")
+        return True
+
+    def _why_restored(self, one: Departure, error: ApiError) -> str | None:
+        """Return why a pod whose eviction failed must stay; None: try again.
+
+        Raises:
+            ApiError: ``error``, if it is not TooManyRequests, and either the deadline is not over or the server
+                did not respond.
+        """
+        is_late = self.now() >= timestamps.parse(one.deadline)
+        if eviction.is_final(error) or (is_late and eviction.is_budget(error)):
+            return f"its disruption budget refuses the eviction: {error.message}"
+        if isinstance(error, TooManyRequests):
+            return None
+        if is_late and error.code:
+            return f"its eviction failed: {error.message}"
+        raise error
+
+    def _left(self, one: Departure, pod: dict[str, Any]) -> None:
+        MOVED.labels(one.node, one.strategy, str(How.REPLACED_FIRST)).inc()
+        self._log.info(
+            "pod moved after its replacement was ready",
+            pod=one.pod,
+            uid=one.old_uid,
+            node=one.node,
+            strategy=one.strategy,
+        )
+        self.recorder.event(pod, "Normal", "Rescheduled", f"Moved off {one.node}: {one.reason}")
 
     async def _end(self, one: Departure, why: str) -> None:
         await self._forget(one)
@@ -283,9 +384,15 @@ class Departures:
             return
         if pod.metadata.deletion_timestamp is None and drain.is_released(pod.labels, pod.annotations):
             self._held.hold(pod.uid)
-            await self._endings.restore_unrecorded(pod)
+            patch = steps.restore(pod.uid, pod.resource_version, pod.annotations[names.ANNOTATION_LEAVING])
+            try:
+                await self.client.patch(resources.PODS, pod.name, patch, namespace=pod.namespace)
+            except (NotFound, Conflict):
+                return  # a changed pod is queued again
+            except (Invalid, Forbidden) as error:
+                self._log.warning("label is not restored", pod=pod.key, error=str(error))
 
 
 def _has_owner(pod: Object) -> bool:
     """Report whether a pod has a controller and is not marked as released."""
-    return pods.controller_of(pod) is not None and not drain.is_released(pod.labels, pod.annotations)
+    return pod.controller is not None and not drain.is_released(pod.labels, pod.annotations)

@@ -5,11 +5,14 @@ has not reached the maximum of rounds, and the pass has not reached its limits. 
 only because the cluster is lost, and only if another virtual node has room (``rooms``). Bare pods are re-created
 (``recreation``). Pods with a controller are evicted after the node to avoid has been written to the ConfigMap
 that the webhook reads. A Ready pod is evicted only when its owner can spare it (``departures``).
+
+A pod's affinity cannot be changed, so pending pods that avoid nodes longer than needed are replaced (``Mover.release``).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,35 +20,90 @@ from typing import Any
 
 from clusterset.model.moving import movable, node_avoidance
 from clusterset.model.moving.drain import How
+from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
+from controller_runtime.client import eviction
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.util.keyed_locks import KeyedLocks
-from descheduler.config.eviction import EvictionOptions
-from descheduler.memory import history
-from descheduler.memory.history import Verdict
-from descheduler.memory.store import Memory
-from descheduler.moving import eviction
-from descheduler.moving.departure_plan import Plan
+from controller_runtime.util.recent import Recent
+from descheduler import memory
+from descheduler.config import EvictionOptions
+from descheduler.memory import Memory, Verdict
+from descheduler.moving import departure
+from descheduler.moving.departure import Departure, Plan
 from descheduler.moving.departures import Departures
-from descheduler.moving.limits import PassLimits
-from descheduler.moving.move_reports import MoveReports
-from descheduler.moving.pending import Waiting
-from descheduler.moving.record_store import NotRecordedError, RecordStore
+from descheduler.moving.move_reports import Move, MoveReports, Outcome, Waiting
+from descheduler.moving.record import NotRecordedError, Record, RecordStore
 from descheduler.moving.recreation import Recreator
-from descheduler.moving.request import Move, Outcome
-from descheduler.moving.rooms import Rooms
-from descheduler.view import claims, pods, replacement
+from descheduler.view import pods, replacement
 from descheduler.view.cluster import ClusterView
-from descheduler.view.departure import Departure
-from descheduler.view.record import Record
+from descheduler.view.room import Rooms
+
+
+class PassLimits:
+    """Counts moves; every pass begins at 0.
+
+    A pass is as long as the descheduling interval, or 60 s without an interval, also for event-driven
+    strategies.
+    """
+
+    def __init__(self, options: EvictionOptions) -> None:
+        self._options = options
+        self._nodes: Counter[str] = Counter()
+        self._namespaces: Counter[str] = Counter()
+        self._began = float("-inf")
+
+    def take(self, node: str, namespace: str, *, now: float) -> float:
+        """Count a move if the limits allow it.
+
+        Args:
+            node: virtual node of the pod.
+            namespace: namespace of the pod.
+            now: monotonic seconds.
+
+        Returns:
+            0 if the move is allowed; otherwise the seconds until the next pass.
+        """
+        if now - self._began >= self._options.pass_seconds:
+            self._began = now
+            self._nodes.clear()
+            self._namespaces.clear()
+        limits = (
+            (self._options.max_per_node, self._nodes[node]),
+            (self._options.max_per_namespace, self._namespaces[namespace]),
+            (self._options.max_total, self._nodes.total()),
+        )
+        if any(limit and used >= limit for limit, used in limits):
+            return self._began + self._options.pass_seconds - now
+        self._nodes[node] += 1
+        self._namespaces[namespace] += 1
+        return 0.0
+
+    def give_back(self, node: str, namespace: str, *, taken: float) -> None:
+        """Undo ``take`` for a move that did not take place.
+
+        Args:
+            node: the argument of ``take``.
+            namespace: the argument of ``take``.
+            taken: argument ``now`` of ``take``. Nothing changes if that pass is over.
+        """
+        if taken >= self._began:
+            self._nodes[node] -= 1
+            self._namespaces[namespace] -= 1
+
 
 _SETTLE = 0.25
 """Seconds to wait until the webhook's replicas have received the node that a pod's successor avoids."""
 _REFUSAL_RETRY = 60.0
+_FRESH = 10.0
+"""Minimum age in seconds of a pending pod that may be replaced."""
+_PAUSE, _LONGEST_PAUSE = 30.0, 7200.0
+"""Seconds until the successor of a released pod may be released, too; doubles with each release, up to
+``_LONGEST_PAUSE``."""
 _REJUDGE = 0.5
 _WAVE = 2.0
 """Seconds after which a pod that waits for other pods of its owner is judged again."""
@@ -80,13 +138,13 @@ class Mover:
         self.rooms = Rooms(self.view, self.now)
         self._limits = PassLimits(self.options)
         self._budget_backoff = ExponentialBackoff(1.0, 60.0)
+        self._releases: Recent[str, tuple[datetime, float]] = Recent()
+        """Owner → time of the last release, and seconds until the next release.
+
+        Without this pause, pods would be released again and again if their template contains the avoidance.
+        """
         self._owners = KeyedLocks[str]()
         self._reports = MoveReports(recorder)
-
-    @property
-    def is_dry_run(self) -> bool:
-        """True if moves are only logged and recorded as events."""
-        return self.options.dry_run
 
     def why_not_movable(self, pod: Object, *, local_storage: bool = False) -> str:
         """Return why no strategy may move the pod; empty if it may be moved.
@@ -140,21 +198,21 @@ class Mover:
             return self._reports.stays(
                 pod, "no other ready virtual node admits it", cause="no node", needs_node=True
             )
-        reachable, why = await claims.reachable(self.client, pod, node=node, elsewhere=admitting)
+        reachable, why = await departure.reachable(self.client, pod, node=node, elsewhere=admitting)
         if not reachable:
             return self._reports.stays(pod, why, cause="claim")
         async with self._owners.of(pods.owner_key(pod)):
             return await self._move_one(pod, node, reachable, request)
 
     async def _move_one(self, pod: Object, node: str, elsewhere: Sequence[Object], request: Move) -> Outcome:
-        decision = history.Decision(Verdict.SAME_ROUND)
+        decision = memory.Decision(Verdict.SAME_ROUND)
         if request.counts:
-            decision = history.decide(
+            decision = memory.decide(
                 self.memory.history(pods.owner_key(pod)),
                 created=pods.created(pod),
                 now=self.now(),
                 limits=self.options.limits,
-                is_bare=pods.controller_of(pod) is None,
+                is_bare=pod.controller is None,
             )
         if decision.verdict is Verdict.GIVE_UP:
             return self._reports.give_up(pod, decision)
@@ -189,7 +247,7 @@ class Mover:
             return self._reports.pretend(pod, node, request)
         outcome, key = None, pods.owner_key(pod)
         try:
-            if pods.controller_of(pod) is None:
+            if pod.controller is None:
                 outcome = await self._recreate(pod, node, request, is_new_round=is_new_round)
             else:
                 if is_new_round:
@@ -212,9 +270,15 @@ class Mover:
 
     async def _plan(self, pod: Object, request: Move) -> Plan:
         """Return how the pod leaves. Pods that are not Ready or in a lost cluster do not wait for a replacement."""
-        owner = pods.controller_of(pod)
-        if self.options.make_before_break and owner and pods.is_ready(pod) and not request.force:
-            return await self.departures.plan(pod)
+        owner = pod.controller
+        if self.options.make_before_break and owner and is_true(pod.status, "Ready") and not request.force:
+            return await departure.plan(
+                self.client,
+                pod,
+                active=self.departures.active.values(),
+                wave=self.options.wave,
+                now=self.now(),
+            )
         return Plan(How.EVICTED)
 
     async def _remove(self, pod: Object, node: str, plan: Plan, request: Move) -> Outcome:
@@ -223,7 +287,7 @@ class Mover:
             if plan.how is How.REPLACED_FIRST:
                 await self.departures.begin(pod, plan, request)
                 return Outcome(moved=True)
-            await eviction.evict(self.client, pod)
+            await eviction.evict(self.client, pod.metadata)
         except NotFound:
             return Outcome(why=_GONE)
         except Conflict:
@@ -273,7 +337,84 @@ class Mover:
     async def read_unchanged(self, pod: Object) -> dict[str, Any] | None:
         """Return the pod from the API server; None if it does not exist or differs from the cached pod."""
         current = await find(self.client, resources.PODS, pod.name, namespace=pod.namespace)
+        if current is None or current["metadata"]["resourceVersion"] != pod.resource_version:
+            return None
+        return current
+
+    async def release(self, pod: Object) -> float | None:
+        """Replace (*release*) a pending pod if an avoided node's freeze period is over, or if it avoids all usable nodes.
+
+        A bare pod is re-created. A pod with a controller is evicted, and its controller creates another pod. No round of moving is
+        counted.
+
+        Args:
+            pod: cached pod that is not bound and avoids nodes.
+
+        Returns:
+            Seconds after which to call again; None: when an object changes.
+
+        Raises:
+            ApiError: a request to the upper cluster failed.
+        """
+        if pod.controller is not None:
+            return await self._release_owned(pod)
+        now = self.now()
+        noted = replacement.recorded(pod.annotations)
+        active = node_avoidance.active(noted, now=now, freeze_period=self.freeze_period)
+        usable = self.view.open_names()
+        gives_way = bool(usable) and not usable - active.keys()
+        if not noted:
+            return None
+        if len(active) == len(noted) and not gives_way:
+            oldest = min(active.values())
+            return self.freeze_period - (now - oldest).total_seconds() + 1.0
+        if self.why_not_movable(pod) or self.options.dry_run or not usable:
+            return None
+        current = await self.read_unchanged(pod)
         if current is None:
             return None
-        is_same = current["metadata"]["resourceVersion"] == pod.resource_version
-        return current if is_same else None
+        successor = replacement.of(current, avoid=active, node="", usable=usable, now=now, counts=False)
+        try:
+            await self.recreator.rehearse(successor)
+            await self.recreator.begin(current, replacement=successor, reason="it may use all nodes again")
+        except NotRecordedError as error:
+            self.recorder.event(pod, "Normal", "NotRescheduled", f"Stays: {error}")
+            return _REFUSAL_RETRY
+        return None
+
+    async def _release_owned(self, pod: Object) -> float | None:
+        """Evict a controller's pod, so that it is replaced, if an avoided node is usable and no longer frozen."""
+        thawed = replacement.avoided_names(pod.annotations) - self.memory.frozen(pods.owner_key(pod)).keys()
+        if not thawed & self.view.open_names() or self.why_not_movable(pod) or self.options.dry_run:
+            return None
+        # Wait, because the webhook's replicas may receive the change later than this process.
+        rest = max(_FRESH - (self.now() - pods.created(pod)).total_seconds(), self._pause_left(pod))
+        if rest > 0:
+            return rest
+        try:
+            await eviction.evict(self.client, pod.metadata)
+        except (NotFound, Conflict):
+            return None
+        except TooManyRequests as error:
+            return max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
+        self._note_release(pod)
+        self.recorder.event(pod, "Normal", "Rescheduled", f"May use {', '.join(sorted(thawed))} again")
+        return None
+
+    def _pause_left(self, pod: Object) -> float:
+        """Return the seconds until a pod may be released if it is the successor of a released pod; 0 or less: now."""
+        began, pause = self._releases.get(pods.owner_key(pod), (None, 0.0))
+        if began is None or pods.created(pod) < began:
+            return 0.0
+        return pause - (self.now() - began).total_seconds()
+
+    def _note_release(self, pod: Object) -> None:
+        """Store a release's time, unless the pod was created before the owner's stored time."""
+        owner = pods.owner_key(pod)
+        began, pause = self._releases.get(owner, (None, 0.0))
+        if began is not None and pods.created(pod) < began:
+            return
+        now = self.now().replace(microsecond=0)
+        if began is None or (now - began).total_seconds() > pause + _LONGEST_PAUSE:
+            pause = 0.0
+        self._releases[owner] = (now, min(2 * pause or _PAUSE, _LONGEST_PAUSE))

@@ -17,15 +17,14 @@ from prometheus_client import Counter
 from controller_runtime import log, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, find
+from controller_runtime.client.eviction import NO_DRY_RUN
 from controller_runtime.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from descheduler.moving.eviction import NO_DRY_RUN
-from descheduler.moving.record_store import NotRecordedError, RecordStore
-from descheduler.view import record as records
-from descheduler.view.record import Record, Step
+from descheduler.moving import record as records
+from descheduler.moving.record import NotRecordedError, Record, RecordStore, Step
 
 _SAFETY = 30.0
 """Seconds after which a pod that is being deleted is read again. Normally its delete event comes first."""
@@ -119,7 +118,7 @@ class Recreator:
             NotRecordedError: the key is missing, so no record can be written.
             ApiError: a request failed.
         """
-        await self.store.check()
+        await self.store.read_key()
         metadata = {**replacement["metadata"], "generateName": "descheduler-rehearsal-"}
         del metadata["name"]
         try:
@@ -188,11 +187,9 @@ class Recreator:
 
     async def _has_namespace(self, record: Record) -> bool:
         """Report whether the pod's namespace still exists, with the same UID and not being deleted."""
-        try:
-            metadata = (await self.client.get(resources.NAMESPACES, record.namespace))["metadata"]
-        except NotFound:
-            return False
-        return metadata["uid"] == record.namespace_uid and not metadata.get("deletionTimestamp")
+        namespace = await find(self.client, resources.NAMESPACES, record.namespace)
+        metadata = (namespace or {}).get("metadata") or {}
+        return metadata.get("uid") == record.namespace_uid and not metadata.get("deletionTimestamp")
 
     async def _delete(self, key: str, record: Record, pod: Mapping[str, Any]) -> Result | None:
         is_ending = bool(pod["metadata"].get("deletionTimestamp"))

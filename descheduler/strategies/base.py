@@ -21,11 +21,9 @@ from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from descheduler.config import fields
+from descheduler.config import Struct
+from descheduler.moving.move_reports import Move, Outcome
 from descheduler.moving.mover import Mover
-from descheduler.moving.request import Move, Outcome
-from descheduler.moving.unfreeze import Releaser
-from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
 
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -34,10 +32,6 @@ _RETRY = 10.0
 
 BY_FLAGS = "strategies without --policy-config-file"
 """Title of the flags that set parameters of strategies."""
-
-
-class Struct(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """Base of structs read from a policy file."""
 
 
 class Namespaces(Struct):
@@ -67,7 +61,6 @@ class Context:
     """Objects shared by all strategies."""
 
     mover: Mover
-    releaser: Releaser
     interval: float
     """Seconds between two passes of periodic strategies; 0: only one pass."""
 
@@ -84,8 +77,9 @@ def pod_matcher(params: Params, where: str) -> matching.Matcher:
         ConfigError: the selector is invalid or has an unknown field. If the field were ignored, all pods could
             match.
     """
+    if unknown := params.label_selector.keys() - {"matchLabels", "matchExpressions"}:
+        raise ConfigError(f"{where}.labelSelector.{min(unknown)}: unknown field")
     try:
-        fields.only(params.label_selector, {"matchLabels", "matchExpressions"}, f"{where}.labelSelector")
         return matching.compile_selector(params.label_selector)
     except ValueError as error:
         raise ConfigError(f"{where}.labelSelector: {error}") from None
@@ -175,9 +169,7 @@ class PeriodicStrategy(Strategy):
     def is_candidate(self, pod: Object) -> bool:
         """Report whether the parameters select the pod, the pod has a controller, and it may be moved."""
         return (
-            pods.controller_of(pod) is not None
-            and self.concerns(pod)
-            and not self.context.mover.why_not_movable(pod)
+            pod.controller is not None and self.concerns(pod) and not self.context.mover.why_not_movable(pod)
         )
 
     @abc.abstractmethod

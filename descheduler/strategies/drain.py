@@ -24,11 +24,10 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from descheduler.moving.departure_plan import share
-from descheduler.moving.request import Move
+from descheduler.moving.departure import Departure, share
+from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import Context, Params, Strategy
 from descheduler.view import pods
-from descheduler.view.departure import Departure
 
 _STAYING = frozenset(
     {"not evictable", "no node", "claim", "several budgets", "replacement refused", "not recorded"}
@@ -137,7 +136,7 @@ class Drain(Strategy):
         await self._work_through(name, found, request, stopped)
         status = drain.summary(found.pods, request=text, moved=found.moved, stopped=stopped or found.stopped)
         before = drain.status_of(node.annotations)
-        if before != status and not self.context.mover.is_dry_run:
+        if before != status and not self.context.mover.options.dry_run:
             await self._annotate(name, msgspec.json.encode(status).decode())
             self._report(node, before, status)
         if status.is_over:
@@ -160,7 +159,7 @@ class Drain(Strategy):
         bound = [
             pod
             for pod in self.context.view.pods.store.by_index(pods.INDEX_NODE, name)
-            if not movable.is_of_node(pods.controller_of(pod)) and not is_finished(pod.status)
+            if not movable.is_of_node(pod.controller) and not is_finished(pod.status)
         ]
         here = {pod.uid for pod in bound}
         for uid in found.pods.keys() - here:

@@ -16,7 +16,7 @@ import msgspec
 
 from clusterset.model import names
 from controller_runtime.objects import Object
-from descheduler.moving.request import Move
+from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import Params, PeriodicStrategy
 from descheduler.view import pods
 
@@ -46,7 +46,7 @@ class Duplicates(PeriodicStrategy):
         found: dict[str, list[Object]] = defaultdict(list)
         for node in self.context.view.virtual_nodes():
             for pod in self.context.view.pods_on(node.name):
-                owner = pods.controller_of(pod) or {}
+                owner = pod.controller or {}
                 if names.ANNOTATION_DIVISION in pod.annotations:
                     continue  # the division decides how many pods are on a node
                 if owner.get("kind") not in excluded and self.is_candidate(pod):

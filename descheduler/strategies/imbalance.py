@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from controller_runtime.errors import ConfigError
-from descheduler.moving.request import Move
+from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import Context, Params, PeriodicStrategy
 from descheduler.view.pods import least_important_first
 from descheduler.view.room import Usage, requests_of, usage_of

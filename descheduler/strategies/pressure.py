@@ -16,7 +16,7 @@ from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
 from controller_runtime.process.settings import Positive
-from descheduler.moving.request import Move
+from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import Params, PeriodicStrategy
 from descheduler.view.pods import least_important_first
 

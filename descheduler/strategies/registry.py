@@ -9,10 +9,9 @@ from descheduler.strategies.base import Strategy
 from descheduler.strategies.drain import Drain
 from descheduler.strategies.duplicates import Duplicates
 from descheduler.strategies.imbalance import Imbalance
-from descheduler.strategies.pod_life_time import PodLifeTime
 from descheduler.strategies.pressure import Pressure
 from descheduler.strategies.stale_cluster import StaleCluster
-from descheduler.strategies.unschedulable import Unschedulable
+from descheduler.strategies.unschedulable import PodLifeTime, Unschedulable
 
 GROUP = "virtual_node.descheduler"
 """Entry-point group of strategies; each entry point is a ``Strategy`` subclass."""

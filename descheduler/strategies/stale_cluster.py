@@ -11,25 +11,28 @@ still run in the lost cluster end when it recovers, because the virtual node del
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from clusterset.model.moving.silence import NO_READY_NODES
+from clusterset.model import names
+from clusterset.model.moving import silence as silences
+from clusterset.model.moving.silence import NO_READY_NODES, Silence
 from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.client import find
+from controller_runtime.client.client import Client, find
 from controller_runtime.objects import Object
 from controller_runtime.process.flags import duration
 from controller_runtime.process.settings import NotNegative, Positive, Setting
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.workqueue.controller import Controller, Result
-from descheduler.moving.request import Move
+from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import BY_FLAGS, Context, Params, PodQueue, Strategy
-from descheduler.view import pods, taint
+from descheduler.view import pods
 from descheduler.view.cluster import why_lost
 from descheduler.view.lost import LostNodes
 
@@ -88,7 +91,9 @@ class StaleCluster(Strategy):
             # Only a Lease that is renewed after the first list proves that a node with the taint is healthy again.
             await self._leases.wait_synced()
             nodes = view.nodes.add_handler(
-                on_add=self._node_added, on_update=self._node_updated, on_delete=self._node_deleted
+                on_add=self._node_added,
+                on_update=self._node_updated,
+                on_delete=lambda node: self._lost.forget(node.name),
             )
             with nodes, view.pods.on_change(self._pod_changed):
                 await asyncio.gather(self.nodes.run(), self.pods.run())
@@ -121,9 +126,6 @@ class StaleCluster(Strategy):
         self._node_changed(new)
         if self.pods.needs_node and self.context.view.matters(old, new):
             self.pods.requeue_waiting()
-
-    def _node_deleted(self, node: Object) -> None:
-        self._lost.forget(node.name)
 
     def is_lost(self, node: str) -> bool:
         """Report whether a node is lost now; False for a recovering node."""
@@ -171,9 +173,9 @@ class StaleCluster(Strategy):
                 silent_since=timestamps.rfc3339(silence.since),
                 running_pods_move_at=timestamps.rfc3339(silence.running_pods_move_at),
             )
-            if not self.context.mover.is_dry_run:
+            if not self.context.mover.options.dry_run:
                 since = wall if lost is None else lost.since
-                await taint.mark(self.context.mover.client, node, since=since, silence=silence)
+                await mark(self.context.mover.client, node, since=since, silence=silence)
             self._lost.mark(node.name, silence, now=now, wall=wall)
         # With little room elsewhere, the most important pods get it.
         for pod in reversed(pods.least_important_first(self.context.view.pods_on(node.name))):
@@ -188,11 +190,11 @@ class StaleCluster(Strategy):
                 lost.healthy_at, lost.recorded, lost.silent_since = now, None, None
                 self.log.info("virtual node is healthy again", node=node.name, used_again_in=self._heal_after)
             rest = lost.healthy_at + self._heal_after - now
-            if not self.context.mover.is_dry_run:
-                await taint.clear(self.context.mover.client, node, keep_taint=rest > 0)
+            if not self.context.mover.options.dry_run:
+                await clear(self.context.mover.client, node, keep_taint=rest > 0)
             if rest > 0:
                 return Result(requeue_after=rest)
-            if not self.context.mover.is_dry_run:
+            if not self.context.mover.options.dry_run:
                 await self.context.mover.memory.thaw(node.name, since=lost.since)
             self._lost.tainted.pop(node.name, None)
             self.log.info("virtual node is used again", node=node.name)
@@ -216,7 +218,10 @@ class StaleCluster(Strategy):
             or not pods.is_active(pod)
             or not self.concerns(pod)
             or self.context.mover.why_not_movable(pod)
-            or (condition(node.status, "Ready").get("reason") == NO_READY_NODES and pods.is_ready(pod))
+            or (
+                condition(node.status, "Ready").get("reason") == NO_READY_NODES
+                and is_true(pod.status, "Ready")
+            )
         ):
             self.context.mover.waiting.settle(self.name, pod)
             return None
@@ -251,3 +256,51 @@ class StaleCluster(Strategy):
 
 def _time() -> float:
     return asyncio.get_running_loop().time()
+
+
+async def mark(client: Client, node: Object, *, since: datetime, silence: Silence) -> None:
+    """Give the node of a lost cluster its taint and its annotation.
+
+    Args:
+        client: client of the upper cluster.
+        node: cached node.
+        since: when the node was lost. A taint that is already there stays unchanged.
+        silence: the silence that lasts.
+
+    Raises:
+        ApiError: the request failed; after a Conflict (the node has changed), retry.
+    """
+    taints, others = _taints(node)
+    if len(others) == len(taints):
+        moment = timestamps.rfc3339(since)
+        taints = [*others, {"key": names.TAINT_STALE_CLUSTER, "effect": "NoSchedule", "timeAdded": moment}]
+    await _write(client, node, taints, silences.render(silence))
+
+
+async def clear(client: Client, node: Object, *, keep_taint: bool) -> None:
+    """Remove the annotation of a node, and its taint unless ``keep_taint``.
+
+    Raises:
+        ApiError: the request failed; after a Conflict (the node has changed), retry.
+    """
+    taints, others = _taints(node)
+    await _write(client, node, taints if keep_taint else others, None)
+
+
+def _taints(node: Object) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return all taints of a node, and those that are not for lost clusters."""
+    taints: list[dict[str, Any]] = (node.spec or {}).get("taints") or []
+    return taints, [taint for taint in taints if taint.get("key") != names.TAINT_STALE_CLUSTER]
+
+
+async def _write(
+    client: Client, node: Object, taints: Sequence[dict[str, Any]], annotation: str | None
+) -> None:
+    """Write what differs. The resourceVersion is a precondition, so that no concurrent change is lost."""
+    metadata: dict[str, Any] = {}
+    if node.annotations.get(names.ANNOTATION_SILENCE) != annotation:
+        metadata["annotations"] = {names.ANNOTATION_SILENCE: annotation}
+    spec = {} if list(taints) == _taints(node)[0] else {"spec": {"taints": list(taints)}}
+    if metadata or spec:
+        metadata["resourceVersion"] = node.resource_version
+        await client.patch(resources.NODES, node.name, {"metadata": metadata, **spec})

@@ -2,21 +2,106 @@
 
 A pod that its lower scheduler refused for longer than the threshold is moved. There is no polling: the condition
 arrives by watch, the queue delays the key for the rest of the threshold, and then the pod is judged again.
+
+The virtual node copies the lower pod's conditions to the upper pod. So PodScheduled=False of a bound upper pod means
+that the *lower* scheduler has refused it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import timestamps
+from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.process.flags import duration
 from controller_runtime.process.settings import Positive, Setting
 from controller_runtime.workqueue.controller import Result
-from descheduler.moving.request import Move
+from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import BY_FLAGS, Context, Params, PodQueue, Strategy
-from descheduler.view import pods, replacement, unschedulable
+from descheduler.view import pods, replacement
+
+UNSCHEDULABLE = frozenset({"Unschedulable", "SchedulerError"})
+IMAGE, QUOTA, ADMISSION = "image", "quota", "admission"
+FAILURES = (IMAGE, QUOTA, ADMISSION)
+"""Failures of the lower cluster that count only if they are configured."""
+
+IMAGE_REASONS = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_QUOTA_REASON = "ExceededQuota"
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Why and since when a pod does not start in its lower cluster."""
+
+    reason: str
+    """One word such as Unschedulable, SchedulerError, ImagePullBackOff or ExceededQuota."""
+    message: str
+    since: datetime
+
+
+def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str] = ()) -> Stuck | None:
+    """Return why a pod does not start in its lower cluster.
+
+    Args:
+        pod: cached upper pod.
+        failures: values of ``FAILURES`` that count besides PodScheduled=False.
+        waiting: additional reasons of waiting containers that count, such as CreateContainerError.
+
+    Returns:
+        None for a pod that is unbound, being deleted, started or only slow (pulling an image is not a failure).
+    """
+    status = pod.status or {}
+    if status.get("phase") != pods.PENDING or not pods.is_active(pod) or not (pod.spec or {}).get("nodeName"):
+        return None
+    scheduled = condition(status, "PodScheduled")
+    moved = _moment(scheduled.get("lastTransitionTime"), pod)
+    if scheduled.get("status") == "False":
+        if scheduled.get("reason") in UNSCHEDULABLE:
+            return Stuck(scheduled["reason"], scheduled.get("message") or "", moved)
+        return None
+    wanted = set(waiting) | (IMAGE_REASONS if IMAGE in failures else frozenset())
+    for reason in pods.waiting_reasons(status):
+        if reason in wanted:
+            return Stuck(reason, status.get("message") or "", moved)
+    admitted = condition(status, names.CONDITION_ADMITTED)
+    if admitted.get("status") == "False":
+        reason = admitted.get("reason") or "Refused"
+        if (QUOTA if reason == _QUOTA_REASON else ADMISSION) in failures:
+            return Stuck(
+                reason, admitted.get("message") or "", _moment(admitted.get("lastTransitionTime"), pod)
+            )
+    return None
+
+
+def is_waiting_for_node(pod: Object) -> bool:
+    """Report whether the upper scheduler has found no node for the pod."""
+    unbound = not (pod.spec or {}).get("nodeName")
+    return unbound and pods.is_active(pod) and condition(pod.status, "PodScheduled").get("status") == "False"
+
+
+def _moment(text: str | None, pod: Object) -> datetime:
+    """Return a time of a lower cluster, but at least the upper pod's creation time, because clocks differ."""
+    born = pods.created(pod)
+    return max(timestamps.parse(text), born) if text else born
+
 
 _WORKERS = 16
 
@@ -43,7 +128,9 @@ class Unschedulable(Strategy):
     name: ClassVar[str] = "Unschedulable"
     params_type: ClassVar[type[Params]] = UnschedulableParams
 
-    def __init__(self, context: Context, params: UnschedulableParams, *, where: str = "") -> None:
+    def __init__(
+        self, context: Context, params: UnschedulableParams | PodLifeTimeParams, *, where: str = ""
+    ) -> None:
         super().__init__(context, params, where=where)
         self._threshold = params.threshold_seconds
         self._failures = frozenset(params.failures)
@@ -63,11 +150,11 @@ class Unschedulable(Strategy):
         ):
             await self.controller.run()
 
-    def judge(self, pod: Object) -> unschedulable.Stuck | None:
+    def judge(self, pod: Object) -> Stuck | None:
         """Return why the pod does not start; None if it starts or the parameters do not select it."""
         if not self.context.view.is_on_virtual_node(pod) or not self.concerns(pod):
             return None
-        return unschedulable.find(pod, failures=self._failures, waiting=self._waiting)
+        return find(pod, failures=self._failures, waiting=self._waiting)
 
     async def reconcile(self, key: str) -> Result | None:
         """Move the pod, requeue it until its threshold, or do nothing.
@@ -96,13 +183,9 @@ class Unschedulable(Strategy):
 
     async def _release(self, pod: Object) -> Result | None:
         """Replace or evict a pending pod if its avoidance has expired or covers all nodes."""
-        if (
-            not replacement.has_avoidance(pod)
-            or not unschedulable.is_waiting_for_node(pod)
-            or not self.concerns(pod)
-        ):
+        if not replacement.has_avoidance(pod) or not is_waiting_for_node(pod) or not self.concerns(pod):
             return None
-        return Result(requeue_after=await self.context.releaser.release(pod))
+        return Result(requeue_after=await self.context.mover.release(pod))
 
     def _pod_changed(self, pod: Object) -> None:
         """Enqueue an added or changed pod if it is stuck or avoids nodes."""
@@ -121,3 +204,48 @@ class Unschedulable(Strategy):
         for pod in self.context.view.pods.store.by_index(pods.INDEX_NODE, ""):
             if replacement.has_avoidance(pod):
                 self.controller.enqueue(pod.key)
+
+
+_STARTED = frozenset({"Running", "Succeeded", "Failed", "Unknown"})
+
+
+class PodLifeTimeParams(Params, kw_only=True):
+    """Parameters of ``PodLifeTime``."""
+
+    max_pod_life_time_seconds: Positive
+    states: list[str] = msgspec.field(default_factory=list)
+    """v1alpha2: Pending, and reasons of waiting containers such as ImagePullBackOff."""
+    pod_status_phases: list[str] = msgspec.field(default_factory=list)
+    """v1alpha1: Pending."""
+    failures: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def threshold_seconds(self) -> float:
+        """Return ``UnschedulableParams.threshold_seconds``."""
+        return self.max_pod_life_time_seconds
+
+    @property
+    def waiting_reasons(self) -> list[str]:
+        """Return ``UnschedulableParams.waiting_reasons``."""
+        return [state for state in self.states if state != "Pending"]
+
+
+class PodLifeTime(Unschedulable):
+    """PodLifeTime of sigs.k8s.io/descheduler as tensile-kube's policies use it: moves pods that do not start.
+
+    ``maxPodLifeTimeSeconds`` is the threshold of ``Unschedulable``. Two things differ from tensile-kube on
+    purpose. A pod that is pulling its image is not moved (``states`` may name waiting reasons for which pods are
+    moved). The time begins when the lower scheduler refuses the pod, not at the pod's creation.
+    """
+
+    name: ClassVar[str] = "PodLifeTime"
+    params_type: ClassVar[type[Params]] = PodLifeTimeParams
+
+    def __init__(self, context: Context, params: PodLifeTimeParams, *, where: str = "") -> None:
+        for field, values in (("states", params.states), ("podStatusPhases", params.pod_status_phases)):
+            started = sorted(_STARTED & set(values))
+            if started:
+                raise ConfigError(
+                    f"{where}.{field}: {started[0]}: pods that have started are not moved by age; write Pending"
+                )
+        super().__init__(context, params, where=where)

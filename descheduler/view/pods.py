@@ -15,7 +15,7 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.moving import movable, node_avoidance
 from clusterset.model.pod import pod_resources
-from clusterset.model.pod.conditions import is_finished, is_true
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache import namespace_budget
 from controller_runtime.cache.namespace_budget import is_stub
@@ -106,7 +106,7 @@ def by_node(pod: Object) -> Iterable[str]:
 
 def by_division(pod: Object) -> Iterable[str]:
     """Return the values of ``INDEX_DIVISION``; none for a pod without division, or without a ReplicaSet."""
-    owner = controller_of(pod) if pod.annotations.get(names.ANNOTATION_DIVISION) else None
+    owner = pod.controller if pod.annotations.get(names.ANNOTATION_DIVISION) else None
     return (f"{pod.namespace}/{owner.get('uid')}",) if owner and owner.get("kind") == "ReplicaSet" else ()
 
 
@@ -114,17 +114,9 @@ INDEXERS: Mapping[str, Indexer] = {INDEX_NODE: by_node, INDEX_DIVISION: by_divis
 """Indexers of the informer of pods."""
 
 
-def controller_of(pod: Object) -> dict[str, Any] | None:
-    """Return the owner that replaces the pod if it is deleted; None for a bare pod.
-
-    An owner without ``controller: true`` does not replace the pod; it matters only for garbage collection.
-    """
-    return next((owner for owner in pod.metadata.owner_references if owner.get("controller")), None)
-
-
 def owner_key(pod: Object) -> str:
     """Return the key of a pod's owner: namespace and controller UID; for a bare pod, namespace and pod name."""
-    owner = controller_of(pod)
+    owner = pod.controller
     return node_avoidance.owner_key(pod.namespace, str(owner["uid"]) if owner else f"pod.{pod.name}")
 
 
@@ -145,11 +137,6 @@ def least_important_first(found: Sequence[Object]) -> list[Object]:
 def is_active(pod: Object) -> bool:
     """Report whether the pod is neither finished nor being deleted."""
     return not is_finished(pod.status) and pod.metadata.deletion_timestamp is None
-
-
-def is_ready(pod: Object) -> bool:
-    """Report whether the pod's Ready condition is True."""
-    return is_true(pod.status, "Ready")
 
 
 def has_lower_node(pod: Object) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime.apimachinery.matching import LabelSelector
-from descheduler.config import policy
+from descheduler import config as policy
 from descheduler.strategies import registry
 from hack.chart.configuration import Schema, reference
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from controller_runtime.errors import ConfigError
-from descheduler.config import policy
+from descheduler import config as policy
 from descheduler.strategies import registry
 from descheduler.strategies.base import pod_matcher
 from hack.chart import schema

@@ -7,10 +7,10 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.moving import drain
-from descheduler.config.eviction import EvictionOptions
+from descheduler.config import EvictionOptions
+from descheduler.moving.departure import Departure
 from descheduler.strategies.base import Params
 from descheduler.strategies.drain import Drain
-from descheduler.view.departure import Departure
 from tests.unit.descheduler.bodies import node
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process

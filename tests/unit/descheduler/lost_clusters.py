@@ -11,7 +11,7 @@ from clusterset.model import names
 from clusterset.model.moving import silence
 from clusterset.model.moving.silence import Silence
 from controller_runtime.apimachinery import timestamps
-from descheduler.config.eviction import EvictionOptions
+from descheduler.config import EvictionOptions
 from descheduler.strategies.stale_cluster import StaleCluster, StaleClusterParams
 from tests.unit.descheduler.bodies import node, now, pod
 from tests.unit.descheduler.cluster import Cluster

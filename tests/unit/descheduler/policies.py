@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from descheduler.config import policy
-from descheduler.config.policy import Policy
+from descheduler import config as policy
+from descheduler.config import Policy
 from descheduler.strategies import registry
 
 KNOWN = registry.known_names(registry.strategies())

@@ -10,9 +10,8 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.events.recorder import EventRecorder
-from descheduler.config.eviction import EvictionOptions
+from descheduler.config import EvictionOptions
 from descheduler.moving.mover import Mover
-from descheduler.moving.unfreeze import Releaser
 from descheduler.strategies.base import Context, Strategy
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
@@ -44,7 +43,7 @@ class Process:
         self.recorder = EventRecorder(client, component="descheduler")
         self.recorder.event = self._record  # type: ignore[method-assign]
         self.mover = Mover(client, self.view, self.recorder, options, "kube-system", FREEZE, now)
-        self.context = Context(self.mover, Releaser(self.mover), interval)
+        self.context = Context(self.mover, interval)
         self.strategies: list[Strategy] = []
 
     def add(self, kind: Callable[..., Strategy], params: Any) -> Any:

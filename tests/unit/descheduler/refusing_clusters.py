@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from descheduler.config.eviction import EvictionOptions
+from descheduler.config import EvictionOptions
 from descheduler.strategies.unschedulable import Unschedulable, UnschedulableParams
 from tests.unit.descheduler.bodies import node, now, pod
 from tests.unit.descheduler.cluster import Cluster

@@ -10,11 +10,12 @@ import pytest
 from clusterset.model import names
 from clusterset.model.moving import movable
 from controller_runtime.apimachinery import timestamps
-from descheduler.config.eviction import EvictionOptions, Limits
-from descheduler.memory import history
-from descheduler.memory.history import History, Verdict
-from descheduler.moving.limits import PassLimits
-from descheduler.view import pods, unschedulable
+from descheduler import memory
+from descheduler.config import EvictionOptions, Limits
+from descheduler.memory import History, Verdict
+from descheduler.moving.mover import PassLimits
+from descheduler.strategies import unschedulable
+from descheduler.view import pods
 from tests.unit.descheduler.bodies import START, cached, pod
 
 LATER = START + timedelta(seconds=100)
@@ -155,18 +156,18 @@ class TestHistory:
     )
     def test_waits_for_backoff_and_gives_up_until_window_ends(self, rounds, since, verdict, wait):
         now = LATER + timedelta(seconds=since)
-        decision = history.decide(History(rounds, LATER), created=LATER, now=now, limits=self.LIMITS)
+        decision = memory.decide(History(rounds, LATER), created=LATER, now=now, limits=self.LIMITS)
         assert (decision.verdict, decision.wait) == (verdict, wait)
 
     def test_pod_older_than_last_round_belongs_to_it_unless_bare(self):
         args: dict[str, Any] = {"created": START, "now": LATER, "limits": self.LIMITS}
-        assert history.decide(History(1, LATER), **args).verdict is Verdict.SAME_ROUND
-        assert history.decide(History(1, LATER), **args, is_bare=True).verdict is Verdict.WAIT
+        assert memory.decide(History(1, LATER), **args).verdict is Verdict.SAME_ROUND
+        assert memory.decide(History(1, LATER), **args, is_bare=True).verdict is Verdict.WAIT
 
     def test_parse_reads_rendered_history_and_skips_others(self):
         entry = History(3, LATER)
         data = {"o": entry.render("ns"), "x": "{", "y": '{"rounds": 1}', "z": "[]"}
-        assert history.parse(data) == {"o": entry}
+        assert memory.parse(data) == {"o": entry}
 
 
 class TestLimits:

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from descheduler.config.eviction import Limits
+from descheduler.config import Limits
 from tests.unit.descheduler.bodies import node, now, pod
 from tests.unit.descheduler.refusing_clusters import (
     THRESHOLD,

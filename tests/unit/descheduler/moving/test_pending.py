@@ -9,7 +9,7 @@ import prometheus_client
 import pytest
 
 from controller_runtime.errors import Forbidden
-from descheduler.config.eviction import EvictionOptions
+from descheduler.config import EvictionOptions
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from descheduler.strategies.stale_cluster import StaleCluster, StaleClusterParams
 from tests.unit.descheduler.bodies import node, now, pod

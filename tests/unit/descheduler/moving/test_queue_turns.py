@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from controller_runtime.workqueue.controller import Controller
+from descheduler.moving.record import Record
 from descheduler.strategies.stale_cluster import StaleCluster, StaleClusterParams
 from descheduler.strategies.unschedulable import Unschedulable, UnschedulableParams
-from descheduler.view.record import Record
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process
 

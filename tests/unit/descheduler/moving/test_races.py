@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from controller_runtime import resources
-from descheduler.config.eviction import EvictionOptions, Limits
-from descheduler.moving.limits import PassLimits
+from descheduler.config import EvictionOptions, Limits
+from descheduler.moving.mover import PassLimits
 from tests.unit.descheduler.bodies import now, pod
 from tests.unit.descheduler.refusing_clusters import THRESHOLD, cluster_with, frozen, names_of, process_on
 

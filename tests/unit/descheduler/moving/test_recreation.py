@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.errors import BadRequest, ConnectionFailed, Forbidden
-from descheduler.view import record as records
+from descheduler.moving import record as records
 from tests.thorough import seeds
 from tests.unit.descheduler.bodies import pod
 from tests.unit.descheduler.cluster import Cluster

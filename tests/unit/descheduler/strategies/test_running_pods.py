@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
-from descheduler.config.eviction import EvictionOptions
+from descheduler.config import EvictionOptions
 from descheduler.strategies.base import Params
 from descheduler.strategies.drain import Drain
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from controller_runtime.errors import ConfigError
-from descheduler.config import policy
+from descheduler import config as policy
 from descheduler.strategies import registry
 from descheduler.strategies.base import Strategy
-from descheduler.strategies.pod_life_time import PodLifeTime
+from descheduler.strategies.unschedulable import PodLifeTime
 from tests.unit.descheduler.bodies import cached, pod
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process

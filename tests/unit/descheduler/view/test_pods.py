@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.pod.conditions import is_true
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import from_dict
 from descheduler.view import pods, room
@@ -44,7 +45,7 @@ def test_a_pod_beyond_its_namespaces_limit_is_not_moved():
     assert is_stub(reduced)
     assert reduced.memory < 2000
     assert list(pods.by_node(reduced)) == ["vn"]
-    assert pods.is_ready(reduced)
+    assert is_true(reduced.status, "Ready")
     assert "reduce their labels" in pods.why_not_evictable(reduced)
 
 

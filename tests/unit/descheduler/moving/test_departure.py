@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.apimachinery import timestamps
-from descheduler.view.departure import Departure, Owner, Step, decide
+from descheduler.moving.departure import Departure, Owner, Step, decide
 from tests.thorough import seeds
 from tests.unit.descheduler.bodies import START
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from controller_runtime.errors import Unavailable
-from descheduler.config.eviction import Limits
-from descheduler.memory.store import Memory
+from descheduler.config import Limits
+from descheduler.memory import Memory
 from tests.unit.descheduler.bodies import START, now
 from tests.unit.descheduler.cluster import Client, Cluster
 
@@ -107,7 +107,7 @@ async def test_thaw_keeps_entries_from_before_the_loss():
 
 
 async def test_drops_oldest_owners_beyond_the_maximum(monkeypatch):
-    monkeypatch.setattr("descheduler.memory.store._MAX_OWNERS", 3)
+    monkeypatch.setattr("descheduler.memory._MAX_OWNERS", 3)
     cluster = Cluster()
     memory, _ = memory_on(cluster)
     for owner in ("ns.a", "ns.b", "ns.c", "ns.d", "ns.e"):
@@ -122,7 +122,7 @@ async def test_drops_oldest_owners_beyond_the_maximum(monkeypatch):
 
 async def test_a_tenant_with_many_owners_does_not_displace_others(monkeypatch):
     """A tenant writes the owner UIDs in its pods, so it can create any number of owners."""
-    monkeypatch.setattr("descheduler.memory.store._MAX_OWNERS", 4)
+    monkeypatch.setattr("descheduler.memory._MAX_OWNERS", 4)
     cluster = Cluster()
     memory, _ = memory_on(cluster)
     for owner in ("victim.x", *(f"tenant.{number}" for number in range(20))):

@@ -5,16 +5,9 @@ Source: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
 
 from __future__ import annotations
 
-from prometheus_client import Counter
-
 from controller_runtime import errors, resources
 from controller_runtime.client.client import Client
-from controller_runtime.objects import Object
-
-MOVED = Counter(
-    "virtual_node_descheduler_moved_total", "Pods moved off a virtual node.", ["node", "strategy", "how"]
-)
-
+from controller_runtime.objects import ObjectMeta
 
 NO_DRY_RUN = "does not support dry run"
 """Text of the API server's error if an admission webhook has side effects. Then a dry run is impossible."""
@@ -22,8 +15,8 @@ _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 """Part of the message for a pod that several budgets match. API servers refuse its eviction with code 500."""
 
 
-async def evict(client: Client, pod: Object, *, dry_run: bool = False) -> None:
-    """Evict a pod if it is unchanged since it was cached (uid, resourceVersion); POST ``pods/eviction``, policy/v1.
+async def evict(client: Client, pod: ObjectMeta, *, dry_run: bool = False) -> None:
+    """Evict a pod if its UID and, unless empty, its resourceVersion are unchanged; POST ``pods/eviction``, policy/v1.
 
     Raises:
         TooManyRequests: a disruption budget forbids the eviction now (``is_budget``) or always (``is_final``), or
@@ -32,11 +25,14 @@ async def evict(client: Client, pod: Object, *, dry_run: bool = False) -> None:
         Conflict: the pod has changed, or another pod has its name.
         ApiError: another error of the request.
     """
+    preconditions = {"uid": pod.uid} | (
+        {"resourceVersion": pod.resource_version} if pod.resource_version else {}
+    )
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": pod.name, "namespace": pod.namespace},
-        "deleteOptions": {"preconditions": {"uid": pod.uid, "resourceVersion": pod.resource_version}},
+        "deleteOptions": {"preconditions": preconditions},
     }
     try:
         answer = await client.create(
@@ -55,7 +51,7 @@ async def evict(client: Client, pod: Object, *, dry_run: bool = False) -> None:
         raise errors.TooManyRequests(error.message, code=429, status=error.status) from error
 
 
-async def rehearse(client: Client, pod: Object) -> None:
+async def rehearse(client: Client, pod: ObjectMeta) -> None:
     """Check by a dry run that the pod can be evicted as soon as its budget allows it.
 
     Raises:

@@ -1,29 +1,114 @@
 """State that outlives this process: which nodes an owner's pods avoid, and how often they have been moved.
 
 It is stored in two ConfigMaps in ``--freeze-namespace``. Every webhook replica reads ``virtual-node-unschedulable``
-(format: ``node_avoidance``). Only the descheduler uses ``virtual-node-descheduler`` (format:
-``descheduler.memory.history``). Only the leader writes, with merge patches of the keys that change, so its
-copy in memory equals the ConfigMaps. It reads both when its leadership begins.
+(format: ``node_avoidance``). Only the descheduler uses ``virtual-node-descheduler`` (format: ``History``). Only the leader
+writes, with merge patches of the keys that change, so its copy in memory equals the ConfigMaps. It reads both when its
+leadership begins.
+
+Moves are counted in *rounds*. All pods of an owner that are moved because of the same bad placement are one round.
+If a pod created after the last round began is stuck again, it begins the next round after a back-off. The
+back-off doubles with each round up to a maximum. A window without a round resets the count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+
+import msgspec
 
 from clusterset.model.moving import node_avoidance
 from controller_runtime import log, resources
+from controller_runtime.apimachinery import timestamps
+from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound
-from descheduler.config.eviction import Limits
-from descheduler.memory import history
-from descheduler.memory.history import History
+from controller_runtime.util.backoff import exponential
+from descheduler.config import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Rounds of one owner."""
+
+    rounds: int
+    last: datetime
+    """Start of the last round."""
+
+    def render(self, namespace: str) -> str:
+        """Return the value stored in the ConfigMap."""
+        value = {"namespace": namespace, "rounds": self.rounds, "last": timestamps.rfc3339(self.last)}
+        return msgspec.json.encode(value).decode()
+
+
+def parse(data: Mapping[str, Any] | None) -> dict[str, History]:
+    """Return the histories in the ConfigMap's data by owner key; skip entries that cannot be parsed."""
+    found: dict[str, History] = {}
+    for key, text in (data or {}).items():
+        try:
+            value = decode(text)
+            found[key] = History(int(value["rounds"]), timestamps.parse(value["last"]))
+        except (KeyError, TypeError, ValueError):
+            continue
+    return found
+
+
+class Verdict(enum.Enum):
+    """Whether a pod may be moved now: SAME_ROUND and NEW_ROUND allow it."""
+
+    SAME_ROUND = enum.auto()
+    NEW_ROUND = enum.auto()
+    WAIT = enum.auto()
+    GIVE_UP = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict. ``wait``: for WAIT and GIVE_UP, seconds until the next decision (GIVE_UP: rest of the window)."""
+
+    verdict: Verdict
+    wait: float = 0.0
+    rounds: int = 0
+    """Rounds in the current window."""
+
+
+def decide(
+    history: History | None, *, created: datetime, now: datetime, limits: Limits, is_bare: bool = False
+) -> Decision:
+    """Decide whether a pod may be moved now.
+
+    Args:
+        history: history of the pod's owner; None: none of its pods was moved.
+        created: creation time of the pod. A pod created before the second in which the last round began is
+            part of that round.
+        now: wall clock.
+        limits: back-off and maximum.
+        is_bare: whether the pod has no controller. Rounds of bare pods have a single pod.
+    """
+    if history is None or expired(history, now=now, limits=limits):
+        return Decision(Verdict.NEW_ROUND)
+    if not is_bare and created < history.last.replace(microsecond=0):
+        return Decision(Verdict.SAME_ROUND, rounds=history.rounds)
+    since = (now - history.last).total_seconds()
+    if limits.rounds and history.rounds >= limits.rounds:
+        return Decision(Verdict.GIVE_UP, wait=max(1.0, limits.window - since), rounds=history.rounds)
+    wait = exponential(history.rounds - 1, base=limits.backoff, maximum=limits.backoff_maximum) - since
+    if wait > 0:
+        return Decision(Verdict.WAIT, wait=wait, rounds=history.rounds)
+    return Decision(Verdict.NEW_ROUND, rounds=history.rounds)
+
+
+def expired(history: History, *, now: datetime, limits: Limits) -> bool:
+    """Report whether the window has passed since the last round began."""
+    return now - history.last > timedelta(seconds=limits.window)
+
 
 HISTORY = "virtual-node-descheduler"
 _PRUNE_SLACK = 5.0
@@ -70,7 +155,7 @@ class Memory:
             ApiError: a request failed.
         """
         self._frozen = dict(node_avoidance.parse_all(await self._read(node_avoidance.CONFIG_MAP)))
-        self._histories = history.parse(await self._read(HISTORY))
+        self._histories = parse(await self._read(HISTORY))
 
     async def run(self) -> None:
         """Remove entries when they expire, until cancelled."""
@@ -132,9 +217,7 @@ class Memory:
         """
         now = self.now()
         before = self._histories.get(key)
-        rounds = (
-            0 if before is None or history.expired(before, now=now, limits=self.limits) else before.rounds
-        )
+        rounds = 0 if before is None or expired(before, now=now, limits=self.limits) else before.rounds
         noted = History(rounds + 1, now)
         forgotten = _oldest({owner: entry.last for owner, entry in self._histories.items() if owner != key})
         await self._write(HISTORY, {**dict.fromkeys(forgotten), key: noted.render(namespace)})
@@ -157,11 +240,7 @@ class Memory:
     async def _prune(self) -> None:
         is_reduced = await self._reduce(lambda key, _nodes: self.frozen(key))
         now = self.now()
-        old = [
-            key
-            for key, entry in self._histories.items()
-            if history.expired(entry, now=now, limits=self.limits)
-        ]
+        old = [key for key, entry in self._histories.items() if expired(entry, now=now, limits=self.limits)]
         if old:
             await self._write(HISTORY, dict.fromkeys(old))
             for key in old:
@@ -237,13 +316,10 @@ def _oldest(entries: Mapping[str, datetime]) -> list[str]:
     """
     if len(entries) < _MAX_OWNERS:
         return []
-    counts = Counter(_namespace(key) for key in entries)
+    namespaces = {key: key.partition(".")[0] for key in entries}
+    counts = Counter(namespaces.values())
     return heapq.nsmallest(
         len(entries) - _MAX_OWNERS + 1,
         entries,
-        key=lambda owner: (-counts[_namespace(owner)], entries[owner]),
+        key=lambda owner: (-counts[namespaces[owner]], entries[owner]),
     )
-
-
-def _namespace(key: str) -> str:
-    return key.partition(".")[0]

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from clusterset.model import division, names
 from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
-from descheduler.moving.deletion_costs import DeletionCosts
+from descheduler.moving.deletion_costs import DeletionCosts, new_costs
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
-from descheduler.view.deletion_costs import new_costs
 from tests.unit.descheduler.bodies import cached, node, pod
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process

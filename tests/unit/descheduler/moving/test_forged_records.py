@@ -14,7 +14,7 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.errors import ApiError, Forbidden
-from descheduler.view import record as records
+from descheduler.moving import record as records
 from tests.unit.descheduler.bodies import pod
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process

@@ -1,1 +1,0 @@
-"""The descheduler's options and policy file."""

@@ -1,1 +1,0 @@
-"""State that the descheduler keeps in ConfigMaps across restarts: recent moves and avoided virtual nodes."""
