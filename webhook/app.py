@@ -13,9 +13,8 @@ from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
 from webhook import manifests
-from webhook.certificates import WebhookCertificates
+from webhook.certificates import ClientConfig, Registrar, WebhookCertificates
 from webhook.program import PROGRAM, WebhookSettings
-from webhook.registration import ClientConfig, Registrar
 from webhook.server import WebhookServer
 from webhook.state import State
 

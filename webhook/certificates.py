@@ -1,13 +1,136 @@
-"""Serves the webhook's own certificates and writes their CAs to the webhook configurations."""
+"""Serves the webhook's own certificates and writes their CAs to the webhook configurations, by which the API server calls it."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from clusterset.model import names
+from controller_runtime import log, resources
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client, find
+from controller_runtime.objects import Object
 from controller_runtime.tls.own_certificates import CertificateKeeper, Certificates
 from controller_runtime.tls.reloader import CertificateReloader, self_signed
-from webhook.registration import Registrar
+from webhook import manifests
+
+_CONFIGURATIONS = (
+    (resources.MUTATING_WEBHOOK_CONFIGURATIONS, manifests.MUTATE_PATH, manifests.mutating),
+    (resources.VALIDATING_WEBHOOK_CONFIGURATIONS, manifests.VALIDATE_PATH, manifests.validating),
+)
+
+ClientConfig = Callable[[str, bytes], Mapping[str, Any]]
+"""Function of a path and a CA bundle; returns a clientConfig."""
+
+
+@dataclass(eq=False)
+class Registrar:
+    """Creates and updates the webhook configurations, or only writes the CA into the chart's configurations."""
+
+    client: Client
+    name: str
+    """Name of both configurations."""
+    client_config: ClientConfig | None
+    """Where the API server finds the webhook; None: write only the CA, into existing configurations that request it."""
+
+    def __post_init__(self) -> None:
+        self._log = log.get_logger(component="registration")
+        self.informers = [
+            Informer(self.client, resource, field_selector=f"metadata.name={self.name}")
+            for resource, _, _ in _CONFIGURATIONS
+        ]
+        """Informers of the configurations; the caller runs them."""
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` when a configuration is changed or deleted."""
+        for informer in self.informers:
+            informer.add_handler(on_update=lambda _old, _new: changed(), on_delete=lambda _gone: changed())
+
+    def why_untrusted(self, ca: bytes) -> str | None:
+        """Return why the API server does not trust certificates of this CA, for ``/readyz``; None if it trusts them.
+
+        A missing configuration is a reason only with ``--register``. Configurations of the chart that do not
+        request our CA are not checked.
+
+        Args:
+            ca: PEM of the CA.
+        """
+        for informer in self.informers:
+            kind = informer.resource.kind
+            if not informer.has_synced:
+                return f"{kind} {self.name} has not been read yet"
+            found = informer.store.get(self.name)
+            if found is None:
+                if self.client_config is not None:
+                    return f"{kind} {self.name} has not been created yet"
+            elif (self.client_config is not None or _requests_ca(found.annotations)) and not _trusts(
+                found, ca
+            ):
+                return f"{kind} {self.name} does not have the webhook's CA yet"
+        return None
+
+    async def announce(self, ca_bundle: bytes) -> None:
+        """Create or update the configurations; without a ``client_config`` only their CA, if they request it.
+
+        Raises:
+            ApiError: a request failed.
+        """
+        for resource, path, make in _CONFIGURATIONS:
+            logger = self._log.bind(kind=resource.kind, name=self.name)
+            wanted = (self.client_config or _ca_only)(path, ca_bundle)
+            current = await find(self.client, resource, self.name)
+            if current is None:
+                if self.client_config is None:
+                    logger.warning("webhook configuration not found; the chart or --register creates it")
+                else:
+                    await self.client.create(resource, make(wanted, name=self.name))
+                    logger.info("webhook configuration created")
+            elif self.client_config is None and not _requests_ca(
+                current["metadata"].get("annotations") or {}
+            ):
+                logger.info("CA bundle is not written: the configuration does not request it")
+            elif (fresh := self._with_ca(current, make, wanted)) != current:
+                await self.client.update(resource, fresh)
+                logger.info("webhook configuration updated")
+
+    def _with_ca(
+        self,
+        current: Mapping[str, Any],
+        make: Callable[..., dict[str, Any]],
+        client_config: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        if self.client_config is not None:
+            created = make(client_config, name=self.name)["webhooks"][0]
+            existing = (current.get("webhooks") or [{}])[0]
+            return {**current, "webhooks": [{**existing, **created}]}
+        webhooks = [
+            {**webhook, "clientConfig": {**webhook["clientConfig"], "caBundle": client_config["caBundle"]}}
+            for webhook in current.get("webhooks") or ()
+        ]
+        return {**current, "webhooks": webhooks}
+
+
+def _requests_ca(annotations: Mapping[str, str]) -> bool:
+    """Report whether a configuration of the chart requests the CA that the webhook manages itself.
+
+    After a user switches to their own certificate, an old replica must not overwrite the user's CA.
+    """
+    return annotations.get(names.ANNOTATION_WANTS_CA) == "true"
+
+
+def _trusts(configuration: Object, ca: bytes) -> bool:
+    webhooks = configuration.field("webhooks") or ()
+    bundles = [webhook["clientConfig"].get("caBundle") or "" for webhook in webhooks]
+    return all(ca in base64.b64decode(bundle) for bundle in bundles)
+
+
+def _ca_only(path: str, ca_bundle: bytes) -> dict[str, Any]:
+    """Return a clientConfig from which the caller uses only the CA."""
+    return manifests.by_url("https://unused", path, ca_bundle)
+
 
 _ANNOUNCE_WAIT = 3.0
 """Seconds between seeing a CA in the configurations and using it, so that all API servers receive it."""

@@ -1,11 +1,14 @@
-"""The HTTPS server for admission reviews. All paths except ``/validate`` mutate pods, as in tensile-kube."""
+"""The HTTPS server for admission reviews. All paths except ``/validate`` mutate pods, as in tensile-kube.
+
+``review_pod`` and ``review_workload`` decide the responses and do no IO.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 from prometheus_client import Counter, Histogram
@@ -15,7 +18,8 @@ from controller_runtime.serving.bodies import RETRY_AFTER
 from controller_runtime.serving.server import HttpsServer
 from controller_runtime.tls.reloader import CertificateReloader
 from webhook import admission, manifests
-from webhook.review import Knowledge, review_pod, review_workload
+from webhook.mutation import mutate, validation
+from webhook.mutation.mutate import pod_patch
 
 MAX_BODY_BYTES = 7 * 1024**2
 """The API server accepts requests of 3 MiB, and a review of an update contains the object twice. The seventh
@@ -34,8 +38,11 @@ _SECONDS = Histogram(
 )
 
 
-class Caches(Knowledge, Protocol):
-    """``Knowledge`` from caches. Call ``wait`` first, because the caches may not have been read."""
+class Knowledge(Protocol):
+    """State of the upper cluster (``webhook.state``). Call ``wait`` first, because the caches may not have been read."""
+
+    def surroundings(self, pod: Mapping[str, Any], namespace: str) -> mutate.Surroundings:
+        """Return the state that the mutation of a pod depends on."""
 
     async def wait(self, seconds: float) -> str:
         """Wait at most ``seconds`` for the caches; return which have not been read yet; empty if all have."""
@@ -51,7 +58,9 @@ class WebhookServer(HttpsServer):
         knowledge: state of the upper cluster.
     """
 
-    def __init__(self, host: str, port: int, *, tls: CertificateReloader | None, knowledge: Caches) -> None:
+    def __init__(
+        self, host: str, port: int, *, tls: CertificateReloader | None, knowledge: Knowledge
+    ) -> None:
         super().__init__(
             host,
             port,
@@ -76,7 +85,9 @@ class WebhookServer(HttpsServer):
             # Refuse, because a mutation from incomplete caches cannot be corrected later; the client retries
             # after a 503.
             return self._refuse("pod", 503, missing, RETRY_AFTER)
-        return await self._answer(request, "pod", lambda review: review_pod(review, self._knowledge))
+        return await self._answer(
+            request, "pod", lambda review: review_pod(review, self._knowledge.surroundings)
+        )
 
     async def _validate(self, request: web.Request) -> web.Response:
         return await self._answer(request, "workload", review_workload)
@@ -113,3 +124,59 @@ class WebhookServer(HttpsServer):
         _REVIEWS.labels(kind, "refused").inc()
         retry = {name: value for name, value in headers.items() if name == "Retry-After"}
         return web.Response(status=status, text=message.rstrip("\n") + "\n", headers=retry)
+
+
+def review_pod(
+    request: admission.Request, surroundings: Callable[[Mapping[str, Any], str], mutate.Surroundings]
+) -> bytes:
+    """Return the response for a pod: a patch with the mutation, or a denial with the reason.
+
+    Args:
+        request: the request.
+        surroundings: returns the state that the mutation of a pod in a namespace depends on.
+    """
+    if request.kind not in {"", "Pod"} or request.operation not in {"", "CREATE"}:
+        return admission.allowed(request)
+    pod = request.object
+    if not isinstance(pod.get("spec"), dict) or not isinstance(pod.get("metadata"), dict):
+        return admission.denied(request, "object: a Pod with metadata and spec was expected", code=400)
+    namespace = request.namespace or str(pod["metadata"].get("namespace") or "")
+    try:
+        if not mutate.needs_mutation(pod, namespace):
+            return admission.allowed(request)
+        changed = mutate.mutate(pod, surroundings(pod, namespace))
+    except validation.RefusedError as error:
+        return admission.denied(request, str(error))
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
+        # The API server sends well-formed pods, so only another client sends such a request.
+        return admission.denied(request, f"object: not a Pod as core/v1 has it ({error})", code=400)
+    warnings = list(validation.unused(pod["metadata"].get("annotations")))
+    return admission.allowed(request, patch=pod_patch(pod, changed), warnings=warnings)
+
+
+def review_workload(request: admission.Request) -> bytes:
+    """Return the response for a workload: warnings about its pod template, or a denial if all its pods would be denied."""
+    try:
+        path, template = validation.pod_template(request.kind, request.object)
+        if request.operation not in {"", "CREATE", "UPDATE"} or not validation.is_virtual(template):
+            return admission.allowed(request)
+        found = validation.warnings(request.kind, request.namespace, template, path)
+        if problem := validation.invalid(template, path):
+            if not _may_stay(request, problem):
+                return admission.denied(request, problem)
+            found.insert(0, problem)
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
+        return admission.denied(request, f"object: not a {request.kind} ({error})", code=400)
+    return admission.allowed(request, warnings=found)
+
+
+def _may_stay(request: admission.Request, problem: str) -> bool:
+    """Report whether an invalid workload is admitted: it is being deleted, or was invalid before in the same way.
+
+    Controllers update workloads, too, for example to remove a finalizer. A denial would then prevent the
+    deletion.
+    """
+    if (request.object.get("metadata") or {}).get("deletionTimestamp"):
+        return True
+    path, template = validation.pod_template(request.kind, request.old_object)
+    return validation.invalid(template, path) == problem

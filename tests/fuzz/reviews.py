@@ -22,7 +22,7 @@ from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
 from tests.unit.webhook.pods import VIRTUAL
 from virtual_node.kubelet.auth.authentication import review_token
 from webhook import admission
-from webhook.review import review_pod, review_workload
+from webhook.server import review_pod, review_workload
 
 _AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
     {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}, {"key": "clusterID", "operator": "Exists"}]},
@@ -90,7 +90,7 @@ _TOKEN = {"status": {"authenticated": True, "user": {
     "username": "u", "uid": "1", "groups": ["a"], "extra": {"k": ["v"]}}}}  # fmt: skip
 
 TARGETS = (
-    Target("pod-review", lambda raw: _checked(review_pod(admission.parse(raw), _KNOWLEDGE)), (_review("Pod", _POD),)),
+    Target("pod-review", lambda raw: _checked(review_pod(admission.parse(raw), _KNOWLEDGE.surroundings)), (_review("Pod", _POD),)),
     Target("workload-review", lambda raw: _checked(review_workload(admission.parse(raw))), (
         _review("Deployment", _TEMPLATE), _review("Deployment", _TEMPLATE, _TEMPLATE),
         _review("CronJob", {"spec": {"jobTemplate": {"spec": {"template": _POD}}}}))),

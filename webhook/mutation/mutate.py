@@ -3,7 +3,10 @@
 First, the fields that select lower nodes move into the annotation ``clusterSelector`` and are merged with its
 content. Then the pod's tolerations are copied there. ResourceClaims move to an annotation of their own.
 Finally the pod gets tolerations of the virtual node's taint and of unreachable nodes, affinity to the virtual
-nodes of its volumes, and anti-affinity to nodes that were full. The mutation is idempotent, because the API server may call the webhook again (reinvocation).
+nodes of its volumes, and anti-affinity to nodes that were full. The mutation is idempotent, because the API server may call the
+webhook again (reinvocation).
+
+The response has the mutation as a JSON patch (RFC 6902), which replaces whole fields.
 """
 
 from __future__ import annotations
@@ -219,3 +222,45 @@ def _covers_provider(toleration: Mapping[str, Any]) -> bool:
 def _render(selector: Mapping[str, Any]) -> str:
     order = ("nodeSelector", "affinity", cluster_selector.UPPER_TERMS, "tolerations")
     return msgspec.json.encode({key: selector[key] for key in order if selector.get(key)}).decode()
+
+
+_FIELDS = (
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "schedulerName",
+    "resourceClaims",
+    "containers",
+    "initContainers",
+)
+"""Fields of the spec that the mutation may change."""
+
+
+def pod_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the operations that change pod ``before`` into ``after``; empty if they are equal."""
+    operations: list[dict[str, Any]] = []
+    for name in _FIELDS:
+        old, new = (before.get("spec") or {}).get(name), (after.get("spec") or {}).get(name)
+        path = f"/spec/{name}"
+        if old is not None and new is None:
+            operations.append({"op": "remove", "path": path})
+        elif old != new:
+            operations.append({"op": "add" if old is None else "replace", "path": path, "value": new})
+    return operations + _annotations(before.get("metadata") or {}, after.get("metadata") or {})
+
+
+def _annotations(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    old, new = before.get("annotations"), after.get("annotations")
+    if old == new or not new:
+        return []
+    if not old:
+        return [{"op": "add", "path": "/metadata/annotations", "value": dict(new)}]
+    return [
+        {
+            "op": "replace" if key in old else "add",
+            "path": f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}",
+            "value": value,
+        }
+        for key, value in new.items()
+        if old.get(key) != value
+    ]

@@ -20,8 +20,7 @@ from controller_runtime.tls.pem import KeyPair
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Commit
-from webhook.certificates import WebhookCertificates
-from webhook.registration import Registrar
+from webhook.certificates import Registrar, WebhookCertificates
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTS = ("webhook.ns.svc", "10.0.0.1")

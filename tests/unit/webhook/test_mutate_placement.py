@@ -22,8 +22,7 @@ from tests.unit.webhook.pods import (
     web_pod,
 )
 from webhook.mutation import mutate
-from webhook.mutation.mutate import Surroundings
-from webhook.mutation.patch import pod_patch
+from webhook.mutation.mutate import Surroundings, pod_patch
 from webhook.mutation.validation import RefusedError
 
 ON_VIRTUAL = requiring(a_term(an_expression("type", "virtual-kubelet")))

@@ -12,8 +12,7 @@ from clusterset.model import cluster_selector
 from controller_runtime.apimachinery import matching
 from tests.unit.webhook.pods import NOT_READY, PROVIDER, VIRTUAL, requiring, web_pod
 from webhook.mutation import mutate
-from webhook.mutation.mutate import Surroundings
-from webhook.mutation.patch import pod_patch
+from webhook.mutation.mutate import Surroundings, pod_patch
 
 KEYS = st.sampled_from(["clusterID", "zone", "gpu"])
 

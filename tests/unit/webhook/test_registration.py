@@ -13,7 +13,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import from_dict
 from webhook import manifests
-from webhook.registration import ClientConfig, Registrar
+from webhook.certificates import ClientConfig, Registrar
 
 OURS = base64.b64encode(b"ours").decode()
 BOTH = base64.b64encode(b"ours and the previous one").decode()

@@ -20,8 +20,7 @@ from controller_runtime.serving.bodies import Bodies
 from tests.waiting import becomes
 from webhook import admission
 from webhook.mutation.mutate import Surroundings
-from webhook.review import review_pod, review_workload
-from webhook.server import MAX_BODY_BYTES, WebhookServer
+from webhook.server import MAX_BODY_BYTES, WebhookServer, review_pod, review_workload
 
 
 class _Knowledge:
@@ -185,7 +184,7 @@ async def test_denial_names_the_invalid_field(server):
 
 def _decide(review: Any) -> dict[str, Any]:
     request = admission.parse(msgspec.json.encode(review))
-    found: dict[str, Any] = msgspec.json.decode(review_pod(request, _Knowledge()))
+    found: dict[str, Any] = msgspec.json.decode(review_pod(request, _Knowledge().surroundings))
     response: dict[str, Any] = found["response"]
     return response
 

@@ -15,7 +15,7 @@ from webhook import admission
 from webhook.mutation import mutate
 from webhook.mutation.mutate import Surroundings
 from webhook.mutation.validation import RefusedError
-from webhook.review import review_pod, review_workload
+from webhook.server import review_pod, review_workload
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -215,7 +215,7 @@ def test_largest_pods_take_no_long_time(pod):
     review = {"kind": {"kind": "Pod"}, "operation": "CREATE", "object": pod}
     knowledge = Mock(surroundings=Mock(return_value=surroundings))
     begun = time.process_time()
-    answer = _answer(review, lambda request: review_pod(request, knowledge))
+    answer = _answer(review, lambda request: review_pod(request, knowledge.surroundings))
     assert time.process_time() - begun < 0.1
     assert answer["allowed"] or "Write at most" in answer["status"]["message"]
     assert len(answer.get("warnings") or ()) <= 10
@@ -238,11 +238,6 @@ def _answer(review: dict[str, Any], decide: Any) -> dict[str, Any]:
     return found
 
 
-class _Knowledge:
-    def surroundings(self, _pod: Any, _namespace: str) -> Surroundings:
-        return Surroundings()
-
-
 @pytest.mark.parametrize(
     ("selector", "message"),
     [
@@ -252,7 +247,7 @@ class _Knowledge:
 )
 def test_warns_about_members_that_are_not_applied(selector, message):
     review = {"kind": {"kind": "Pod"}, "operation": "CREATE", "object": _pod(selector=selector)}
-    answer = _answer(review, lambda request: review_pod(request, _Knowledge()))
+    answer = _answer(review, lambda request: review_pod(request, lambda _pod, _namespace: Surroundings()))
     assert answer["allowed"]
     (warning,) = answer["warnings"]
     assert f"metadata.annotations[clusterSelector].{message}" in warning

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from webhook.mutation import volumes
+from webhook import state
 
 
 def _claim(**spec: str) -> dict:
@@ -15,10 +15,10 @@ def test_volume_affinity_precedes_selected_node():
         "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["vn-a", "real"]}]
     }
     bound = {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}}
-    found = volumes.pinned_to(_claim(volumeName="pv"), volume=lambda _name: bound, virtual_nodes={"vn-a"})
+    found = state.pinned_to(_claim(volumeName="pv"), volume=lambda _name: bound, virtual_nodes={"vn-a"})
     assert found == ["vn-a"]
     selected = _claim()
     selected["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = "vn-a"
-    assert volumes.pinned_to(selected, volume=lambda _name: None, virtual_nodes={"vn-a"}) == ["vn-a"]
-    assert volumes.pinned_to(selected, volume=lambda _name: None, virtual_nodes={"vn-b"}) == []
-    assert volumes.pinned_to(_claim(volumeName="pv"), volume=lambda _name: None, virtual_nodes={"vn-a"}) == []
+    assert state.pinned_to(selected, volume=lambda _name: None, virtual_nodes={"vn-a"}) == ["vn-a"]
+    assert state.pinned_to(selected, volume=lambda _name: None, virtual_nodes={"vn-b"}) == []
+    assert state.pinned_to(_claim(volumeName="pv"), volume=lambda _name: None, virtual_nodes={"vn-a"}) == []
