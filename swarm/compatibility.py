@@ -18,8 +18,8 @@ from controller_runtime.process.flags import read_text
 from controller_runtime.process.program import ClientSettings, Program
 from controller_runtime.process.settings import PROCESS, Port, Setting
 from swarm import program
-from swarm.job_lists import read_list
 from swarm.program import SwarmSettings
+from swarm.spec import read_list
 
 _SWARM = "swarm"
 

@@ -58,7 +58,7 @@ PROGRAM = Program(
         ("Run one worker with a process per job", "worker --swarm streams --exec 'consume {job}'"),
     ],
     commands={
-        "worker": "swarm.worker.sidecar.command:main",
+        "worker": "swarm.worker.sidecar:main",
         "controller": "swarm.compatibility:PROGRAM",
     },
 )

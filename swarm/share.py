@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from swarm.handover.ledger import Holder, Ledger, Slot
+from swarm.handover import Holder, Ledger, Slot
 
 KEY = "share.json"
 LIMIT = 900_000

@@ -1,18 +1,40 @@
-"""Renders a Swarm's ``status``. Its field ``record`` is the controller's memory; the rest is for users. No IO."""
+"""Renders a Swarm's ``status``, and sets the metrics of Swarms from it. No IO.
+
+The status field ``record`` is the controller's memory; the rest is for users.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client import Counter, Gauge
+
+from controller_runtime.objects import Object
+from swarm import handover
 from swarm.assignment.model import Assignment
-from swarm.handover import ledger as ledgers
-from swarm.handover.ledger import Acknowledgement, Holder, Ledger
+from swarm.handover import Acknowledgement, Holder, Ledger
 
 _LISTED = 200_000
 """Limit of job names in the status, in characters. For workers beyond this limit, only the number of jobs is listed."""
 _UNASSIGNED = 100
+
+_JOBS = Gauge(
+    "virtual_node_swarm_jobs",
+    "Jobs of a Swarm: all, assigned to a worker, acknowledged as running.",
+    ["swarm_namespace", "swarm", "state"],
+)
+_WORKERS = Gauge(
+    "virtual_node_swarm_workers",
+    "Workers of a Swarm: all, and those that have not acknowledged their newest share.",
+    ["swarm_namespace", "swarm", "state"],
+)
+_MOVED = Counter(
+    "virtual_node_swarm_moved_total", "Jobs that moved to another worker.", ["swarm_namespace", "swarm"]
+)
+_STATES = {"all": "jobCount", "assigned": "assignedCount", "running": "runningCount"}
 
 _Verdict = tuple[bool | None, str, str]
 """Status of a condition (None: unknown), reason and message."""
@@ -51,7 +73,7 @@ def render(
             {"job": job, "reason": str(reason)}
             for job, reason in list(assignment.unassigned.items())[:_UNASSIGNED]
         ],
-        "record": ledgers.dump(ledger),
+        "record": handover.dump(ledger),
     }
     found = _conditions(ledger, assignment, findings)
     status["conditions"] = _dated(before.get("conditions") or [], found, findings.generation, now)
@@ -203,3 +225,28 @@ def _dated(
             }
         )
     return conditions
+
+
+def set_metrics(swarm: Object, status: Mapping[str, Any]) -> None:
+    """Set the metrics from a status."""
+    for state, count in _STATES.items():
+        _JOBS.labels(swarm.namespace, swarm.name, state).set(status[count])
+    behind = [one for one in status["workers"] if one["acknowledgedVersion"] < one["assignedVersion"]]
+    _WORKERS.labels(swarm.namespace, swarm.name, "all").set(len(status["workers"]))
+    _WORKERS.labels(swarm.namespace, swarm.name, "behind").set(len(behind))
+
+
+def count_moved(swarm: Object, jobs: int) -> None:
+    """Count jobs that moved to another worker."""
+    _MOVED.labels(swarm.namespace, swarm.name).inc(jobs)
+
+
+def forget_metrics(key: str) -> None:
+    """Remove the metrics of a deleted Swarm."""
+    labels = key.split("/", 1)
+    with contextlib.suppress(KeyError):
+        _MOVED.remove(*labels)
+    for metric, states in ((_JOBS, tuple(_STATES)), (_WORKERS, ("all", "behind"))):
+        for state in states:
+            with contextlib.suppress(KeyError):
+                metric.remove(*labels, state)

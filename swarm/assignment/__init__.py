@@ -1,1 +1,1 @@
-"""Decides which worker runs which job, with one module per strategy. No IO. Importers use ``model`` and ``strategies``."""
+"""Decides which worker runs which job. No IO. Importers use ``model`` and ``strategies``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -59,3 +59,10 @@ class Problem:
     """Job → worker in the previous assignment; may contain deleted jobs and workers."""
     cap: int
     """Largest number of jobs per worker."""
+
+
+Choose = Callable[[Job, Container[str]], str | None]
+"""Returns the worker for a job, among given free workers; None: no free worker satisfies the job's affinity."""
+Choice = Callable[[Sequence[str]], Choose]
+"""Returns a function that chooses among these workers, which satisfy one affinity. A worker that is not free at one call
+must not be free at a later call."""

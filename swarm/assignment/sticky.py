@@ -1,22 +1,35 @@
-"""Keeps jobs on their workers, and moves only as many jobs as an even division needs."""
+"""Keeps jobs on their workers, and moves only as many jobs as an even division needs.
+
+Jobs of equal weight without affinities are divided by number. For others, the exact optimum is NP-hard (multiprocessor
+scheduling). Jobs keep their workers, jobs without one go to the least loaded worker, heaviest first, and then single jobs move
+from heavier to lighter workers.
+
+If affinity and cap do not prevent it, the loads of two workers differ by at most the larger of 10 % of the mean and the
+heaviest weight: while they differ by more, every job of the heavier worker can move and makes the loads more equal.
+"""
 
 from __future__ import annotations
 
+import bisect
 import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from swarm.assignment import weighted
 from swarm.assignment.model import Assignment, Job, Problem, Reason
+
+TOLERANCE = 0.1
+"""Jobs move only if the loads of two workers differ by more than this fraction of the mean."""
 
 
 def assign(problem: Problem) -> Assignment:
     """Divide by number if weights are equal and no job has an affinity, otherwise by weight.
 
-    Two workers differ by at most one job, or by at most 10 % of the mean weight (see ``weighted``).
+    Two workers differ by at most one job, or by at most 10 % of the mean weight (see ``_by_weight``).
     """
     first = problem.jobs[0]
     if all(job.weight == first.weight and job.allowed is None for job in problem.jobs):
         return _by_count(problem)
-    return weighted.assign(problem)
+    return _by_weight(problem)
 
 
 def _by_count(problem: Problem) -> Assignment:
@@ -51,3 +64,203 @@ def _by_count(problem: Problem) -> Assignment:
         result.workers[job.name] = worker
         heapq.heapreplace(room, (load + 1, index, worker))
     return result
+
+
+def _by_weight(problem: Problem) -> Assignment:
+    """Divide by weight. Loads differ by ≤ 0.1 × mean if weights are ≤ 0.1 × mean, and affinity and cap allow."""
+    division = _Division(problem)
+    unplaced = division.place(division.keep())
+    # Until nothing moves, so that the next division of the same jobs moves nothing either. This ends, because every
+    # round places a job or reduces the sum of the squared loads.
+    while division.shed() | division.level():
+        unplaced = division.place(unplaced)
+    workers = {
+        job.name: division.worker_of[job.name] for job in problem.jobs if job.name in division.worker_of
+    }
+    return Assignment(workers, {job.name: Reason.CAPACITY for job in unplaced})
+
+
+@dataclass(slots=True)
+class _Division:
+    problem: Problem
+    worker_of: dict[str, str] = field(default_factory=dict)
+    held: dict[str, dict[str, Job]] = field(init=False)
+    load: dict[str, int] = field(init=False)
+    order: list[tuple[int, int]] = field(default_factory=list)
+    """(load, index of worker), ascending; kept up to date by ``place``, ``shed`` and ``level``."""
+    weights: dict[str, dict[frozenset[str] | None, int]] = field(default_factory=dict)
+    """Worker → results of ``_least_weights`` since its jobs changed."""
+    mean: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = {worker: {} for worker in self.problem.workers}
+        self.load = dict.fromkeys(self.problem.workers, 0)
+        self.mean = sum(job.weight for job in self.problem.jobs) / len(self.problem.workers)
+
+    def keep(self) -> list[Job]:
+        """Leave jobs with their workers as far as affinity and cap allow; return the other jobs."""
+        loose = []
+        for job in self.problem.jobs:
+            worker = self.problem.previous.get(job.name, "")
+            if worker in self.held and job.fits(worker) and len(self.held[worker]) < self.problem.cap:
+                self._add(job, worker)
+            else:
+                loose.append(job)
+        return loose
+
+    def shed(self) -> bool:
+        """Place the surplus of overloaded workers again; return whether this makes the loads more equal.
+
+        This moves fewer jobs than ``level``, because heavy jobs move first. If the loads do not become more equal, for
+        example because affinity allows no other workers, all jobs stay.
+        """
+        before = self._inequality()
+        surplus = {job: worker for worker in self.problem.workers for job in self._surplus(worker)}
+        if not surplus:
+            return False
+        if not self.place(list(surplus)) and self._inequality() < before:
+            return True
+        for job, worker in surplus.items():
+            if job.name in self.worker_of:
+                self._remove(job)
+            self._add(job, worker)
+        self._sort()
+        return False
+
+    def _surplus(self, worker: str) -> list[Job]:
+        """Remove the heaviest jobs of an overloaded worker without making it underloaded; return the removed jobs."""
+        surplus = []
+        if self.load[worker] > self.mean * (1 + TOLERANCE):
+            for job in sorted(self.held[worker].values(), key=lambda job: (-job.weight, job.name)):
+                if self.load[worker] - job.weight >= self.mean * (1 - TOLERANCE / 2):
+                    self._remove(job)
+                    surplus.append(job)
+                if self.load[worker] <= self.mean * (1 + TOLERANCE):
+                    break
+        return surplus
+
+    def place(self, loose: list[Job]) -> list[Job]:
+        """Assign jobs, heaviest first, to the least loaded worker with room; return jobs for which no worker has room."""
+        unplaced = []
+        self._sort()
+        # Jobs that had a worker come first. If the cap leaves no room for all jobs, new ones stay unassigned.
+        for job in sorted(loose, key=lambda job: (job.name not in self.problem.previous, -job.weight)):
+            found = self._lightest(job.allowed)
+            if found is None:
+                unplaced.append(job)
+                continue
+            self.order.remove(found)
+            _, index = found
+            worker = self.problem.workers[index]
+            self._add(job, worker)
+            bisect.insort(self.order, (self.load[worker], index))
+        return unplaced
+
+    def level(self) -> bool:
+        """Move single jobs while two workers differ too much and a move makes the loads more equal; return whether any moved."""
+        # The limit bounds the time. The next division continues.
+        for moves in range(2 * len(self.problem.jobs)):
+            pair = self._unequal_pair()
+            if pair is None:
+                return moves > 0
+            self._move(*pair)
+        return False
+
+    def _unequal_pair(self) -> tuple[int, int] | None:
+        """Return a heavier and a lighter worker (indexes) between which a job can move; None: the division is even.
+
+        The heavier worker is too heavy for the lightest worker, or the lighter one is too light for the heaviest.
+        """
+        lightest, heaviest = self.order[0][0], self.order[-1][0]
+        tolerated = self.mean * TOLERANCE
+        if heaviest - lightest <= tolerated:
+            return None
+        return self._relieved(lightest + tolerated) or self._filled(heaviest - tolerated)
+
+    def _relieved(self, limit: float) -> tuple[int, int] | None:
+        """Return the heaviest worker above the limit with a job that can move, and the lightest worker for this job."""
+        targets: dict[frozenset[str] | None, tuple[int, int] | None] = {}
+        for heavy, high in reversed(self.order):
+            if heavy <= limit:
+                break
+            lows = []
+            for allowed, weight in self._least_weights(high).items():
+                if allowed not in targets:
+                    targets[allowed] = self._lightest(allowed)
+                target = targets[allowed]
+                if target is not None and weight < heavy - target[0]:
+                    lows.append(target)
+            if lows:
+                return high, min(lows)[1]
+        return None
+
+    def _filled(self, limit: float) -> tuple[int, int] | None:
+        """Return the lightest worker below the limit that can get a job, after a heavier worker that has the job."""
+        sources: dict[frozenset[str] | None, tuple[int, int]] = {}
+        for heavy, high in self.order:
+            for allowed, weight in self._least_weights(high).items():
+                sources[allowed] = max(sources.get(allowed, (0, 0)), (heavy - weight, high))
+        for light, low in self.order:
+            if light >= limit:
+                break
+            highs = [
+                source
+                for allowed, source in sources.items()
+                if source[0] > light and self._has_room(allowed, low)
+            ]
+            if highs:
+                return max(highs)[1], low
+        return None
+
+    def _move(self, high: int, low: int) -> None:
+        """Move the job that best balances two workers."""
+        source, target = self.problem.workers[high], self.problem.workers[low]
+        difference = self.load[source] - self.load[target]
+        over, under = self.load[source] - self.mean, self.mean - self.load[target]
+        ideal = min(over, under) if over > 0 and under > 0 else difference / 2
+        candidates = [
+            job for job in self.held[source].values() if job.weight < difference and job.fits(target)
+        ]
+        job = min(candidates, key=lambda job: (abs(job.weight - ideal), job.name))
+        self.order.remove((self.load[source], high))
+        self.order.remove((self.load[target], low))
+        self._remove(job)
+        self._add(job, target)
+        bisect.insort(self.order, (self.load[source], high))
+        bisect.insort(self.order, (self.load[target], low))
+
+    def _inequality(self) -> int:
+        """Return the sum of the squared loads, which every move of ``level`` reduces."""
+        return sum(load * load for load in self.load.values())
+
+    def _sort(self) -> None:
+        self.order = sorted((self.load[worker], index) for index, worker in enumerate(self.problem.workers))
+
+    def _lightest(self, allowed: frozenset[str] | None) -> tuple[int, int] | None:
+        """Return load and index of the least loaded worker that has room for a job with this affinity; None: no worker."""
+        return next((place for place in self.order if self._has_room(allowed, place[1])), None)
+
+    def _has_room(self, allowed: frozenset[str] | None, index: int) -> bool:
+        worker = self.problem.workers[index]
+        return (allowed is None or worker in allowed) and len(self.held[worker]) < self.problem.cap
+
+    def _least_weights(self, index: int) -> Mapping[frozenset[str] | None, int]:
+        """Return the least weight of a worker's jobs by affinity."""
+        worker = self.problem.workers[index]
+        if worker not in self.weights:
+            weights = self.weights[worker] = {}
+            for job in self.held[worker].values():
+                weights[job.allowed] = min(job.weight, weights.get(job.allowed, job.weight))
+        return self.weights[worker]
+
+    def _add(self, job: Job, worker: str) -> None:
+        self.held[worker][job.name] = job
+        self.load[worker] += job.weight
+        self.worker_of[job.name] = worker
+        self.weights.pop(worker, None)
+
+    def _remove(self, job: Job) -> None:
+        worker = self.worker_of.pop(job.name)
+        del self.held[worker][job.name]
+        self.load[worker] -= job.weight
+        self.weights.pop(worker, None)

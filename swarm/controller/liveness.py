@@ -23,8 +23,9 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, find
 from controller_runtime.objects import Object
-from swarm.handover.ledger import Holder
-from swarm.slots import Pod
+from controller_runtime.util.recent import Recent
+from swarm.handover import Holder
+from swarm.planning import Pod
 
 ANNOTATION_GONE = "swarm.virtual-node.io/gone"
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -45,7 +46,7 @@ class Liveness:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._ended: dict[str, None] = {}
+        self._ended: Recent[str, bool] = Recent(_MEMORY)
         self._absent: dict[str, float] = {}
         """UID → time since which the object is known to be absent and its node healthy."""
         self._renewed: dict[str, tuple[str, float]] = {}
@@ -54,9 +55,7 @@ class Liveness:
 
     def note_end(self, uid: str) -> None:
         """Remember that a pod's last status was final."""
-        self._ended[uid] = None
-        if len(self._ended) > _MEMORY:
-            del self._ended[next(iter(self._ended))]
+        self._ended[uid] = True
 
     async def gone(
         self, holders: Iterable[Holder], pods: Collection[Pod], *, namespace: str, confirmed: Collection[str]

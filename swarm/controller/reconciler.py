@@ -12,30 +12,25 @@ from clusterset.model.names import SWARMS
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.namespace_budget import is_stub
-from controller_runtime.client.client import Client, PatchType, find_object
+from controller_runtime.client.client import Client, find_object
 from controller_runtime.errors import ApiError, Forbidden, Invalid
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.charging import in_thread
 from controller_runtime.workqueue.controller import Result
-from swarm import metrics, planning, share, slots, spec, status
-from swarm.assignment import rendezvous
+from swarm import handover, planning, share, spec, status
+from swarm.assignment import strategies
 from swarm.assignment.model import Assignment, Job
 from swarm.assignment.strategies import RENDEZVOUS
-from swarm.controller.addresses import WorkerAddresses
-from swarm.controller.caches import SWARM_BYTES, Caches
-from swarm.controller.delivery import Delivery
+from swarm.controller.caches import SWARM_BYTES, Caches, WorkerPods
+from swarm.controller.delivery import Delivery, NameTaken, NotCached
 from swarm.controller.liveness import ANNOTATION_GONE, Liveness
-from swarm.controller.owned_objects import NameTaken, NotCached
-from swarm.controller.polls import Polls
-from swarm.controller.reports import Reports
+from swarm.controller.reports import Polls, Reports, WorkerAddresses
 from swarm.controller.restarts import Restarts
 from swarm.controller.sources import Sources
-from swarm.controller.worker_pods import WorkerPods
-from swarm.handover import ledger as ledgers
-from swarm.handover.ledger import Ledger
+from swarm.handover import Ledger
+from swarm.planning import Pod
 from swarm.program import Network
-from swarm.slots import Pod
 from swarm.spec import FINALIZER, SwarmSpec
 
 _STATUS_EVERY = 1.0
@@ -82,7 +77,7 @@ class Reconciler:
             self._reports.forget(key)
             self._written.pop(key, None)
             self._refused.pop(key, None)
-            metrics.forget(key)
+            status.forget_metrics(key)
             return None
         if is_stub(swarm):
             whole = await self._read_stub(swarm)
@@ -213,12 +208,12 @@ class Reconciler:
             message = f"duplicate jobs are ignored: {', '.join(sorted(set(repeated))[:5])}"
             problems.append(("JobsRepeated", message))
         if parsed.strategy == RENDEZVOUS:
-            rendezvous.check_size(len(jobs), len(self._pods.of(swarm.namespace, parsed.workers)))
+            strategies.check_size(len(jobs), len(self._pods.of(swarm.namespace, parsed.workers)))
         workers = self._pods.workers(swarm.namespace, parsed)
         if workers is None:
             named = parsed.workers.stateful_set or parsed.workers.deployment
             problems.append(("WorkersMissing", f"{parsed.workers.kind} {named} does not exist"))
-            workers = slots.Workers(parsed.workers.kind, 0, grace=parsed.unready_grace_seconds)
+            workers = planning.Workers(parsed.workers.kind, 0, grace=parsed.unready_grace_seconds)
         wanted = planning.Wanted(
             jobs=jobs,
             affinities=affinities,
@@ -249,7 +244,7 @@ class Reconciler:
         before = swarm.status or {}
         now = timestamps.rfc3339(datetime.now(UTC))
         rendered = await in_thread(status.render, before, after, assignment, findings, now=now)
-        metrics.observe(swarm, rendered)
+        status.set_metrics(swarm, rendered)
         if rendered == before:
             return True
         last = self._written.get(swarm.key, 0.0)
@@ -267,7 +262,7 @@ class Reconciler:
             return
         was = before.previous()
         moved = sum(was.get(job, worker) != worker for job, worker in after.previous().items())
-        metrics.moved(swarm, moved)
+        status.count_moved(swarm, moved)
         new = len(after.previous().keys() - was.keys())
         message = (
             f"version {after.table}: {len(after.slots)} workers, {moved} jobs moved, {new} newly assigned"
@@ -297,13 +292,7 @@ class Reconciler:
 
     async def _set_finalizers(self, swarm: Object, finalizers: tuple[str, ...]) -> None:
         metadata = {"finalizers": list(finalizers), "resourceVersion": swarm.resource_version}
-        await self.client.patch(
-            SWARMS,
-            swarm.name,
-            {"metadata": metadata},
-            namespace=swarm.namespace,
-            patch_type=PatchType.MERGE,
-        )
+        await self.client.patch(SWARMS, swarm.name, {"metadata": metadata}, namespace=swarm.namespace)
 
 
 def _read(swarm: Object) -> tuple[Ledger, SwarmSpec]:
@@ -312,13 +301,13 @@ def _read(swarm: Object) -> tuple[Ledger, SwarmSpec]:
     Raises:
         ValueError: a field is wrong; the message names it.
     """
-    return ledgers.load((swarm.status or {}).get("record") or ""), spec.parse(swarm.spec)
+    return handover.load((swarm.status or {}).get("record") or ""), spec.parse(swarm.spec)
 
 
 def _waits(parsed: SwarmSpec, wanted: planning.Wanted, after: Ledger, now: float) -> list[float]:
     """Return after how many seconds the record may change without an event."""
     waits = []
-    expiry = slots.next_expiry(after.slots, wanted.workers, now=now)
+    expiry = planning.next_expiry(after.slots, wanted.workers, now=now)
     if expiry is not None:
         waits.append(max(0.1, min(expiry, _LOOK_AGAIN)))
     slots_of = {slot.uid for slot in after.slots.values()}

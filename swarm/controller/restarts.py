@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from controller_runtime import resources
 from controller_runtime.client.client import Client
+from controller_runtime.client.eviction import evict
 from controller_runtime.errors import ApiError, NotFound, TooManyRequests
 from controller_runtime.events.recorder import EventRecorder
-from controller_runtime.objects import Object
-from swarm.handover.ledger import Acknowledgement, Ledger
-from swarm.slots import Pod
+from controller_runtime.objects import Object, ObjectMeta
+from swarm.handover import Acknowledgement, Ledger
+from swarm.planning import Pod
 from swarm.spec import SwarmSpec
 
 _PAUSE = 60.0
@@ -50,7 +50,7 @@ class Restarts:
             if uid in plain and now - self._restarted.get(slot, -_PAUSE) < _PAUSE:
                 continue
             try:
-                await self._evict(swarm, pod)
+                await evict(self.client, ObjectMeta(name=pod.name, namespace=swarm.namespace, uid=pod.uid))
             except NotFound:
                 continue
             except TooManyRequests:
@@ -67,17 +67,6 @@ class Restarts:
                     "Restarting",
                     f"pod {pod.name} is evicted, so that its replacement reads the new share",
                 )
-
-    async def _evict(self, swarm: Object, pod: Pod) -> None:
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": swarm.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid}},
-        }
-        await self.client.create(
-            resources.PODS, body, namespace=swarm.namespace, name=pod.name, subresource="eviction"
-        )
 
 
 def due(

@@ -14,8 +14,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.charging import in_thread
-from swarm.job_lists import read_list
-from swarm.spec import MOST_JOBS, JobsFrom, JobSpec
+from swarm.spec import MOST_JOBS, JobsFrom, JobSpec, read_list
 
 Found = tuple[list[JobSpec], list[tuple[str, str]]]
 """Jobs, and problems as reason and message."""

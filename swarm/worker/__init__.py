@@ -11,8 +11,7 @@ sys.exit(asyncio.run(Worker(on_start, on_stop).run()))
 from __future__ import annotations
 
 from swarm.worker.identity import Settings, SetupError
-from swarm.worker.jobs.state import Job
-from swarm.worker.tasks import Tasks
-from swarm.worker.worker import Worker
+from swarm.worker.jobs import Job
+from swarm.worker.worker import Tasks, Worker
 
 __all__ = ["Job", "Settings", "SetupError", "Tasks", "Worker"]

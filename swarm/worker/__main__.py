@@ -2,6 +2,6 @@
 
 import sys
 
-from swarm.worker.sidecar.command import main
+from swarm.worker.sidecar import main
 
 sys.exit(main(program="python -m swarm.worker"))

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import hashlib
 import logging
 import math
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
-from swarm.worker import fence, metrics
-from swarm.worker.client.api import connected
-from swarm.worker.client.reporter import ReplacedError, Reporter
-from swarm.worker.client.sources import ConfigMaps, File
+from swarm.worker import fence, server
+from swarm.worker.client import ConfigMaps, File, ReplacedError, Reporter, connected
 from swarm.worker.identity import Settings, resolve
-from swarm.worker.jobs.runner import Handler, Runner
-from swarm.worker.jobs.state import Job
-from swarm.worker.protocol.membership import Membership
-from swarm.worker.protocol.share import Share
+from swarm.worker.jobs import Handler, Job, Runner
+from swarm.worker.protocol import Membership, Share
 from swarm.worker.server import serving
-from swarm.worker.single import alone
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +28,8 @@ _LOOK = 0.2
 """Seconds between checks of the time since the last renewal."""
 _LAST_WRITE = 2.0
 """Seconds of the drain time that are reserved for the last acknowledgement."""
+_POLL = 0.5
+"""Seconds between attempts to become the only process of the worker."""
 _MARGIN = 0.5
 """Seconds of the drain time that are reserved for the end of killed processes."""
 
@@ -220,7 +221,7 @@ class Worker:
         return {"jobs": jobs, **self._acknowledgement()}
 
     def _metrics(self) -> str:
-        return metrics.render(
+        return server.render(
             self._runner.held,
             version=self._membership.applied.version,
             failures=self._runner.failures,
@@ -257,3 +258,71 @@ class Worker:
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+
+@contextlib.asynccontextmanager
+async def alone(worker: str) -> AsyncIterator[None]:
+    """Wait until no other process in this network namespace runs as the worker, and hold the lock within the block.
+
+    The lock is an abstract socket name, which the kernel releases when the process ends for any reason. On systems
+    other than Linux there is no lock.
+    """
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        is_logged = False
+        while sys.platform == "linux" and not _take(held, worker):
+            if not is_logged:
+                _log.warning("waiting until another process of worker %s exits", worker)
+            is_logged = True
+            await asyncio.sleep(_POLL)
+        yield
+    finally:
+        held.close()
+
+
+def _take(held: socket.socket, worker: str) -> bool:
+    try:
+        held.bind(f"\0virtual-node-swarm/{hashlib.sha256(worker.encode()).hexdigest()}")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+class Tasks:
+    """Runs jobs that are one coroutine each.
+
+    The coroutine runs as long as this worker has the job. To stop the job, the coroutine is cancelled; the job has stopped
+    when the coroutine has returned. A coroutine that returns or raises earlier is started again after a pause.
+    """
+
+    def __init__(self, run: Callable[[Job], Awaitable[None]], settings: Settings | None = None) -> None:
+        """Create the worker.
+
+        Args:
+            run: runs a job.
+            settings: settings that override the environment.
+
+        Raises:
+            SetupError: a setting is missing.
+        """
+        self._run = run
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.worker = Worker(self._on_start, self._on_stop, settings)
+
+    async def _on_start(self, job: Job) -> None:
+        task = asyncio.ensure_future(self._run(job))
+        self._tasks[job.name] = task
+        task.add_done_callback(lambda ended: self._ended(job, ended))
+
+    async def _on_stop(self, job: Job) -> None:
+        task = self._tasks.pop(job.name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    def _ended(self, job: Job, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self._tasks.get(job.name) is task:
+            self.worker.failed(job, repr(error) if error else "ended by itself")

@@ -14,7 +14,7 @@ from clusterset.model import names
 from controller_runtime.client.client import Client
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
-from swarm.controller import owned_objects
+from swarm.controller import delivery
 from virtual_node.translate.storage import pvc as claims
 from virtual_node.translate.storage.pv import DRIVER
 
@@ -43,7 +43,7 @@ VALUES = {
     "annotator": {"enabled": True},
     "admissionPolicy": {"protectedNamespaces": [OPERATORS]},
 }
-_LABEL = owned_objects.LABEL_SWARM
+_LABEL = delivery.LABEL_SWARM
 _SYSTEM = "/api/v1/namespaces/kube-system"
 _SHOP = f"/api/v1/namespaces/{SHOP}"
 _SWARM = f"/apis/swarm.virtual-node.io/v1alpha1/namespaces/{SHOP}/swarms/feed"

@@ -40,7 +40,7 @@ from hack.chart import rights
 from hack.chart.template import NAMESPACE, template
 from hack.programs import DAEMON, programs
 from multi_scheduler.scheduler_configuration import scheduler_configuration
-from swarm.controller import owned_objects
+from swarm.controller import delivery
 from tests.thorough import some
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects, one
@@ -482,7 +482,7 @@ def test_policies_match_the_releases_accounts_and_labels():
             *(names.LABEL_VIRTUAL_POD, names.LABEL_CREATED_BY_DESCHEDULER, names.ANNOTATION_REPLACES),
             *(names.LABEL_NODE_TYPE, names.NODE_TYPE_VIRTUAL),
         ),
-        "swarm": (owned_objects.LABEL_SWARM, swarm.program.PROGRAM.name, names.SWARMS.api_version),
+        "swarm": (delivery.LABEL_SWARM, swarm.program.PROGRAM.name, names.SWARMS.api_version),
     }
     for policy, texts in mentioned.items():
         expressions = " ".join(

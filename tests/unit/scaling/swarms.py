@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
-from swarm import job_lists, planning, share, slots, spec, status
+from swarm import planning, share, spec, status
 from swarm.assignment.strategies import CONTIGUOUS, STICKY
-from swarm.handover.ledger import Acknowledgement, Ledger
-from swarm.handover.transition import EXCLUSIVE
-from swarm.slots import Pod, Workers
+from swarm.handover import EXCLUSIVE, Acknowledgement, Ledger
+from swarm.planning import Pod, Workers
 from tests.unit.scaling.measure import Kind, Stage
 
 _DIMENSIONS = {
@@ -79,8 +78,8 @@ def _stages(source: Mapping[str, Any]) -> Iterable[Stage]:
     def listed(_budget: TranslationBudget) -> Any:
         text = "\n".join(source["lines"])
         return [
-            len(job_lists.read_list(text)),
-            len(job_lists.read_list("jobs: [" + ", ".join(source["lines"]) + "]")),
+            len(spec.read_list(text)),
+            len(spec.read_list("jobs: [" + ", ".join(source["lines"]) + "]")),
         ]
 
     def planned(strategy: str) -> tuple[Ledger, Any]:
@@ -91,7 +90,9 @@ def _stages(source: Mapping[str, Any]) -> Iterable[Stage]:
                 labels=one["labels"])
             for one in source["pods"]
         ]  # fmt: skip
-        wanted = planning.Wanted(jobs, affinities, Workers(slots.PODS), strategy=strategy, handover=EXCLUSIVE)
+        wanted = planning.Wanted(
+            jobs, affinities, Workers(planning.PODS), strategy=strategy, handover=EXCLUSIVE
+        )
         first, _ = planning.advance(Ledger(), wanted, planning.Observed(pods, {}), now=0.0)
         reports = {
             pod.uid: Acknowledgement(pod_uid=pod.uid, session="s", life=1, version=first.version, running=[])

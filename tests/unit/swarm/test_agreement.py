@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from swarm import share
+from swarm import handover, share
 from swarm.assignment.model import Assignment
-from swarm.handover import ledger as ledgers
-from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot
+from swarm.handover import Acknowledgement, Holder, Ledger, Slot
 from swarm.status import Findings, render
 from swarm.worker.identity import Settings
-from swarm.worker.jobs.state import Held, Job, Phase
-from swarm.worker.protocol.membership import Membership, compact
-from swarm.worker.protocol.share import Applied, Entry, join, parse, parse_part
+from swarm.worker.jobs import Held, Job, Phase
+from swarm.worker.protocol import Applied, Entry, Membership, compact, join, parse, parse_part
 
 
 def test_controller_reads_every_field_of_an_acknowledgement():
@@ -21,7 +19,7 @@ def test_controller_reads_every_field_of_an_acknowledgement():
     worker.session, worker.life, worker.draining = "s", 4, True
     worker.applied, worker.stopped = Applied(7, seen=9, wanted={}, fence_seconds=30), frozenset("b")
     written = worker.acknowledgement({"a": Held(Job("a"), Phase.WAITING, error="exit code 1")})
-    assert ledgers.acknowledgement(compact(written)) == Acknowledgement(
+    assert handover.acknowledgement(compact(written)) == Acknowledgement(
         pod_uid="u",
         session="s",
         life=4,
@@ -44,7 +42,7 @@ def test_status_counts_running_jobs_of_a_list_that_was_too_long(count: int | Non
     worker.applied, worker.stopped = Applied(1, wanted={}), frozenset()
     written = worker.acknowledgement({job: Held(Job(job), Phase.RUNNING) for job in jobs})
     assert written["running"] is None
-    report = ledgers.acknowledgement(compact(written | ({"runningCount": count} if count else {})))
+    report = handover.acknowledgement(compact(written | ({"runningCount": count} if count else {})))
     assert report is not None
     holder = Holder(pod="w-0", uid="u", session="s", version=1, start=jobs)
     record = Ledger(slots={"w-0": Slot(name="w-0", index=0, jobs=jobs, uid="u")}, holders={"u": holder})

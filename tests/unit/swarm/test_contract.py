@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from swarm.handover import ledger as ledgers
-from swarm.handover import transition
-from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot
+from swarm import handover
+from swarm.handover import Acknowledgement, Holder, Ledger, Slot
 
 
 def test_reads_acknowledgements_of_workers():
@@ -19,17 +18,17 @@ def test_reads_acknowledgements_of_workers():
         '{"podUID":"u","session":"s","life":2,"version":7,"running":["a"],"failing":{"b":"exit code 1"},'
         '"draining":true,"stopped":["c"],"more":1}'
     )
-    expected = ledgers.Acknowledgement(
+    expected = handover.Acknowledgement(
         pod_uid="u", session="s", life=2, version=7, running=["a"], failing={"b": "exit code 1"},
         draining=True, stopped=["c"],
     )  # fmt: skip
-    assert ledgers.acknowledgement(text) == expected
+    assert handover.acknowledgement(text) == expected
     assert expected.unreleased(["a", "b"]) == ["a"]
-    long = ledgers.acknowledgement('{"podUID":"u","running":null,"runningCount":9,"stopped":["c"]}')
+    long = handover.acknowledgement('{"podUID":"u","running":null,"runningCount":9,"stopped":["c"]}')
     assert long is not None
     assert long.unreleased(["a", "c"]) == ["a"]
-    assert ledgers.acknowledgement("{") is None
-    assert ledgers.acknowledgement('{"version": "x"}') is None
+    assert handover.acknowledgement("{") is None
+    assert handover.acknowledgement('{"version": "x"}') is None
 
 
 @pytest.mark.parametrize(
@@ -48,13 +47,13 @@ def test_reads_acknowledgements_of_workers():
 )
 def test_a_report_that_the_record_could_not_store_is_invalid(fields: dict[str, Any]):
     """It releases no job; a number above 64 bits would make every later record impossible to write."""
-    assert ledgers.acknowledgement(json.dumps({"podUID": "u", "session": "s", **fields})) is None
+    assert handover.acknowledgement(json.dumps({"podUID": "u", "session": "s", **fields})) is None
 
 
 def test_error_texts_of_workers_are_cut_and_printable():
     """They are shown in conditions, and so on terminals."""
     failing = {f"job-{number:03}\x1b[2J": "\x1b]0;x\x07" + "e" * 10_000 for number in range(1000)}
-    found = ledgers.acknowledgement(json.dumps({"failing": failing}))
+    found = handover.acknowledgement(json.dumps({"failing": failing}))
     assert found is not None
     assert len(found.failing) == 20
     assert all(job.isprintable() and text.isprintable() for job, text in found.failing.items())
@@ -68,7 +67,7 @@ def test_invented_jobs_are_recorded_up_to_a_limit():
     report = Acknowledgement(
         pod_uid="u", session="s", life=1, version=1, running=[*invented, *invented, *jobs]
     )
-    found = transition.advance(
+    found = handover.advance(
         Ledger(),
         slots={"w": Slot(name="w", index=0, jobs=jobs)},
         acknowledged={"u": report},
@@ -92,7 +91,7 @@ def test_invented_jobs_of_many_reports_and_workers_share_one_limit():
             )
             for uid in "uv"
         }
-        ledger = transition.advance(
+        ledger = handover.advance(
             ledger, slots={}, acknowledged=reports, gone=(), present={"u": "w", "v": "x"}
         )
     assert 65_000 < sum(len(job) for holder in ledger.holders.values() for job in holder.stop) <= 65_536
@@ -100,7 +99,7 @@ def test_invented_jobs_of_many_reports_and_workers_share_one_limit():
 
 def _advanced(ledger: Ledger, fence: float, report: Acknowledgement | None, **more: Any) -> Ledger:
     """Return the next record of a Swarm with one pod; its settings are the fence time."""
-    return transition.advance(
+    return handover.advance(
         ledger,
         slots={"w": Slot(name="w", index=0, uid="u", pod="w", jobs=["a"])},
         acknowledged={"u": report} if report else {},
@@ -138,7 +137,7 @@ def test_fence_time_is_known_only_of_workers_that_report_one():
     assert _advanced(before, 8, _report()).holders["u"].fence == 0
     new = _advanced(Ledger(), 8, None)
     assert _advanced(new, 8, _report(fence_seconds=None)).holders["u"].fence == 0
-    assert _advanced(new, 8, _report(), handover=transition.OVERLAP).holders["u"].fence == 0
+    assert _advanced(new, 8, _report(), handover=handover.OVERLAP).holders["u"].fence == 0
 
 
 def test_fence_time_set_later_is_known_of_workers_that_read_one_share():
@@ -162,8 +161,8 @@ def test_late_report_of_an_ended_session_has_no_effect():
     assert (holder.session, holder.start, holder.silent) == ("t", ["a"], False)
 
 
-@pytest.mark.parametrize("handover", [transition.EXCLUSIVE, transition.OVERLAP])
-def test_the_time_of_a_transition_does_not_grow_with_the_square_of_the_jobs(handover: str):
+@pytest.mark.parametrize("mode", [handover.EXCLUSIVE, handover.OVERLAP])
+def test_the_time_of_a_transition_does_not_grow_with_the_square_of_the_jobs(mode: str):
     """20,000 jobs are revoked and acknowledged; a hostile report has 40,000 names."""
     jobs = [f"job-{number}" for number in range(20_000)]
     slots = {"w": Slot(name="w", index=0, uid="u", pod="w", jobs=jobs)}
@@ -173,8 +172,8 @@ def test_the_time_of_a_transition_does_not_grow_with_the_square_of_the_jobs(hand
 
     def advance(before: Ledger, running: list[str], **wanted: Slot) -> Ledger:
         report = Acknowledgement(pod_uid="u", session="s", life=1, version=9, running=running)
-        return transition.advance(
-            before, slots=wanted, acknowledged={"u": report}, gone=(), present={"u": "w"}, handover=handover
+        return handover.advance(
+            before, slots=wanted, acknowledged={"u": report}, gone=(), present={"u": "w"}, handover=mode
         )
 
     start = time.process_time()

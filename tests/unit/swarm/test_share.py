@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from swarm import share
-from swarm.assignment.contiguous import slices
-from swarm.handover.ledger import Holder, Ledger, Slot
+from swarm.assignment.strategies import slices
+from swarm.handover import Holder, Ledger, Slot
 
 SETTINGS = share.Settings("s", "Exclusive", "Signal", weights={"b": 3})
 

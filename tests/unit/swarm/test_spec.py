@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from controller_runtime.objects import from_dict
-from swarm import crd, job_lists, spec
+from swarm import crd, handover, spec
+from swarm.controller.caches import shrink_pod, view
 from swarm.controller.restarts import due
-from swarm.controller.worker_pods import shrink_pod, view
-from swarm.handover import transition
-from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot
-from swarm.slots import Pod
+from swarm.handover import Acknowledgement, Holder, Ledger, Slot
+from swarm.planning import Pod
 
 
 def _validators() -> Any:
@@ -34,13 +33,13 @@ def _validators() -> Any:
 )
 def test_lists_of_jobs(text, names):
     """Lines, YAML, and k8s-swarm's controller configuration."""
-    assert [job.name for job in job_lists.read_list(text)] == names
+    assert [job.name for job in spec.read_list(text)] == names
 
 
 def test_invalid_entry_is_an_error():
     """It is not skipped."""
     with pytest.raises(ValueError, match="not a job"):
-        job_lists.read_list("- {weight: 3}")
+        spec.read_list("- {weight: 3}")
 
 
 def test_duplicate_jobs_count_once():
@@ -230,7 +229,7 @@ def test_restarted_worker_gets_its_complete_share(predecessor: str):
 
     def advance(*gone: str, slots: dict[str, Slot], running: list[str] | None = None) -> Holder:
         report = Acknowledgement(pod_uid="new", session="t", life=1, running=running or [])
-        return transition.advance(
+        return handover.advance(
             record,
             slots=slots,
             acknowledged={"new": report},

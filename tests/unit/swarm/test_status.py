@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from swarm.assignment.model import Job
-from swarm.handover.ledger import Acknowledgement, Ledger, Slot
-from swarm.planning import Observed, Wanted, advance
-from swarm.slots import STATEFUL_SET, Pod, Workers
+from swarm.handover import Acknowledgement, Ledger, Slot
+from swarm.planning import STATEFUL_SET, Observed, Pod, Wanted, Workers, advance
 from swarm.status import Findings, refused, render
 from tests.unit.swarm.controller.scene import Scene, so
 

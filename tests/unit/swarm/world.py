@@ -12,12 +12,10 @@ from typing import Any
 
 import msgspec
 
-from swarm import share
+from swarm import handover, share
 from swarm.assignment.model import Job
-from swarm.handover import ledger as ledgers
-from swarm.handover.ledger import Acknowledgement, Ledger
-from swarm.planning import Observed, Wanted, advance
-from swarm.slots import STATEFUL_SET, Pod, Workers
+from swarm.handover import Acknowledgement, Ledger
+from swarm.planning import STATEFUL_SET, Observed, Pod, Wanted, Workers, advance
 
 
 @dataclass
@@ -169,7 +167,7 @@ class Controller:
                 if self.renewals.get(uid, (0, 0.0))[0] != len(lease):
                     self.renewals[uid] = len(lease), self.api.now
         if self.rng.random() < 0.6:
-            self.record = self.api.record_version, ledgers.load(self.api.record)
+            self.record = self.api.record_version, handover.load(self.api.record)
 
     def reconcile(self) -> None:
         """Write the next record over the one read, then queue the shares."""
@@ -189,9 +187,9 @@ class Controller:
         after, _ = advance(before, wanted, observed, now=self.api.now)
         if after != before:
             if version != self.api.record_version:
-                self.record = self.api.record_version, ledgers.load(self.api.record)
+                self.record = self.api.record_version, handover.load(self.api.record)
                 return
-            self.api.record = ledgers.dump(after)
+            self.api.record = handover.dump(after)
             self.api.record_version += 1
             self.record = self.api.record_version, after
         for holder in after.holders.values():
@@ -228,7 +226,7 @@ class Controller:
         self.seen_leases.clear()
         self.renewals.clear()
         self.pods = []
-        self.record = self.api.record_version, ledgers.load(self.api.record)
+        self.record = self.api.record_version, handover.load(self.api.record)
 
     api_ghosts: set[str] = field(default_factory=set)
     """Pods without object that may still run: the liveness rules do not call them gone."""

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.assignment import rendezvous
-from swarm.assignment.contiguous import slices
+from swarm.assignment import strategies
 from swarm.assignment.model import Assignment, Job, Reason
-from swarm.assignment.strategies import CONTIGUOUS, RENDEZVOUS, STICKY, assign
+from swarm.assignment.strategies import CONTIGUOUS, RENDEZVOUS, STICKY, assign, slices
 from tests.benchmarks.bench_swarm import lower_bound, moved
 from tests.thorough import seeds
 
@@ -357,6 +356,6 @@ def test_many_dedicated_jobs_and_workers_take_no_longer_than_both(
 
 
 def test_too_many_hashes_are_refused():
-    rendezvous.check_size(20_000, 250)
+    strategies.check_size(20_000, 250)
     with pytest.raises(ValueError, match=r"spec.strategy: .* Use Sticky, or divide the Swarm"):
-        rendezvous.check_size(20_000, 251)
+        strategies.check_size(20_000, 251)

@@ -10,8 +10,8 @@ import pytest
 
 from clusterset.model import names
 from controller_runtime.objects import from_dict
-from swarm.controller.addresses import WorkerAddresses, is_pod_address
-from swarm.slots import Pod
+from swarm.controller.reports import WorkerAddresses, is_pod_address
+from swarm.planning import Pod
 from tests.unit.swarm.controller.scene import Scene, so
 
 _VIRTUAL = {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL}

@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from controller_runtime.errors import ConnectionFailed
 from swarm.controller import reconciler
-from swarm.controller.owned_objects import ANNOTATION_ENDED
+from swarm.controller.delivery import ANNOTATION_ENDED
 from swarm.controller.reports import Reports
-from swarm.handover.ledger import Holder, Ledger
+from swarm.handover import Holder, Ledger
 from tests.background import working
 from tests.fakes.apiserver.client import MemoryClient
 from tests.unit.swarm.controller.scene import NAMESPACE, Scene, so

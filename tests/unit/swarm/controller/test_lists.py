@@ -9,8 +9,8 @@ import pytest
 
 from clusterset.model.names import SWARMS
 from controller_runtime.errors import Invalid
-from swarm import job_lists, planning, spec
-from swarm.handover.ledger import Ledger
+from swarm import planning, spec
+from swarm.handover import Ledger
 from tests.unit.swarm.controller.scene import Scene, so
 
 _BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -44,7 +44,7 @@ _BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 def test_a_wrong_entry_is_an_error_that_names_the_field(text, message):
     """At once, also if it would expand to gigabytes or exceed the stack."""
     with pytest.raises(ValueError, match=message):
-        job_lists.read_list(text)
+        spec.read_list(text)
 
 
 @pytest.mark.parametrize(

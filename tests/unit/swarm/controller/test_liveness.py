@@ -11,8 +11,8 @@ from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.store import Store
 from swarm.controller.liveness import Liveness
-from swarm.handover.ledger import Holder
-from swarm.slots import Pod
+from swarm.handover import Holder
+from swarm.planning import Pod
 
 HOLDER = Holder(pod="w-0", uid="u0", node="n")
 

@@ -8,14 +8,14 @@ import pytest
 
 from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import from_dict
-from swarm.controller import caches, worker_pods
-from swarm.controller.owned_objects import (
+from swarm.controller import caches
+from swarm.controller.delivery import (
     INDEX_SWARM,
     LABEL_SWARM,
     by_swarm,
     owned_stub,
     shrink_config_map,
-    shrink_lease,
+    shrink_metadata,
 )
 from swarm.spec import FINALIZER
 from tests.unit.swarm.controller.scene import NAMESPACE, Scene, so
@@ -64,12 +64,12 @@ def test_a_pod_is_cached_without_what_is_not_read():
         "spec": {"nodeName": "node", "containers": [{"name": _LARGE}]},
         "status": {"phase": "Running", "podIP": "10.0.0.1", "message": _LARGE},
     }  # fmt: skip
-    shrunk = worker_pods.shrink_pod(from_dict(pod))
+    shrunk = caches.shrink_pod(from_dict(pod))
     assert shrunk.memory < 2000
-    assert worker_pods.view(shrunk) == worker_pods.view(from_dict(pod))
-    stub = worker_pods.pod_stub(shrunk)
+    assert caches.view(shrunk) == caches.view(from_dict(pod))
+    stub = caches.pod_stub(shrunk)
     assert is_stub(stub)
-    assert (worker_pods.view(stub).labels, worker_pods.view(stub).node, stub.metadata.owner_references) == (
+    assert (caches.view(stub).labels, caches.view(stub).node, stub.metadata.owner_references) == (
         {},
         "node",
         [],
@@ -87,11 +87,11 @@ def test_a_workload_is_cached_in_a_few_kilobytes(kind: str):
         "labels": {"x": _LARGE},
         "annotations": {"x": _LARGE},
     }
-    shrunk = worker_pods.shrink_workload(from_dict({"kind": kind, "metadata": metadata, "spec": spec}))
+    shrunk = caches.shrink_workload(from_dict({"kind": kind, "metadata": metadata, "spec": spec}))
     assert (shrunk.memory < 2000, shrunk.spec) == (True, {"replicas": 3})
 
 
-@pytest.mark.parametrize("shrink", [shrink_config_map, shrink_lease])
+@pytest.mark.parametrize("shrink", [shrink_config_map, shrink_metadata])
 def test_an_object_with_the_label_of_a_swarm_is_cached_in_a_few_kilobytes(shrink):
     """Any user of the namespace can set it."""
     metadata = {"name": "s.w-0", "namespace": "n", "uid": "u", "labels": {LABEL_SWARM: "s", "x": _LARGE},

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm import share
-from swarm.handover import ledger as ledgers
+from swarm import handover, share
 from tests.unit.swarm.controller.scene import NAMESPACE, Scene, so
 
 pytestmark = pytest.mark.looptime
@@ -27,7 +26,7 @@ async def _settled(scene: Scene) -> tuple[str, str]:
 
 
 def _granted(scene: Scene, uid: str) -> list[str]:
-    holder = ledgers.load(scene.status().get("record", "")).holders.get(uid)
+    holder = handover.load(scene.status().get("record", "")).holders.get(uid)
     return list(holder.start) if holder else []
 
 
@@ -54,7 +53,7 @@ async def test_only_the_lease_of_a_pod_acknowledges_for_it(forgery: str):
         scene.acknowledge(forged, uid, session="forged", life=99, version=99)
         scene.server.change("swarms", f"{NAMESPACE}/s", spec={"jobs": [*_JOBS, {"name": "c"}]})
         await so(lambda: scene.status()["jobCount"], 3)
-        assert ledgers.load(scene.status()["record"]).holders[uid].session == "t"
+        assert handover.load(scene.status()["record"]).holders[uid].session == "t"
 
 
 @pytest.mark.parametrize("version", ["9" * 5_000, "²", str(1 << 70), "-1", "7"])

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from swarm.controller.polls import Polls
-from swarm.slots import Pod
+from swarm.controller.reports import Polls
+from swarm.planning import Pod
 from tests.unit.swarm.controller.scene import so
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

@@ -6,8 +6,8 @@ import pytest
 
 from clusterset.model.names import SWARMS
 from controller_runtime.errors import ApiError, Invalid, Unavailable
-from swarm import slots
-from swarm.handover.ledger import Slot
+from swarm import planning
+from swarm.handover import Slot
 from tests.unit.swarm.controller.scene import Scene, so
 
 
@@ -35,10 +35,10 @@ async def test_a_refused_object_is_an_event(plural: str, error: ApiError):
 
 def test_slots_that_wait_for_any_ready_pod_cause_no_reconciles():
     """They stay after the grace period, and an event reports a ready pod."""
-    workers = slots.Workers(slots.STATEFUL_SET, 2, grace=10)
+    workers = planning.Workers(planning.STATEFUL_SET, 2, grace=10)
     found = {
         name: Slot(name=name, index=0, unready_since=since) for name, since in (("a", 100.0), ("b", 95.0))
     }
-    assert slots.next_expiry(found, workers, now=103) == 2
-    assert slots.next_expiry(found, workers, now=106) == 4
-    assert slots.next_expiry(found, workers, now=200) is None
+    assert planning.next_expiry(found, workers, now=103) == 2
+    assert planning.next_expiry(found, workers, now=106) == 4
+    assert planning.next_expiry(found, workers, now=200) is None

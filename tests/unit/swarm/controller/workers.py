@@ -10,9 +10,8 @@ from typing import Any
 
 from swarm import share
 from swarm.worker.identity import Settings
-from swarm.worker.jobs.state import Held, Phase
-from swarm.worker.protocol.membership import Membership, compact
-from swarm.worker.protocol.share import parse
+from swarm.worker.jobs import Held, Phase
+from swarm.worker.protocol import Membership, compact, parse
 from tests.unit.swarm.controller.scene import NAMESPACE, Scene
 
 _TICK = 0.1

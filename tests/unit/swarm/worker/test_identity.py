@@ -81,7 +81,7 @@ def test_token_without_a_pod_has_no_uid(token):
 
 def test_library_imports_only_aiohttp():
     """Users' workers must not load a Kubernetes client with it."""
-    code = "import sys, swarm.worker.sidecar.command; print(*{one.split('.')[0] for one in sys.modules})"
+    code = "import sys, swarm.worker.sidecar; print(*{one.split('.')[0] for one in sys.modules})"
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()

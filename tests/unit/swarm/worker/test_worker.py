@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from hack.sandbox.ports import free_ports
 from swarm.worker import Job, Tasks, Worker, fence
-from swarm.worker.client import sources
-from swarm.worker.jobs import state
+from swarm.worker import client as worker_client
+from swarm.worker import jobs as worker_jobs
 from tests.unit.swarm.worker.fake_api import NAME, POD_UID, SPACE, FakeApi, config_map, until
 from tests.waiting import becomes
 
@@ -71,8 +71,8 @@ async def api(_no_forgotten_failures) -> AsyncIterator[FakeApi]:
 @pytest.fixture
 def consumer(monkeypatch) -> Consumer:
     """Handlers of a worker with short delays."""
-    monkeypatch.setattr(state, "_BASE", 0.05)
-    monkeypatch.setattr(sources, "_POLL", 0.02)
+    monkeypatch.setattr(worker_jobs, "_BASE", 0.05)
+    monkeypatch.setattr(worker_client, "_POLL", 0.02)
     return Consumer()
 
 

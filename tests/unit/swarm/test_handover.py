@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from swarm.handover import ledger as ledgers
-from swarm.handover.transition import EXCLUSIVE, OVERLAP
-from swarm.slots import Pod
+from swarm import handover
+from swarm.handover import EXCLUSIVE, OVERLAP
+from swarm.planning import Pod
 from tests.thorough import seeds
 from tests.unit.swarm.world import Api, Controller, Worker
 
@@ -142,7 +142,7 @@ class World:
         raise AssertionError("no convergence")
 
     def converged(self) -> bool:
-        record = ledgers.load(self.api.record)
+        record = handover.load(self.api.record)
         return (
             self.owners() == Counter(self.api.jobs)
             and not any(holder.stop for holder in record.holders.values())
@@ -204,11 +204,13 @@ def test_overlap_has_no_gap(seed):
 
 def test_record_round_trips_through_text():
     """Also the long one of a large Swarm."""
-    record = ledgers.Ledger(version=7, slots={"w-0": ledgers.Slot(name="w-0", index=0, jobs=["a"] * 10_000)})
-    text = ledgers.dump(record)
-    assert ledgers.load(text) == record
+    record = handover.Ledger(
+        version=7, slots={"w-0": handover.Slot(name="w-0", index=0, jobs=["a"] * 10_000)}
+    )
+    text = handover.dump(record)
+    assert handover.load(text) == record
     assert len(text) < 1000
-    assert ledgers.load("") == ledgers.Ledger()
+    assert handover.load("") == handover.Ledger()
     for damaged in ("x", text[:-8], "AAAA"):
         with pytest.raises(ValueError, match=r"status\.record"):
-            ledgers.load(damaged)
+            handover.load(damaged)

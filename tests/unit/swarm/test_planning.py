@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from swarm import slots
-from swarm.handover.ledger import Slot
-from swarm.slots import DEPLOYMENT, PODS, STATEFUL_SET, Pod, Workers, arrange
+from swarm import planning
+from swarm.handover import Slot
+from swarm.planning import DEPLOYMENT, PODS, STATEFUL_SET, Pod, Workers, arrange
 
 READY = Pod("w-0", "u0", ready=True)
 
@@ -45,7 +45,7 @@ def test_unready_worker_keeps_its_jobs_for_the_grace_period():
         later = _arranged(known, pods, workers, 110.0)
         assert later["w-0"].jobs == ["a"]
         assert later["w-0"].unready_since == 110.0
-        assert slots.next_expiry(later, workers, now=115.0) == 25.0
+        assert planning.next_expiry(later, workers, now=115.0) == 25.0
         assert _arranged(later, pods, workers, 139.0)["w-0"].jobs == ["a"]
         assert list(_arranged(later, pods, workers, 140.0)) == ["w-1"]
         back = _arranged(later, [replace(READY, uid="new"), other], workers, 139.0)
@@ -131,7 +131,7 @@ def test_selected_pods_lose_their_slot_with_their_object():
 @pytest.mark.parametrize(("name", "expected"), [("w-0", 0), ("w-12", 12), ("w", 1 << 30), ("w-x", 1 << 30)])
 def test_ordinals(name, expected):
     """The number at the end of the name."""
-    assert slots.ordinal(name) == expected
+    assert planning.ordinal(name) == expected
 
 
 def test_a_deployment_with_billions_of_replicas_takes_no_memory():

@@ -11,9 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.worker.identity import Settings
-from swarm.worker.jobs.state import Held, Job, Phase
-from swarm.worker.protocol.membership import Membership, compact
-from swarm.worker.protocol.share import Applied, Entry, Share, ShareError, accept, join, parse, parse_part
+from swarm.worker.jobs import Held, Job, Phase
+from swarm.worker.protocol import (
+    Applied,
+    Entry,
+    Membership,
+    Share,
+    ShareError,
+    accept,
+    compact,
+    join,
+    parse,
+    parse_part,
+)
 
 RAW = {
     "apiVersion": "swarm.virtual-node.io/v1alpha1",

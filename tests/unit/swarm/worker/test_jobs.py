@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.worker.jobs.state import Action, Held, Job, Phase, decide, ended
+from swarm.worker.jobs import Action, Held, Job, Phase, decide, ended
 
 NAMES = "abc"
 STEPS = st.lists(

@@ -1,4 +1,0 @@
-"""Messages between controller and worker: the share, the acknowledgement, and the membership that connects them. No IO.
-
-``client`` and ``worker`` import them.
-"""
