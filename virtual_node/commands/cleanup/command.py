@@ -17,17 +17,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from clusterset.config import Cluster
 from controller_runtime import resources
 from controller_runtime.client.client import Client
+from controller_runtime.client.collection import ObjectList
 from controller_runtime.errors import ConfigError
+from controller_runtime.objects import Object
 from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, add_switch, comma_list, duration
-from virtual_node.commands.cleanup.dry_run import dry_run_client
-from virtual_node.commands.cleanup.helm_hook import uninstalls
+from controller_runtime.resources import Resource
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect, output, profiles
@@ -232,3 +234,146 @@ def parser() -> Parser:
         add_flag(own, flag, what, type=comma_list, default=[])
     add_flag(own, "--timeout D", "time limit of the whole command (5m)", type=duration, default=300.0)
     return own
+
+
+_HELM = "meta.helm.sh/release-name"
+"""Annotation on everything that Helm installs: https://helm.sh/docs/topics/advanced/"""
+_ARGO = "argocd.argoproj.io/tracking-id"
+"""Annotation on everything that Argo CD installs:
+https://argo-cd.readthedocs.io/en/stable/user-guide/resource_tracking/"""
+_KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
+"""Annotation on everything that was applied with client-side apply."""
+_JOBS = "app.kubernetes.io/component=uninstall"
+_WHAT_NOW = (
+    "nothing was done. Leave the Job out: `helm template --no-hooks`, skipHooks of kustomize, or uninstall.cleanup=false. "
+    "To clean up, run `virtual-node cleanup` by hand before deleting (docs/install.md, Uninstall)"
+)
+
+
+async def uninstalls(client: Client, namespace: str, selector: str) -> None:
+    """Verify that the Job runs as an uninstall hook.
+
+    Args:
+        client: client of the upper cluster.
+        namespace: namespace of our components.
+        selector: label selector of our components' Deployments.
+
+    Raises:
+        ConfigError: the Job was, or may have been, applied as an ordinary object.
+        ApiError: the upper cluster does not answer, or refuses a read.
+    """
+    found = await client.list(resources.DEPLOYMENTS, namespace=namespace, label_selector=selector)
+    if not found.items:
+        raise ConfigError(f"namespace {namespace} has no Deployment of {selector}; {_WHAT_NOW}")
+    for one in found.items:
+        if not runs_hooks(await _metadata(client, resources.DEPLOYMENTS, one)):
+            raise ConfigError(
+                f"Deployment {one.key} was not installed by Helm or Argo CD, which run this Job when they "
+                f"delete it; {_WHAT_NOW}"
+            )
+    # An apply that failed with conflicts leaves no trace on Helm's Deployments, so Jobs are checked, too.
+    jobs = await client.list(resources.JOBS, namespace=namespace, label_selector=f"{selector},{_JOBS}")
+    for one in jobs.items:
+        if made_by_kubectl(await _metadata(client, resources.JOBS, one)):
+            raise ConfigError(f"Job {one.key} was made by kubectl; {_WHAT_NOW}")
+
+
+async def _metadata(client: Client, resource: Resource, one: Object) -> dict[str, Any]:
+    """Read the object's metadata with managedFields, which ``client.list`` drops."""
+    metadata: dict[str, Any] = (await client.get(resource, one.name, namespace=one.namespace))["metadata"]
+    return metadata
+
+
+def made_by_kubectl(metadata: Mapping[str, Any]) -> bool:
+    """Report whether an object was created or applied with kubectl, from its metadata with managedFields.
+
+    Argo CD may also use the manager name kubectl, but it sets its tracking annotation.
+    """
+    return _ARGO not in (metadata.get("annotations") or {}) and any(
+        entry.get("manager", "").startswith("kubectl") and "f:spec" in (entry.get("fieldsV1") or {})
+        for entry in metadata.get("managedFields") or ()
+    )
+
+
+def runs_hooks(metadata: Mapping[str, Any]) -> bool:
+    """Report whether Helm or Argo CD manages an object, from its metadata with managedFields.
+
+    Argo CD applies as kubectl does, so its annotation decides. Without this annotation, an object that Helm
+    installed and that was applied later is now managed by another tool, which does not know hooks.
+    """
+    annotations = metadata.get("annotations") or {}
+    if _ARGO in annotations:
+        return True
+    applied = _KUBECTL in annotations or any(
+        _applied_without_helm(one) for one in metadata.get("managedFields") or ()
+    )
+    return _HELM in annotations and not applied
+
+
+def _applied_without_helm(entry: Mapping[str, Any]) -> bool:
+    """Report whether a managedFields entry is a server-side apply of a whole Deployment without Helm's annotation.
+
+    See https://kubernetes.io/docs/reference/using-api/server-side-apply/. Manager names prove nothing: Helm
+    uses the name of its binary, and a client can choose any. An apply of only some fields, such as replicas,
+    does not contain the selector, which every Deployment must have.
+    """
+    fields = entry.get("fieldsV1") or {}
+    annotations = fields.get("f:metadata", {}).get("f:annotations", {})
+    return (
+        entry.get("operation") == "Apply"
+        and "f:selector" in fields.get("f:spec", {})
+        and f"f:{_HELM}" not in annotations
+    )
+
+
+def dry_run_client(client: Client, report: Callable[[str], None]) -> Client:
+    """Return a client that reads through ``client`` and reports writes instead of sending them.
+
+    Args:
+        client: client of the cluster.
+        report: called with a line for every object that would be deleted or changed.
+    """
+    # _DryRunClient has only the verbs that cleanup needs, so that any other verb fails instead of writing.
+    return cast("Client", _DryRunClient(client, report))
+
+
+class _DryRunClient:
+    def __init__(self, client: Client, report: Callable[[str], None]) -> None:
+        self.cluster = client.cluster
+        self.get = client.get
+        self._client = client
+        self._report = report
+        self._gone: set[str] = set()
+        """UIDs of objects that a real cleanup would have removed so far."""
+
+    async def list(self, resource: Resource, **which: Any) -> ObjectList:
+        listed = await self._client.list(resource, **which)
+        if resource is resources.PODS:  # Pods that are already terminating would be gone after the wait.
+            self._gone.update(pod.uid for pod in listed.items if pod.metadata.deletion_timestamp)
+        left = [one for one in listed.items if one.uid not in self._gone]
+        return ObjectList(left, listed.resource_version)
+
+    async def read(self, path: str, **more: Any) -> dict[str, Any]:
+        answer = await self._client.read(path, **more)
+        if "items" in answer:
+            items = answer["items"] or ()
+            answer["items"] = [one for one in items if one["metadata"]["uid"] not in self._gone]
+        return answer
+
+    async def delete(
+        self, resource: Resource, name: str, *, namespace: str | None = None, uid: str = "", **_more: Any
+    ) -> None:
+        if not uid:  # Deleted by name only, so the object may not exist; then get raises NotFound.
+            uid = (await self.get(resource, name, namespace=namespace))["metadata"]["uid"]
+        self._gone.add(uid)
+        self._say(resource, name, namespace, "deleted")
+
+    async def patch(
+        self, resource: Resource, name: str, _patch: Any, *, namespace: str | None = None, **_more: Any
+    ) -> dict[str, Any]:
+        self._say(resource, name, namespace, "changed")
+        return {}
+
+    def _say(self, resource: Resource, name: str, namespace: str | None, what: str) -> None:
+        where = f"{namespace}/" if namespace else ""
+        self._report(f"{self.cluster}: {resource.kind} {where}{name} {what}")

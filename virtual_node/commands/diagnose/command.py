@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from clusterset.model.overrides.changes import recorded_changes
+from clusterset.model.policy.findings import containers
+from controller_runtime import resources
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_boolean, add_flag
+from controller_runtime.resources import Resource
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.common.reader import Reader
-from virtual_node.commands.diagnose import node, overrides, read_pod
+from virtual_node.commands.diagnose import node, read_pod
 from virtual_node.commands.diagnose import workload as diagnose_workload
-from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
-from virtual_node.commands.diagnose.scores import SCORED, Score, scores
-from virtual_node.commands.diagnose.target import KINDS, Kinds, target
+from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding, PodFacts
 from virtual_node.commands.diagnose.verdict import HEALTHY_POD, diagnose, has_no_problem, is_healthy_pod, life
 from virtual_node.config import program
 
@@ -99,7 +103,7 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
                 )
             output.note(facts.lower_error)
             answers.extend(scores(facts.events))
-            overridden.extend(overrides.changes(facts))
+            overridden.extend(override_changes(facts))
             return diagnose(facts)
 
         verdicts = await asyncio.gather(*map(judged, pods))
@@ -201,3 +205,117 @@ def parser() -> Parser:
     )
     output.add_flags(own, "text", *output.DATA)
     return own
+
+
+KINDS: Mapping[str, Resource] = {
+    "pod": resources.PODS,
+    "node": resources.NODES,
+    "deployment": resources.DEPLOYMENTS,
+    "statefulset": resources.STATEFUL_SETS,
+    "daemonset": resources.DAEMON_SETS,
+    "replicaset": resources.REPLICA_SETS,
+    "job": resources.JOBS,
+}
+"""Kinds that can be diagnosed, by their full names."""
+_SHORT = {"po": "pod", "no": "node", "deploy": "deployment", "sts": "statefulset", "ds": "daemonset",
+          "rs": "replicaset"}  # fmt: skip
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+
+
+class Kinds(tuple[str, ...]):
+    """Choices for argparse: completes full names, but also accepts kubectl's short names and ``TYPE/NAME``."""
+
+    __slots__ = ()
+
+    def __contains__(self, word: object) -> bool:
+        return isinstance(word, str) and full(word.partition("/")[0]) in KINDS
+
+
+def full(word: str) -> str:
+    """Return a kind's full name: ``deployment`` for ``deploy``, ``deployments`` and ``deployment.apps``.
+
+    Any other word is returned without a trailing s.
+    """
+    word = word.partition(".")[0].lower()
+    return _SHORT.get(word, word if word in KINDS else word.removesuffix("s"))
+
+
+def target(first: str, second: str | None) -> tuple[str, str, str]:
+    """Parse ``pod/web``, ``pod web``, ``pod shop/web`` or ``pod/shop/web`` into kind, namespace and name.
+
+    The namespace is empty if none is given.
+
+    Raises:
+        ConfigError: the words have none of these forms.
+    """
+    word, slash, rest = first.partition("/")
+    if bool(slash) == (second is not None):
+        raise ConfigError("diagnose: give TYPE/NAME or TYPE NAME, such as pod/web, deploy/web, node/vn-tokyo")
+    kind = full(word)
+    namespace, _, name = (second or rest).rpartition("/")
+    for what, text in (("namespace", namespace), (kind, name)):
+        if (text or what == kind) and not _NAME.fullmatch(text):
+            raise ConfigError(f"{text!r} is not the name of a {what}")
+    return kind, namespace, name
+
+
+SCORED = "NodeScored"
+"""Reason of the Event; ``multi_scheduler/extender/decisions.py`` writes its message."""
+_AGENT = re.compile(
+    r"(?P<agent>[^:]+): (?:(?P<scores>.*?) \(weight (?P<weight>[^)]+)\))?(?:; )?(?:rejected: (?P<rejected>.*))?"
+)
+# Lookbehind and limits keep the time of a search linear, because any program can write the message.
+_SCORE = re.compile(r"(?<![^ ,])([^ ,]+) (\d+)(?=, | and |$)")
+_REJECTION = re.compile(
+    r"(?<![a-z0-9.-])([a-z0-9.-]{1,253}) \((.{0,1024}?)\)(?=, [a-z0-9.-]{1,253} \(|\. | and \d+ more|$)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One agent's answer about one virtual node."""
+
+    agent: str
+    weight: str
+    """Weight of the agent's scores; empty: it has not scored."""
+    node: str
+    score: int | None
+    """From 0 to 100; None: the agent rejected the node."""
+    reason: str = ""
+    """Why the agent rejected the node."""
+
+
+def scores(events: Sequence[Mapping[str, Any]]) -> list[Score]:
+    """Return the answers in the newest NodeScored event about a pod; empty: there is no such event.
+
+    Args:
+        events: events about the pod, the oldest first.
+    """
+    message = next((str(one.get("message")) for one in reversed(events) if one.get("reason") == SCORED), "")
+    return [score for text in message.split(". Agent ")[1:] for score in _answer(text)]
+
+
+def _answer(text: str) -> Iterator[Score]:
+    match = _AGENT.match(text)
+    if match is None:
+        return
+    agent, weight = match["agent"], match["weight"] or ""
+    for name, score in _SCORE.findall(match["scores"] or ""):
+        yield Score(agent, weight, name, int(score))
+    for name, reason in _REJECTION.findall(match["rejected"] or ""):
+        yield Score(agent, weight, name, None, reason)
+
+
+def override_changes(facts: PodFacts) -> list[str]:
+    """Return ``OVERRIDE: FIELD`` per changed field, and both values of images; empty if the lower pod was not read."""
+    lower = facts.lower or {}
+    before, after = _images(facts.pod), _images(lower)
+    return [
+        f"{name}: {field}"
+        + (f": {before[field]} → {after[field]}" if field in before and field in after else "")
+        for name, field in recorded_changes(lower)
+    ]
+
+
+def _images(pod: Mapping[str, Any]) -> dict[str, str]:
+    return {f"{where}.image": str(one.get("image")) for where, one in containers(pod.get("spec") or {})}

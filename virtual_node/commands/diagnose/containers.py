@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime.apimachinery.readable import count
-from virtual_node.commands.diagnose import advice, codes
+from virtual_node.commands.diagnose import codes
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.config import program
@@ -69,7 +69,7 @@ def _dependencies(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         message = str(event.get("message") or "")
         if event.get("reason") in _VOLUMES:
             code = Code.OBJECT_MISSING if _OBJECT.search(message) else Code.VOLUME
-            steps = advice.missing(message, namespace=facts.namespace)
+            steps = codes.missing_steps(message, namespace=facts.namespace)
             yield DiagnoseFinding(code, "A volume of the pod is not there yet.", [message], steps, rank=1)
             return
         if event.get("reason") == "FailedCreatePodSandBox":

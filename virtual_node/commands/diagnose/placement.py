@@ -2,18 +2,228 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from clusterset.model import cluster_selector, names
-from clusterset.model.pod.conditions import condition
-from virtual_node.commands.diagnose import advice, codes, unplaced
+from clusterset.model.pod.conditions import condition, is_true
+from virtual_node.commands.diagnose import codes
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.config import program
 from virtual_node.health.leases import lease_age
 from virtual_node.health.nodes import UNREACHABLE, cluster_of
-from virtual_node.health.objects import annotations_of, is_virtual
+from virtual_node.health.objects import (
+    LIFECYCLE,
+    Json,
+    annotations_of,
+    is_virtual,
+    labels_of,
+    repelling,
+    selects,
+    taint_text,
+    taints,
+)
 from virtual_node.health.pods import SCHEDULING, silent_lower_scheduler
+
+_GROUP = re.compile(
+    r"pod group (?P<group>[\w./-]+)"
+    r"(?: has (?P<has>\d+) of (?P<minimum>\d+) pods| needs room for (?P<needed>\d+) pods at once)?"
+)
+"""The multi-scheduler's reasons about pods that start together."""
+_DIVISION = re.compile(
+    r"lower cluster (?P<full>\S+) has (?P<has>\d+) of (?P<all>\d+) pods, and one more is above its share and the "
+    r"maximum skew of (?P<skew>\d+) .*; lower cluster (?P<behind>\S+) cannot take the pod"
+)
+"""The multi-scheduler's reason about a pod that waits because of its workload's division over clusters."""
+
+_BELOW = re.compile(r"[Ll]ower cluster|virtual node \S{1,253} \([^)]{0,400}\) belongs to no lower cluster")
+"""Start of the multi-scheduler's reasons about lower clusters, and about virtual nodes that it does not know."""
+
+
+def unscheduled(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+    """Yield why a pod has no node, the cause to remove first at the start; nothing if the pod has a node."""
+    if facts.pod["spec"].get("nodeName"):
+        return
+    if gates := [gate["name"] for gate in facts.pod["spec"].get("schedulingGates") or ()]:
+        title = f"Scheduling gates hold the pod back: {', '.join(gates)}."
+        steps = ["find out which controller removes them"]
+        yield DiagnoseFinding(Code.SCHEDULING_GATED, title, next_steps=steps)
+        return
+    message = str(condition(facts.pod.get("status"), "PodScheduled").get("message") or "")
+    evidence = [f"kube-scheduler: {message}"] if message else []
+    if facts.virtual_nodes is not None and not facts.virtual_nodes:
+        title = "There is no virtual node in this cluster."
+        yield DiagnoseFinding(Code.NO_VIRTUAL_NODE, title, evidence, [program.name("doctor")])
+        return
+    matching_nodes = [node for node in facts.virtual_nodes or () if selects(facts.pod, node)]
+    if facts.virtual_nodes and not matching_nodes:
+        yield _no_match(facts, facts.virtual_nodes, evidence)
+        return
+    found = list(_repelled(facts, matching_nodes, evidence))
+    yield from found or _by_message(facts, message, evidence)
+
+
+def _repelled(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -> Iterator[DiagnoseFinding]:
+    """Yield why no virtual node that matches the pod's selectors takes the pod; nothing if one does."""
+    missing = {name: _untolerated(facts.pod, node) for node in nodes if (name := node["metadata"]["name"])}
+    away = [node for node in nodes if _is_away(facts.pod, node)]
+    open_ = [
+        node
+        for node in nodes
+        if not missing[node["metadata"]["name"]]
+        and not (node.get("spec") or {}).get("unschedulable")
+        and node not in away
+    ]
+    if open_ or not nodes:
+        return
+    all_repel = all(missing.values())
+    if all_repel:
+        yield _no_toleration(facts, sorted({taint for each in missing.values() for taint in each}), evidence)
+    if away:
+        which = "The virtual node" if len(nodes) == 1 else "Every virtual node"
+        state = "lost or not Ready" if len(away) == len(nodes) else "not available"
+        title = f"{which} that the pod may run on is {state}."
+        states = [*map(_state, away), *evidence]
+        steps = [program.name(f"diagnose node {node['metadata']['name']}") for node in away[:3]]
+        yield DiagnoseFinding(Code.NODE_UNAVAILABLE, title, states, steps, rank=int(all_repel))
+    cordoned = [node["metadata"]["name"] for node in nodes if (node.get("spec") or {}).get("unschedulable")]
+    if cordoned and not all_repel:
+        title = f"Virtual nodes that the pod may run on are cordoned: {', '.join(cordoned)}."
+        steps = [f"kubectl uncordon {cordoned[0]}"]
+        yield DiagnoseFinding(Code.CORDONED, title, [] if away else evidence, steps, rank=int(bool(away)))
+
+
+def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Iterator[DiagnoseFinding]:
+    """Yield findings from the scheduler's message."""
+    doctor, status = program.name("doctor"), program.name("status")
+    if found := _GROUP.search(message):
+        yield _group(found, evidence, facts.namespace)
+    elif found := _DIVISION.search(message):
+        yield _division(found, evidence)
+    elif found := _BELOW.search(message):
+        # The text before this is about real nodes of the upper cluster.
+        below = codes.next_steps(message[found.start() :], namespace=facts.namespace)
+        title = "No lower cluster has a node for the pod."
+        yield DiagnoseFinding(Code.NO_CLUSTER_FITS, title, evidence, below or [doctor])
+    elif "Insufficient" in message:
+        step = f"request less, or add nodes to a lower cluster; {status} shows what is left"
+        title = "No virtual node has enough free resources."
+        yield DiagnoseFinding(codes.unschedulable(message), title, evidence, [step])
+    elif message:
+        steps = codes.missing_steps(message, namespace=facts.namespace)
+        title = "The upper scheduler finds no node."
+        yield DiagnoseFinding(codes.unschedulable(message), title, evidence, steps or [doctor], rank=1)
+    elif facts.age > SCHEDULING:
+        name = facts.pod["spec"].get("schedulerName") or "default-scheduler"
+        title = f"No scheduler named {name} has looked at the pod."
+        step = (
+            f"start it, or correct spec.schedulerName of the pod; {doctor} says whether kube-scheduler runs"
+        )
+        yield DiagnoseFinding(Code.NO_SCHEDULER, title, next_steps=[step])
+
+
+def _group(found: re.Match[str], evidence: Sequence[str], namespace: str) -> DiagnoseFinding:
+    """Return why a pod waits for its pod group."""
+    if found["has"] is not None:
+        why = f"{found['has']} of {found['minimum']} pods exist"
+        step = (
+            "find out why the other pods are missing or have scheduling gates: "
+            f"kubectl --namespace {namespace} get pods,events"
+        )
+    elif found["needed"] is not None:
+        why = f"there is no room for {found['needed']} pods at once"
+        step = f"add nodes to a lower cluster, or let other pods end; {program.name('status')} shows what is left"
+    else:
+        why, step = "the scheduler's message has the reason", "follow the scheduler's message"
+    title = f"The pod waits with pod group {found['group']}: {why}."
+    return DiagnoseFinding(Code.POD_GROUP, title, evidence, [step])
+
+
+def _division(found: re.Match[str], evidence: Sequence[str]) -> DiagnoseFinding:
+    """Return why a pod waits: it would exceed the maximum skew of its workload's division."""
+    title = (
+        f"Lower cluster {found['behind']} cannot take the pod, and {found['full']} has reached its share of the "
+        f"workload's pods and the maximum skew of {found['skew']}."
+    )
+    steps = [
+        f"raise {names.ANNOTATION_DIVISION_MAX_SKEW} in the pod's template, or make room in {found['behind']}",
+        program.name("status"),
+    ]
+    return DiagnoseFinding(Code.DIVISION, title, evidence, steps)
+
+
+def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -> DiagnoseFinding:
+    selector = facts.pod["spec"].get("nodeSelector") or {}
+    known = list(map(labels_of, nodes))
+    lost = {key: value for key, value in selector.items() if not any(one.get(key) == value for one in known)}
+    wanted = ", ".join(f"{key}={value}" for key, value in (lost or selector).items())
+    steps = [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"]
+    if not wanted:
+        title = "No virtual node matches the pod's node affinity."
+    elif not lost:
+        title = f"No virtual node matches all of the pod's selectors ({wanted}, node affinity)."
+    elif _is_labelled(facts.pod):
+        title = (
+            f"No virtual node has {wanted}: the webhook has not moved the selector. Was it down, or are these "
+            "keys in its --ignore-selector-keys?"
+        )
+        steps = ["kubectl get mutatingwebhookconfigurations", program.name("doctor")]
+    else:
+        title = (
+            f"No virtual node has {wanted}, and the pod is not labelled {names.LABEL_VIRTUAL_POD}=true: "
+            "the webhook leaves its selector in the upper cluster."
+        )
+        steps = [f"label the pod's template {names.LABEL_VIRTUAL_POD}=true"]
+    return DiagnoseFinding(Code.AFFINITY, title, evidence, steps)
+
+
+def _no_toleration(facts: PodFacts, missing: Sequence[str], evidence: Sequence[str]) -> DiagnoseFinding:
+    if any(taint.startswith(names.TAINT_PROVIDER) for taint in missing):
+        step = (
+            "create the pod again: the webhook did not add the toleration, was it down? "
+            + program.name("doctor")
+            if _is_labelled(facts.pod)
+            else f"tolerate {names.TAINT_PROVIDER}, or label the pod {names.LABEL_VIRTUAL_POD}=true (the webhook does it)"
+        )
+    else:
+        step = "add a toleration of it to the pod's template, or remove the taint from the virtual node"
+    title = f"The pod does not tolerate {', '.join(missing)} of the virtual nodes."
+    return DiagnoseFinding(Code.TAINT, title, evidence, [step])
+
+
+def _untolerated(pod: Json, node: Json) -> list[str]:
+    """Return taints that the pod does not tolerate and that stay when the cluster recovers."""
+    return [taint_text(taint) for taint in repelling(pod, node) if not _is_passing(taint)]
+
+
+def _is_away(pod: Json, node: Json) -> bool:
+    """Report whether the node is not Ready, or has a taint of a lost node that the pod does not tolerate.
+
+    The taint of a cordoned node does not count.
+    """
+    if not is_true(node.get("status"), "Ready"):
+        return True
+    cordon = f"{LIFECYCLE}unschedulable"
+    return any(_is_passing(taint) and taint["key"] != cordon for taint in repelling(pod, node))
+
+
+def _is_passing(taint: Json) -> bool:
+    return bool(taint["key"].startswith(LIFECYCLE)) or taint["key"] == names.TAINT_STALE_CLUSTER
+
+
+def _state(node: Json) -> str:
+    ready = condition(node.get("status"), "Ready")
+    name = f"{node['metadata']['name']} (lower cluster {cluster_of(node)})"
+    if ready.get("status") != "True":
+        return f"{name}: {ready.get('reason', 'not Ready')}: {ready.get('message', '')}".rstrip(": ")
+    keys = ", ".join(taint["key"] for taint in taints(node) if _is_passing(taint))
+    return f"{name} is tainted {keys}, although it is Ready again: the taint is removed within a minute"
+
+
+def _is_labelled(pod: Json) -> bool:
+    return labels_of(pod).get(names.LABEL_VIRTUAL_POD) == "true"
+
 
 _WAITING = "WaitingForNode"
 _GROWTH = (_WAITING, "NodeNotAdded")
@@ -95,7 +305,7 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         if waits:
             title = "The pod waits for a new node in the lower cluster."
         evidence = [*(event.get("message", "") for event in growth), message]
-        steps = advice.steps(message, namespace=facts.namespace)
+        steps = codes.next_steps(message, namespace=facts.namespace)
         move = "run the descheduler (moves the pod), or the multi-scheduler (checks before the pod is bound)"
         yield DiagnoseFinding(codes.unschedulable(message), title, evidence, [*steps, move])
     elif facts.age > SCHEDULING and (name := silent_lower_scheduler(facts.pod)):
@@ -114,4 +324,4 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         yield DiagnoseFinding(Code.NO_SCHEDULER, title, evidence, [step])
 
 
-RULES: Sequence[Rule] = (unplaced.unscheduled, _selector, node, _admission, _conflict, _lower_scheduling)
+RULES: Sequence[Rule] = (unscheduled, _selector, node, _admission, _conflict, _lower_scheduling)

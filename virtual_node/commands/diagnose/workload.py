@@ -10,8 +10,7 @@ from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import count, some
 from controller_runtime.resources import Resource
-from virtual_node.commands.common.permissions import refusal
-from virtual_node.commands.common.reader import Reader
+from virtual_node.commands.common.reader import Reader, refusal
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import is_true
-from virtual_node.commands.common.connection_errors import Trouble
+from virtual_node.commands.common.connect import Trouble
 from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.common.probes import Probe
 from virtual_node.health.objects import Json, is_deleting, is_virtual

@@ -21,10 +21,9 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import installation, probes
-from virtual_node.commands.common.health_reading import swarms
-from virtual_node.commands.common.permissions import Need, missing
+from virtual_node.commands.common.installation import swarms
 from virtual_node.commands.common.probes import Probe
-from virtual_node.commands.common.reader import NODE_LEASES
+from virtual_node.commands.common.reader import NODE_LEASES, Need, missing_rights
 from virtual_node.commands.doctor.admission import client_configs, is_ours
 from virtual_node.commands.doctor.facts import (
     DESCHEDULER_LEASE,
@@ -145,7 +144,7 @@ class _Look:
     async def _denied(self, virtual: Sequence[str]) -> list[str]:
         proxies = (Need("get", resources.NODES, subresource="proxy", name=name) for name in virtual)
         needs = (*_NEEDS, *proxies, Need("create", resources.PODS, namespace=self.namespace))
-        return [one.words for one in await missing(self.upper, needs)]
+        return [one.words for one in await missing_rights(self.upper, needs)]
 
     async def _events(self) -> list[Json]:
         selector = "involvedObject.kind=Pod,type=Warning"

@@ -10,7 +10,6 @@ from datetime import datetime
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import readable, timestamps
 from controller_runtime.apimachinery.readable import count, some
-from virtual_node.commands.common.requested import allocatable, fits, requested
 from virtual_node.commands.doctor.facts import (
     DESCHEDULER_LEASE,
     SCHEDULER_LEASE,
@@ -24,7 +23,7 @@ from virtual_node.config import program
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.faults import SWARMS, Kind
 from virtual_node.health.leases import lease_age
-from virtual_node.health.objects import Json, key
+from virtual_node.health.objects import Json, allocatable, fits, key, requested
 
 _UNSEEN_SECONDS = 30.0
 _DEFAULT_SCHEDULER = "default-scheduler"

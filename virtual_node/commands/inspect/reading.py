@@ -3,41 +3,184 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from typing import Any, Unpack
 
+from clusterset.admission import ClusterRules
 from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from controller_runtime import resources
-from controller_runtime.client.client import Client
+from controller_runtime.client.client import Client, encode
+from controller_runtime.client.collection import ListOptions
 from controller_runtime.client.connecting import weaknesses
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from controller_runtime.objects import Object
 from controller_runtime.process import version
 from controller_runtime.resources import Resource
 from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import UPPER, Expiry, ExpiryLimits
-from virtual_node.commands.common import connection_errors
-from virtual_node.commands.inspect import counterparts
-from virtual_node.commands.inspect.configured import lower_cluster
+from virtual_node.commands.common import connect, probes
+from virtual_node.commands.common.reader import NODE_LEASES
 from virtual_node.commands.inspect.facts import (
     COMPONENT_POD,
     DNS_SERVICE,
     FOREIGN_POD,
+    LABEL_SERVICE,
+    SERVICE_BACKEND,
     WAITING_POD,
     WEBHOOKS,
     ClusterFacts,
     InspectFacts,
+    PackedObjects,
+    Packer,
+    VirtualNode,
+    webhook_services,
 )
-from virtual_node.commands.inspect.listing import all_of, list_into, read_backends, read_version
 from virtual_node.config.types import Config
-from virtual_node.health.objects import is_virtual
+from virtual_node.health.objects import annotations_of, is_virtual, key, labels_of
 from virtual_node.health.pods import WAITING
 from virtual_node.health.replicas import COMPONENTS
-from virtual_node.translate.kinds import REFERENCED, enabled
+from virtual_node.translate.base.options import pod_options
+from virtual_node.translate.kinds import KINDS, REFERENCED, Demand, enabled
+
+_PARALLEL = 8
+_KEPT: Mapping[str, Sequence[str]] = {
+    **{kind.kind: kind.kept_spec for kind in KINDS if kind.kept_spec is not None},
+    SERVICE_BACKEND: (),
+    DNS_SERVICE: (),
+    "Deployment": ("replicas", "strategy", "template"),
+    "StatefulSet": ("replicas", "template"),
+}
+"""Fields of ``spec`` that rules use, by kind. The objects of other kinds have other reductions, or none."""
+_WHOLE = {"Pod", *(kind.kind for kind in KINDS if kind.kept_spec is None)}
+
+
+async def read_version(client: Client, cluster: ClusterFacts) -> None:
+    """Store a cluster's version and clock skew; called before all other reads.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    version = await client.version(timeout=client.timeout)
+    cluster.version = str(version.get("gitVersion") or "")
+    moment = await probes.date(client)
+    if moment is not None:
+        cluster.clock_skew = (moment - datetime.now(UTC)).total_seconds()
+
+
+async def all_of(reading: Iterable[Awaitable[None]]) -> None:
+    """Await all with bounded concurrency, then raise the first error."""
+    limit = asyncio.Semaphore(_PARALLEL)
+
+    async def one(wanted: Awaitable[None]) -> None:
+        async with limit:
+            await wanted
+
+    for outcome in await asyncio.gather(*map(one, reading), return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+async def list_into(
+    client: Client,
+    cluster: ClusterFacts,
+    resource: Resource,
+    *,
+    kind: str = "",
+    **selection: Unpack[ListOptions],
+) -> None:
+    """List a resource into a cluster's objects; a refused or unknown resource is recorded as unread.
+
+    Args:
+        client: client of the cluster.
+        cluster: receives the objects, in addition to earlier objects of the same kind.
+        resource: resource to list.
+        kind: key in ``ClusterFacts.objects``; empty: the resource's kind.
+        selection: ``namespace``, ``label_selector`` and ``field_selector``; without them, all objects.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    kind = kind or resource.kind
+    try:
+        found, _ = await client.list_as(resource, Packer(partial(_json, kind=kind)), **selection)
+    except (Forbidden, NotFound) as error:
+        cluster.unread[kind] = str(error)
+        return
+    cluster.objects.setdefault(kind, PackedObjects()).extend(found)
+
+
+async def lease_into(client: Client, upper: ClusterFacts, leases: list[dict[str, Any]], name: str) -> None:
+    """Append a node's Lease to ``leases``; read by name, because virtual nodes have no right to list Leases.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    try:
+        lease = await client.get(resources.LEASES, name, namespace=NODE_LEASES)
+    except NotFound:
+        return
+    except Forbidden as error:
+        upper.unread["Lease"] = str(error)
+        return
+    leases.append(lease)
+
+
+async def read_backends(client: Client, lower: ClusterFacts) -> None:
+    """Read the EndpointSlices of the Services that must work for pods: of DNS and of webhooks.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    services = {key(service) for service in lower.of(DNS_SERVICE)}
+    services |= {name for kind in WEBHOOKS for one in lower.of(kind) for _, name in webhook_services(one)}
+    lower.objects[SERVICE_BACKEND] = PackedObjects()
+    listed = partial(list_into, client, lower, kind=SERVICE_BACKEND)
+    await all_of(
+        listed(resources.ENDPOINT_SLICES, namespace=namespace, label_selector=f"{LABEL_SERVICE}={name}")
+        for namespace, _, name in (one.partition("/") for one in sorted(services))
+    )
+    if SERVICE_BACKEND in lower.unread:
+        del lower.objects[SERVICE_BACKEND]
+
+
+def _json(one: Object, kind: str) -> bytes:
+    """Return an object as JSON, without large fields that no rule uses, to save memory in large clusters."""
+    if kind in _WHOLE:
+        return one.to_json()
+    whole = one.to_dict()
+    if kind in _KEPT:
+        spec, endpoints = whole.get("spec") or {}, whole.get("endpoints") or ()
+        whole = {name: whole[name] for name in ("kind", "metadata") if name in whole}
+        whole["spec"] = {name: spec[name] for name in _KEPT[kind] if name in spec}
+        # API reference of EndpointConditions: a missing condition means ready.
+        whole["isServing"] = any(
+            (part.get("conditions") or {}).get("ready") is not False for part in endpoints
+        )
+    if kind == "Node":
+        (whole.get("status") or {}).pop("images", None)
+    if kind == FOREIGN_POD:
+        spec, status = whole.get("spec") or {}, whole.get("status") or {}
+        whole["spec"] = {
+            name: spec[name]
+            for name in ("nodeName", "containers", "initContainers", "overhead", "resources")
+            if name in spec
+        }
+        for field in ("containers", "initContainers"):
+            if field in whole["spec"]:
+                whole["spec"][field] = [
+                    {name: part[name] for name in ("resources", "restartPolicy") if name in part}
+                    for part in whole["spec"][field]
+                ]
+        whole["status"] = {"phase": status.get("phase", "")}
+    return encode(whole)
+
 
 _OWNED_KINDS = (resources.PERSISTENT_VOLUME_CLAIMS, resources.NAMESPACES)
 """Owned in lower clusters, in addition to copies."""
@@ -100,7 +243,7 @@ async def read(
             reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id, owned)))
             pending.append(expiries.of_apiserver(lower.name, client.config))
     served, _ = await asyncio.gather(_served(pending), asyncio.gather(*reading))
-    await _guarded(opened, opened.upper, upper, counterparts.read(opened.upper, upper, lowers))
+    await _guarded(opened, opened.upper, upper, read_counterparts(opened.upper, upper, lowers))
     for cluster in (upper, *lowers):
         _drop_optional(cluster, opened)
     return InspectFacts(
@@ -162,7 +305,7 @@ async def _guarded(opened: Opened, client: Client, cluster: ClusterFacts, readin
         await reading
     except ApiError as error:
         known = [one for one in opened.credentials if one.cluster == cluster.name]
-        trouble = connection_errors.explain(error, client.config, expiries=known, now=datetime.now(UTC))
+        trouble = connect.explain_failure(error, client.config, expiries=known, now=datetime.now(UTC))
         cluster.error = cluster.error or str(trouble)
     except ConfigError as error:
         cluster.error = cluster.error or str(error)
@@ -217,3 +360,78 @@ def _of_webhooks(cluster: ClusterFacts) -> list[Expiry]:
 
 async def _served(pending: Iterable[Awaitable[Expiry | None]]) -> list[Expiry]:
     return [found for found in await asyncio.gather(*pending) if found is not None]
+
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""Names that a node or a namespace can have."""
+
+
+async def read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFacts]) -> None:
+    """Read into ``upper`` the pods and Leases of virtual nodes, and the sources of copies."""
+    if upper.error:
+        return
+    nodes = virtual_nodes(upper, lowers)
+    referenced = [kind for kind in enabled(()) if kind.demand is Demand.REFERENCES]
+    sources: dict[str, set[str]] = {kind.kind: set() for kind in referenced}
+    for lower in lowers:
+        try:
+            _add_counterparts(lower, nodes, sources)
+        except Exception as error:  # noqa: BLE001 - objects may have any content
+            lower.mark_malformed(error)
+    upper.objects["Pod"] = PackedObjects()
+    # A name that no upper object can have would make the request fail, and all objects of its kind unread.
+    listed = partial(list_into, client, upper)
+    valid = sorted(filter(_NAME.fullmatch, nodes))
+    reading = [listed(resources.PODS, field_selector=f"spec.nodeName={node}") for node in valid]
+    for resource in (kind.resource for kind in referenced):
+        upper.objects[resource.kind] = PackedObjects()
+        namespaces = sorted(filter(_NAME.fullmatch, sources[resource.kind]))
+        reading += [listed(resource, namespace=namespace) for namespace in namespaces]
+    leases: list[dict[str, Any]] = []
+    upper.objects["Lease"] = leases
+    reading += [lease_into(client, upper, leases, name) for name in sorted(virtual_nodes(upper, lowers))]
+    await all_of(reading)
+    for kind in upper.unread:
+        upper.objects.pop(kind, None)
+
+
+def _add_counterparts(lower: ClusterFacts, nodes: set[str], sources: Mapping[str, set[str]]) -> None:
+    """Add a lower cluster's virtual nodes to ``nodes``, and its copies' upper namespaces to ``sources``."""
+    nodes |= {
+        labels_of(pod)[names.LABEL_NODE] for pod in lower.heads("Pod") if names.LABEL_NODE in labels_of(pod)
+    }
+    for kind, namespaces in sources.items():
+        for copy in lower.of(kind):
+            if names.LABEL_TOKEN_OF not in labels_of(copy):
+                above = annotations_of(copy).get(names.ANNOTATION_UPPER_NAMESPACE)
+                namespaces.add(above or copy["metadata"].get("namespace", ""))
+            elif names.LABEL_NODE in labels_of(copy):
+                # Secrets of tokens name the virtual node of their pod, and may be left when the pod is gone.
+                nodes.add(labels_of(copy)[names.LABEL_NODE])
+
+
+def virtual_nodes(upper: ClusterFacts, lowers: Iterable[ClusterFacts]) -> set[str]:
+    """Return the names of the registered virtual nodes and of those that are configured for lower clusters."""
+    registered = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual(node)}
+    return registered | {name for lower in lowers for name in lower.nodes}
+
+
+def lower_cluster(config: Config, cluster: Cluster, cluster_id: str) -> ClusterFacts:
+    """Return a lower cluster with its configuration and without objects."""
+    rules = ClusterRules(cluster, controllers=config.controllers(cluster), cluster_id=cluster_id)
+    nodes = {
+        node.name: VirtualNode(
+            options=pod_options(config, cluster, rules, node),
+            selector=node.node_selector,
+            reserve=node.capacity.reserve,
+            autoscaling=node.autoscaling,
+        )
+        for node in cluster.virtual_nodes()
+    }
+    return ClusterFacts(
+        name=cluster.name,
+        nodes=nodes,
+        removes_namespaces=cluster.namespaces.remove,
+        adopt=cluster.namespaces.adopt,
+        namespace_map=rules.namespace_map,
+    )

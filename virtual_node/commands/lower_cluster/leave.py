@@ -22,7 +22,7 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized
 from controller_runtime.objects import Object
 from virtual_node.commands.cleanup import command
-from virtual_node.commands.cleanup.dry_run import dry_run_client
+from virtual_node.commands.cleanup.command import dry_run_client
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect

@@ -17,11 +17,10 @@ from controller_runtime.objects import Object
 from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, add_switch
-from virtual_node.commands.common import connect, health_reading, output, probes
-from virtual_node.commands.common.permissions import Need, refusal
-from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
-from virtual_node.commands.status import lag, rows
-from virtual_node.commands.status.pod_fields import PodFields
+from virtual_node.commands.common import connect, installation, output, probes
+from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Need, Reader, refusal
+from virtual_node.commands.status import rows
+from virtual_node.commands.status.rows import PodFields
 from virtual_node.config import program
 from virtual_node.health.faults import Health
 from virtual_node.health.nodes import cluster_of
@@ -131,7 +130,7 @@ async def _gather(
     leases, now, _, *pods = await asyncio.gather(
         reader.all(resources.LEASES, namespace=NODE_LEASES),
         probes.clock(reader.client),
-        health_reading.read(reader),
+        installation.prefetch(reader),
         *(
             reader.fields(resources.PODS, PodFields, field_selector=f"spec.nodeName={node.name}")
             for node in nodes
@@ -144,7 +143,7 @@ async def _gather(
         {**rows.describe(node.to_dict(), bound, by_name.get(node.name), now=now), "lag": behind}
         for node, bound, behind in zip(nodes, pods, lags, strict=True)
     ]
-    health = await health_reading.judge(
+    health = await installation.judge(
         reader,
         nodes=[node.to_dict() for node in nodes],
         bound=None if None in pods else [pod for bound in pods for pod in bound or ()],
@@ -187,9 +186,9 @@ def _named(nodes: list[Object], wanted: Sequence[str]) -> list[Object]:
     return [node for node in nodes if not wanted or node.name in wanted]
 
 
-async def _lag(reader: Reader, node: Object) -> lag.Lag | None:
+async def _lag(reader: Reader, node: Object) -> rows.Lag | None:
     try:
-        return await lag.of_node(reader.client, node)
+        return await rows.lag_of_node(reader.client, node)
     except Forbidden as error:
         if _REFUSED in error.message:
             reader.missing[Need("get", resources.NODES, subresource="proxy")] = None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import quantity, readable, timestamps
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, Forbidden
+from controller_runtime.objects import Object
 from virtual_node.commands.common import output
-from virtual_node.commands.common.requested import requested
-from virtual_node.commands.status import lag
 from virtual_node.health.leases import lease_age
-from virtual_node.health.objects import labels_of
+from virtual_node.health.objects import labels_of, requested
 from virtual_node.translate.printers.pods import is_trouble, status_word
 
 COLUMNS = (
@@ -90,7 +94,7 @@ def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> li
         _UNKNOWN if pods is None else f"{pods['running']}/{pods['total']}",
         _UNKNOWN if pods is None else str(pods["trouble"] or "-"),
         *(_share(name, resource[name]) for name in ("cpu", "memory")),
-        lag.shown(node.get("lag")),
+        shown_lag(node.get("lag")),
         _heartbeat(node["heartbeatSeconds"], leases_seen=leases_seen),
         _UNKNOWN if node["ageSeconds"] is None else output.age(node["ageSeconds"]),
     ]
@@ -131,3 +135,121 @@ def _share(name: str, amounts: Mapping[str, str | None]) -> str:
         _UNKNOWN if amount is None else readable.text(name, amount).replace(" ", "")
         for amount in (amounts["used"], amounts["allocatable"])
     )
+
+
+_METRIC = "virtual_node_mirror_seconds"
+_TIMEOUT = 3.0
+_QUANTILES = {"p50": 0.5, "p99": 0.99}
+
+Lag = dict[str, dict[str, float]]
+"""Maps direction (down, up) to p50 and p99 in seconds; each is the upper bound of its histogram bucket."""
+
+
+async def lag_of_node(upper: Client, node: Object) -> Lag | None:
+    """Return a virtual node's lag since its process started; None: not readable, or nothing was mirrored.
+
+    Raises:
+        Forbidden: the caller may not get ``nodes/proxy``.
+    """
+    cluster = node.labels.get(names.LABEL_LOWER_CLUSTER, node.name)
+    try:
+        answer = await upper.request("GET", f"/api/v1/nodes/{node.name}/proxy/metrics", timeout=_TIMEOUT)
+    except Forbidden:
+        raise
+    except ApiError:
+        return None
+    try:
+        return parse_lag(answer.decode("utf-8", "replace"), cluster) or None
+    except (ValueError, LookupError):
+        # The endpoint may belong to another program or another version, with any output.
+        return None
+
+
+def parse_lag(text: str, cluster: str) -> Lag:
+    """Return the lag of one lower cluster from the metrics of a process.
+
+    Args:
+        text: metrics in the Prometheus text format.
+        cluster: name of the lower cluster.
+    """
+    buckets: dict[str, list[tuple[float, float]]] = {}
+    wanted = "\n".join(line for line in text.splitlines() if _METRIC in line) + "\n"
+    for family in text_string_to_metric_families(wanted):
+        for sample in family.samples:
+            if sample.name == f"{_METRIC}_bucket" and sample.labels.get("cluster") == cluster:
+                bound = float(sample.labels["le"])
+                buckets.setdefault(sample.labels["direction"], []).append((bound, sample.value))
+    return {
+        direction: {name: _quantile(sorted(found), share) for name, share in _QUANTILES.items()}
+        for direction, found in buckets.items()
+        if max(count for _, count in found) and any(math.isfinite(bound) for bound, _ in found)
+    }
+
+
+def _quantile(buckets: list[tuple[float, float]], share: float) -> float:
+    """Return the upper bound of the quantile's bucket; the last finite bound stands for the infinite bucket."""
+    total = buckets[-1][1]
+    finite = [bound for bound, _ in buckets if math.isfinite(bound)]
+    for bound, count in buckets:
+        if count >= share * total and math.isfinite(bound):
+            return bound
+    return finite[-1]
+
+
+def shown_lag(lag: Mapping[str, Any] | None) -> str:
+    """Return the median and p99 of the worse direction for a table, such as ``≤25ms (p99 ≤0.5s)``; ``-``: unknown."""
+    if not lag:
+        return "-"
+    worst = max(lag.values(), key=lambda one: (one["p99"], one["p50"]))
+    return f"≤{_short(worst['p50'])} (p99 ≤{_short(worst['p99'])})"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1000:g}ms" if seconds < 1 else f"{seconds:g}s"
+
+
+class PodFields(TypedDict, total=False):
+    """A pod without the fields that are large and not used, such as managedFields, environment and volumes."""
+
+    metadata: _Metadata
+    spec: _Spec
+    status: _Status | None
+
+
+class _Metadata(TypedDict, total=False):
+    name: str
+    namespace: str
+    creationTimestamp: str | None
+    deletionTimestamp: str | None
+    annotations: dict[str, str] | None
+
+
+class _Container(TypedDict, total=False):
+    name: str
+    restartPolicy: str | None
+    resources: dict[str, Any] | None
+
+
+class _Spec(TypedDict, total=False):
+    nodeName: str | None
+    containers: list[_Container] | None
+    initContainers: list[_Container] | None
+    overhead: dict[str, Any] | None
+    resources: dict[str, Any] | None
+
+
+class _ContainerStatus(TypedDict, total=False):
+    name: str
+    ready: bool | None
+    started: bool | None
+    state: dict[str, Any] | None
+    lastState: dict[str, Any] | None
+
+
+class _Status(TypedDict, total=False):
+    phase: str | None
+    reason: str | None
+    message: str | None
+    conditions: list[dict[str, Any]] | None
+    initContainerStatuses: list[_ContainerStatus] | None
+    containerStatuses: list[_ContainerStatus] | None

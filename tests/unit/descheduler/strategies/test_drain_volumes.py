@@ -13,7 +13,7 @@ from tests.unit.descheduler.draining import drain_process, drain_status, drainin
 from tests.unit.descheduler.process import Process
 from tests.unit.descheduler.replica_sets import ReplicaSets
 from virtual_node.commands.common.reader import Reader
-from virtual_node.commands.drain import plan
+from virtual_node.commands.drain import command
 
 pytestmark = pytest.mark.looptime
 
@@ -103,6 +103,6 @@ async def _predictions(process: Process, cluster: Cluster) -> list[tuple[How, st
     nodes = [cluster.get("nodes", "b")]
     deployments = {"default/web": cluster.get("deployments", "default/web")}
     return [
-        await plan._judge(Reader(client), found, nodes, deployments, local_storage=False)
+        await command._judge(Reader(client), found, nodes, deployments, local_storage=False)
         for found in cluster.all("pods")
     ]

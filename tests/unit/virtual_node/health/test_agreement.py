@@ -26,7 +26,7 @@ from tests.thorough import IS_THOROUGH
 from tests.unit.virtual_node.commands.doctor_facts import healthy as patient
 from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, swarm, waits
 from virtual_node import metrics, process_health
-from virtual_node.commands.common import health_reading
+from virtual_node.commands.common import installation
 from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.doctor import chain
 from virtual_node.commands.inspect import facts as inspection_facts
@@ -234,7 +234,7 @@ class _Reader:
 
 def by_status(world: World) -> Health:
     """Return the verdict of ``virtual-node status``."""
-    reading = health_reading.judge(
+    reading = installation.judge(
         cast("Any", _Reader(world)),
         nodes=world.node_objects(),
         bound=None if "bound" in world.forbidden else world.bound_pods(),

@@ -15,7 +15,6 @@ from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime.apimachinery import quantity, readable
 from virtual_node.certificates.expiry import span
-from virtual_node.commands.common.requested import allocatable, fits, requested
 from virtual_node.commands.inspect.facts import (
     ERROR,
     FOREIGN_POD,
@@ -29,7 +28,7 @@ from virtual_node.commands.inspect.facts import (
     VirtualNode,
 )
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
-from virtual_node.health.objects import key, labels_of
+from virtual_node.health.objects import allocatable, fits, key, labels_of, requested
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
 _CAPACITY_TOLERANCE = 1.01

@@ -9,7 +9,9 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition, is_finished, is_true
+from clusterset.model.policy.decision import violations
 from controller_runtime.apimachinery import timestamps
+from controller_runtime.apimachinery.readable import some
 from virtual_node.certificates.expiry import UPPER, span
 from virtual_node.commands.inspect.facts import ERROR, WARNING, Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
@@ -174,3 +176,32 @@ def _last_change(pod: Mapping[str, Any]) -> datetime:
             for state in (container.get("state") or {}).values():
                 moments += [(state or {}).get("startedAt"), (state or {}).get("finishedAt")]
     return max(timestamps.parse(moment) for moment in moments if moment)
+
+
+class RefusedNext(PodRule):
+    """Finds lower clusters with pods that could not be created again, with the violated rules."""
+
+    name = "refused_next"
+
+    def __init__(self, facts: InspectFacts) -> None:
+        super().__init__(facts)
+        self._refused: dict[str, dict[str, list[str]]] = {}
+        """Keys of pods, by lower cluster and rule."""
+
+    def of_pod(self, pod: MirroredPod) -> Findings:
+        """Remember a pod that could not be created again."""
+        if pod.below is not None and not is_deleting(pod.upper):
+            rules = pod.options.policy.of(pod.upper["metadata"]["namespace"])
+            for rule in {one.rule for one in violations(pod.requested, rules)}:
+                self._refused.setdefault(pod.lower.name, {}).setdefault(rule, []).append(key(pod.upper))
+        yield from ()
+
+    def of_all(self) -> Findings:
+        """Yield a finding for each cluster with such pods."""
+        for name, by_rule in self._refused.items():
+            pods = {pod for refused in by_rule.values() for pod in refused}
+            yield Subject("policy", name, "Cluster", name).warning(
+                f"its policy would refuse running pods ({len(pods)}); they keep running, new pods do not start: "
+                + "; ".join(f"{rule} ({some(sorted(refused))})" for rule, refused in sorted(by_rule.items())),
+                f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods",
+            )

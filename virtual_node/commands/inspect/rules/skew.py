@@ -1,4 +1,4 @@
-"""Rules about clusters: clock and version skew, expiring credentials, weak connections, unread objects."""
+"""Rules about clusters and components: clocks, versions, expiring credentials, unread objects, faults of the health model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from clusterset.model import names
 from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, limits_of, span
 from virtual_node.commands.inspect.facts import (
     COMPONENT_POD,
@@ -22,6 +23,10 @@ from virtual_node.commands.inspect.facts import (
     Subject,
 )
 from virtual_node.config import program
+from virtual_node.health.facts import ClusterState, HealthFacts
+from virtual_node.health.faults import SWARMS, Fault, Kind, Severity
+from virtual_node.health.model import examine, facts_of
+from virtual_node.health.objects import is_deleting, is_virtual, labels_of
 
 _CLOCK_WARNING = 5.0
 """Maximum seconds between two clocks, as in ``check``; with more, leases, tokens and events are misleading."""
@@ -157,3 +162,98 @@ def unread(facts: InspectFacts) -> Findings:
             "could not be read, so owned objects in lower clusters cannot be recognized",
             "grant get on namespace kube-system, or give --cluster-id",
         )
+
+
+_LABEL_COMPONENT = "app.kubernetes.io/component"
+_LABEL_RELEASE = "app.kubernetes.io/version"
+_SAME = "upgrade the older one: all components must have the same version"
+
+
+def of_nodes(facts: InspectFacts) -> Findings:
+    """Yield virtual nodes of another release than this command, because their translation may look like drift."""
+    for node in facts.upper.of("Node"):
+        labels = labels_of(node)
+        if not is_virtual(node) or not facts.release:
+            continue
+        node_version = labels.get(names.LABEL_VERSION, "")
+        name = node["metadata"]["name"]
+        # Unconfigured virtual nodes without our version label are of other software, such as virtual-kubelet.
+        if node_version != facts.release and (node_version or name in facts.virtual_nodes()):
+            yield Subject("release", UPPER, "Node", name).warning(
+                f"runs {f'version {node_version}' if node_version else 'an unknown version'}; "
+                f"this command has version {facts.release}, and may report differences between the two "
+                f"versions as drift",
+                _SAME,
+                transient=True,
+            )
+
+
+def of_components(facts: InspectFacts) -> Findings:
+    """Yield namespaces whose components, by the chart's labels, run different releases."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for pod in facts.upper.of(COMPONENT_POD):
+        labels = labels_of(pod)
+        if not is_deleting(pod) and (release := labels.get(_LABEL_RELEASE)):
+            component = labels.get(_LABEL_COMPONENT) or pod["metadata"]["name"]
+            releases = found.setdefault(pod["metadata"]["namespace"], {})
+            releases.setdefault(release, set()).add(component)
+    for namespace, releases in sorted(found.items()):
+        if len(releases) > 1:
+            versions = "; ".join(
+                f"{release}: {', '.join(sorted(them))}" for release, them in sorted(releases.items())
+            )
+            yield Subject("release", UPPER, "Namespace", namespace).warning(
+                f"its components run different versions: {versions}",
+                f"kubectl -n {namespace} get deployments: is a rollout stuck? Otherwise {_SAME}",
+                transient=True,
+            )
+
+
+_CHECKS = {
+    Kind.REPLICA_FAILING: "component",
+    Kind.CONFIGURATION_REJECTED: "configuration",
+    Kind.CLUSTER_FAILED: "cluster",
+    Kind.CLUSTER_LOST: "cluster",
+    Kind.NO_LOWER_CLUSTER: "node",
+    Kind.NODE_MISSING: "node",
+    Kind.NODE_SILENT: "node",
+    Kind.NODE_NOT_READY: "node",
+    Kind.NODE_CLOSED: "node",
+    Kind.CERTIFICATE_EXPIRES: "expiry",
+    **dict.fromkeys(SWARMS, "swarm"),
+}
+
+
+def faults(facts: InspectFacts) -> Findings:
+    """Yield a finding for every fault of the health model."""
+    for fault in examine(_seen(facts)).faults:
+        kind, _, name = fault.objects[0].partition(" ")
+        check = _CHECKS.get(fault.kind, "pods")
+        cluster = UPPER if kind in {"Node", "Installation", "Configuration"} else fault.cluster or UPPER
+        yield Subject(check, cluster, kind, name or kind.lower()).finding(
+            fault.severity.value, _message(fault), fault.next_step, transient=fault.severity is Severity.ERROR
+        )
+
+
+def _message(fault: Fault) -> str:
+    more = fault.count - 1
+    return f"{fault.cause} (and {more} more such pod{'s' * (more > 1)})" if more else fault.cause
+
+
+def _seen(facts: InspectFacts) -> HealthFacts:
+    """Return the health model's facts from what was read of the upper cluster."""
+    upper = facts.upper
+    nodes = [node for node in upper.of("Node") if is_virtual(node)]
+    names = {node["metadata"]["name"] for node in nodes}
+    pods = (pod for pod in upper.of("Pod") if pod["spec"].get("nodeName") in names)
+    return facts_of(
+        # Leases and conditions have timestamps by the upper cluster's clock.
+        now=facts.now + timedelta(seconds=upper.clock_skew or 0.0),
+        nodes=nodes if upper.knows("Node") else None,
+        leases={one["metadata"]["name"]: one for one in upper.of("Lease")} if upper.knows("Lease") else None,
+        bound=pods if upper.knows("Pod") else None,
+        waiting=upper.of(WAITING_POD) if upper.knows(WAITING_POD) else None,
+        replicas=upper.of(COMPONENT_POD) if upper.knows(COMPONENT_POD) else None,
+        swarms=upper.of("Swarm"),
+        clusters=[ClusterState(name=one.name, nodes=tuple(one.nodes)) for one in facts.lowers],
+    )

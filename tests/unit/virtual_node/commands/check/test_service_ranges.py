@@ -15,7 +15,7 @@ from tests.unit.controller_runtime.loopback import failure, reply, serve
 from tests.unit.virtual_node.commands.check.test_check import REVIEWS
 from tests.unit.virtual_node.commands.run_command import kubeconfig
 from virtual_node.commands.check import command, service_ranges
-from virtual_node.commands.check.cluster import CheckResult
+from virtual_node.commands.check.command import CheckResult
 from virtual_node.config.types import Config
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"

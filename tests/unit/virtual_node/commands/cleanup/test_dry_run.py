@@ -17,7 +17,7 @@ from controller_runtime.errors import NotFound
 from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, thing, virtual
 from tests.unit.virtual_node.commands.run_command import kubeconfig as kubeconfig_of
 from virtual_node.commands.cleanup import command
-from virtual_node.commands.cleanup.dry_run import dry_run_client
+from virtual_node.commands.cleanup.command import dry_run_client
 from virtual_node.commands.common import connect
 from virtual_node.config.types import Config
 from virtual_node.translate.storage import pv

@@ -12,7 +12,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
 from virtual_node.commands.cleanup import command
-from virtual_node.commands.cleanup.helm_hook import made_by_kubectl, runs_hooks, uninstalls
+from virtual_node.commands.cleanup.command import made_by_kubectl, runs_hooks, uninstalls
 from virtual_node.commands.common import connect
 
 HELM = {"meta.helm.sh/release-name": "vn", "meta.helm.sh/release-namespace": "system"}

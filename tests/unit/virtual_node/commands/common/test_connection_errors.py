@@ -15,7 +15,7 @@ from tests.unit.controller_runtime.loopback import failure, serve
 from tests.unit.virtual_node.commands.run_command import Person, kubeconfig
 from virtual_node import cli
 from virtual_node.certificates.expiry import Expiry
-from virtual_node.commands.common.connection_errors import explain
+from virtual_node.commands.common.connect import explain_failure
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PLACE = ConnectionConfig("https://up:6443", ssl_context=ssl.create_default_context(), source="kubeconfig /k", context_name="prod")  # fmt: skip
@@ -55,14 +55,14 @@ TOKEN = Expiry("", "Token", "/k", ends=NOW - timedelta(hours=5))
 )  # fmt: skip
 def test_cause_and_next_step(error: ApiError, expiries: list[Expiry], told: str):
     """For each kind of failure; an expired credential is reported before a refused one."""
-    assert told in str(explain(error, PLACE, expiries=expiries, now=NOW))
+    assert told in str(explain_failure(error, PLACE, expiries=expiries, now=NOW))
 
 
 def test_a_proxy_is_named():
     """Without its password."""
     place = ConnectionConfig("http://up:1", proxy_url="http://me:secret@proxy:3128", source="in-cluster")
     assert "(in-cluster, through http://proxy:3128)" in str(
-        explain(ApiError("x"), place, expiries=[], now=NOW)
+        explain_failure(ApiError("x"), place, expiries=[], now=NOW)
     )
 
 
@@ -86,7 +86,7 @@ async def test_the_texts_are_those_of_the_client():
             await client.version()
     place = ConnectionConfig(server.url, source="kubeconfig /k")
     assert "does not accept the kubeconfig's credentials" in str(
-        explain(caught.value, place, expiries=[], now=NOW)
+        explain_failure(caught.value, place, expiries=[], now=NOW)
     )
 
 

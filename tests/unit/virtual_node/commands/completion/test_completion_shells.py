@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.thorough import some
-from virtual_node.commands.completion.scripts import SCRIPTS
+from virtual_node.commands.completion.command import SCRIPTS
 
 ROOT = Path(__file__).parents[5]
 NATIVE = {

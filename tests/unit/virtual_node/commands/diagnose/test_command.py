@@ -21,7 +21,7 @@ from tests.unit.virtual_node.commands.run_command import (
     Person,
 )
 from tests.unit.virtual_node.health.health_objects import NOW, lease
-from virtual_node.commands.diagnose import overrides
+from virtual_node.commands.diagnose import command
 from virtual_node.commands.diagnose.workload import selector_text
 
 RUNNING = {"phase": "Running", **conditions("Ready", "True")}
@@ -208,7 +208,7 @@ async def test_a_deployment_is_judged_by_its_pods(person: Person):
 async def test_overrides_of_a_deployment_are_shown_once(person: Person, monkeypatch: pytest.MonkeyPatch):
     """Each unhealthy pod has the same ones."""
     changed = {"web-0": ["mirror: image", "training: tolerations"], "web-1": ["mirror: image"]}
-    monkeypatch.setattr(overrides, "changes", lambda facts: changed[facts.pod["metadata"]["name"]])
+    monkeypatch.setattr(command, "override_changes", lambda facts: changed[facts.pod["metadata"]["name"]])
     objects = _objects()
     objects[SHOP] += [pod(name, nodeName="vn", status=PULLING, labels={"app": "web"}) for name in changed]
     _, out, _ = await person.types("diagnose", "deploy/web", "-o", "json", objects=objects)

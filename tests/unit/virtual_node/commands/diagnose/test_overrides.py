@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
+from virtual_node.commands.diagnose.command import override_changes
 from virtual_node.commands.diagnose.facts import PodFacts
-from virtual_node.commands.diagnose.overrides import changes
 
 
 def _pod(image: str, record: str | None = None) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def _shown(record: str | None) -> list[str]:
         virtual_nodes=None,
         now=datetime.now(UTC),
     )
-    return changes(facts)
+    return override_changes(facts)
 
 
 def test_each_changed_field_is_shown_with_its_override():

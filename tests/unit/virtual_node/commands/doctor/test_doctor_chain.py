@@ -24,7 +24,7 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     webhook,
 )
 from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, swarm
-from virtual_node.commands.common.connection_errors import Trouble
+from virtual_node.commands.common.connect import Trouble
 from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence

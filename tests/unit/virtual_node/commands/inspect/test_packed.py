@@ -15,8 +15,7 @@ from tests.benchmarks.canned_pods import templates
 from tests.thorough import seeds
 from tests.unit.virtual_node.commands.healthy_clusters import healthy
 from tests.unit.virtual_node.commands.inspect.generated_clusters import generate
-from virtual_node.commands.inspect.facts import InspectFacts
-from virtual_node.commands.inspect.packed import PackedObjects, Packer
+from virtual_node.commands.inspect.facts import InspectFacts, PackedObjects, Packer
 from virtual_node.commands.inspect.rules import registry
 
 

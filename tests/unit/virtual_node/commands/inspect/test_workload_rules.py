@@ -27,7 +27,7 @@ from virtual_node.commands.inspect.facts import (
     InspectFacts,
     InspectFinding,
 )
-from virtual_node.commands.inspect.rules import health, registry
+from virtual_node.commands.inspect.rules import registry, skew
 
 WEB = ("Deployment", "shop/web")
 TEMPLATE = {
@@ -192,7 +192,7 @@ def test_every_check_is_known_and_documented():
     root = Path(__file__).parents[5]
     folder = root / "virtual_node" / "commands" / "inspect"
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("rules/*.py"))
-    used = set(re.findall(r'[Ss]ubject\("([a-z-]+)"', source)) | set(health._CHECKS.values())
+    used = set(re.findall(r'[Ss]ubject\("([a-z-]+)"', source)) | set(skew._CHECKS.values())
     assert {"leaked", "version"} < used <= set(registry.CHECKS)
     table = (root / "docs" / "cli.md").read_text(encoding="utf-8").partition("\n## inspect")[2]
     assert [check for check in registry.CHECKS if f"| `{check}` |" not in table and check != "others"] == []

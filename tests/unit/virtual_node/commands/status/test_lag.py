@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from controller_runtime.objects import from_dict
-from virtual_node.commands.status import lag
+from virtual_node.commands.status import rows
 
 
 def _metrics(*seconds: float, cluster: str = "tokyo", direction: str = "down") -> str:
@@ -25,21 +25,21 @@ def _metrics(*seconds: float, cluster: str = "tokyo", direction: str = "down") -
 
 def test_quantiles_are_the_bounds_of_their_buckets():
     """A histogram has no more precise values."""
-    assert lag.parse(_metrics(*[0.005] * 98, 0.5, 0.5), "tokyo") == {"down": {"p50": 0.01, "p99": 1.0}}
+    assert rows.parse_lag(_metrics(*[0.005] * 98, 0.5, 0.5), "tokyo") == {"down": {"p50": 0.01, "p99": 1.0}}
 
 
 def test_beyond_the_last_bucket_its_bound_is_shown():
     """Infinity is invalid in JSON."""
-    assert lag.parse(_metrics(100.0), "tokyo") == {"down": {"p50": 10.0, "p99": 10.0}}
+    assert rows.parse_lag(_metrics(100.0), "tokyo") == {"down": {"p50": 10.0, "p99": 10.0}}
 
 
 def test_other_clusters_of_the_process_do_not_count():
     """One process serves many clusters; each node shows its own."""
-    assert lag.parse(_metrics(1.0, cluster="paris"), "tokyo") == {}
+    assert rows.parse_lag(_metrics(1.0, cluster="paris"), "tokyo") == {}
 
 
 def test_nothing_mirrored_yet_is_no_lag():
-    assert lag.parse(_metrics(), "tokyo") == {}
+    assert rows.parse_lag(_metrics(), "tokyo") == {}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_nothing_mirrored_yet_is_no_lag():
 )
 def test_the_table_shows_the_worse_direction(found, text: str):
     """One column shows who is behind."""
-    assert lag.shown(found) == text
+    assert rows.shown_lag(found) == text
 
 
 VN = from_dict({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "vn"}})
@@ -81,4 +81,4 @@ class _Upper:
 async def test_unknown_metrics_are_no_lag(metrics: str):
     """One node's invalid response must not break the table."""
     upper: Any = _Upper(metrics)
-    assert await lag.of_node(upper, VN) is None
+    assert await rows.lag_of_node(upper, VN) is None

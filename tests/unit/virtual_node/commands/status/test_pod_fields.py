@@ -16,7 +16,7 @@ from tests.unit.virtual_node.commands.diagnose.test_diagnose_corpus import CASES
 from tests.unit.virtual_node.commands.doctor_facts import node
 from tests.unit.virtual_node.health.health_objects import NOW
 from virtual_node.commands.status import rows
-from virtual_node.commands.status.pod_fields import PodFields
+from virtual_node.commands.status.rows import PodFields
 from virtual_node.health.pods import sign
 
 _REQUESTS = {
