@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterset.model.moving import movable
+from clusterset.model.moving.drain import TEMPLATE_HASH
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime.objects import Object
@@ -19,9 +20,6 @@ from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.pods import is_for_virtual_nodes
 from virtual_node.translate.printers.pods import pod_row
 from virtual_node.web.groups import STALE, UNPLACED, Row, state_of
-
-_TEMPLATE_HASH = "pod-template-hash"
-"""Label of a Deployment's pods. Their ReplicaSet's name is the Deployment's name and this hash."""
 
 
 @dataclass(slots=True)
@@ -165,7 +163,7 @@ def owner_of(metadata: Mapping[str, Any]) -> tuple[str, str]:
     if owner is None:
         return "Pod", str(metadata["name"])
     kind, name = str(owner.get("kind") or ""), str(owner.get("name") or "")
-    template = (metadata.get("labels") or {}).get(_TEMPLATE_HASH)
+    template = (metadata.get("labels") or {}).get(TEMPLATE_HASH)
     if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
         return "Deployment", name.removesuffix(f"-{template}")
     return kind, name

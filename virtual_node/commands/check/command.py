@@ -31,6 +31,21 @@ from virtual_node.config.types import Config
 from virtual_node.rights import daemon as rights
 
 _COLUMNS = ("CLUSTER", "CHECK", "OK", "DETAIL", "NEXT")
+AGENT = "virtual-node-check"
+_SKEW_LIMIT = 5.0
+"""Maximum seconds between two clocks; with more, leases, tokens and events are misleading."""
+_OLDEST_MINOR = 24
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One row of the report."""
+
+    cluster: str
+    check: str
+    ok: bool
+    detail: str
+    fix: str = ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -166,24 +181,6 @@ def parser() -> Parser:
     return parser
 
 
-AGENT = "virtual-node-check"
-_SKEW_LIMIT = 5.0
-"""Maximum seconds between two clocks; with more, leases, tokens and events are misleading."""
-_OLDEST_MINOR = 24
-_PARALLEL = 8
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """One row of the report."""
-
-    cluster: str
-    check: str
-    ok: bool
-    detail: str
-    fix: str = ""
-
-
 async def check_upper(config: Config, patience: float) -> list[CheckResult]:
     """Return the results for the upper cluster.
 
@@ -232,14 +229,20 @@ async def _results(
     """Return the results of ``checks``; an error that stops them becomes the last result."""
     found: list[CheckResult] = []
     try:
-        config = await kubeconfig.load(path, context=context, server=server, in_cluster=in_cluster)
-        try:
-            async with Client(config, cluster=name, user_agent=AGENT, timeout=patience) as client:
-                async for one in checks(client):
-                    found.append(one)  # noqa: PERF401 - what came before an error counts
-        except ApiError as error:  # ``explain`` raises ConfigError if the kubeconfig has changed meanwhile.
-            trouble = connect.explain(error, config, path=path, context=context, in_cluster=in_cluster)
-            found.append(CheckResult(name, "reachable", ok=False, detail=trouble.what, fix=trouble.step))
+        async with connect.by_file(
+            path,
+            agent=AGENT,
+            context=context,
+            cluster=name,
+            server=server,
+            timeout=patience,
+            in_cluster=in_cluster,
+        ) as client:
+            async for one in checks(client):
+                found.append(one)  # noqa: PERF401 - what came before an error counts
+    except connect.RequestError as error:
+        trouble = error.trouble
+        found.append(CheckResult(name, "reachable", ok=False, detail=trouble.what, fix=trouble.step))
     except ConfigError as error:
         fix = "correct the kubeconfig"
         found.append(CheckResult(name, "kubeconfig", ok=False, detail=str(error), fix=fix))
@@ -276,9 +279,8 @@ async def _cluster(client: Client, needed: Sequence[Right]) -> AsyncIterator[Che
         skew = (moment - datetime.now(UTC)).total_seconds()
         is_near, fix = abs(skew) <= _SKEW_LIMIT, "let NTP set the clocks of this machine and the cluster"
         yield CheckResult(name, "clock", ok=is_near, detail=f"{skew:+.0f} s", fix="" if is_near else fix)
-    limit = asyncio.Semaphore(_PARALLEL)
     rows = _by_resource(needed)
-    for finding in await asyncio.gather(*(_rights(client, what, rows[what], limit) for what in rows)):
+    for finding in await reader.bounded(_rights(client, what, rows[what]) for what in rows):
         yield finding
     try:
         system = await client.get(resources.NAMESPACES, "kube-system")
@@ -302,12 +304,16 @@ def _by_resource(needed: Sequence[Right]) -> dict[str, list[Right]]:
     return rows
 
 
-async def _rights(
-    client: Client, what: str, needed: Sequence[Right], limit: asyncio.Semaphore
-) -> CheckResult:
+async def _rights(client: Client, what: str, needed: Sequence[Right]) -> CheckResult:
     fixes: list[str] = []
     for right in needed:
-        if denied := await _denied(client, right, limit):
+        # Each denied verb is followed by the object name that the right is limited to, if any.
+        denied = [
+            " ".join(filter(None, (attributes["verb"], attributes.get("name"))))
+            for attributes in right.attributes()
+            if not await reader.may(client, attributes)
+        ]
+        if denied:
             group = right.group or '""'
             fixes.append(
                 f"grant {', '.join(denied)} on {right.full_resource} (apiGroup {group}): {right.purpose}"
@@ -316,13 +322,3 @@ async def _rights(
     return CheckResult(
         client.cluster, f"may {what}", ok=not fixes, detail=", ".join(verbs), fix="; ".join(fixes)
     )
-
-
-async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> list[str]:
-    """Return the denied verbs, each followed by the object name that the right is limited to, if any."""
-    async with limit:
-        return [
-            " ".join(filter(None, (attributes["verb"], attributes.get("name"))))
-            for attributes in right.attributes()
-            if not await reader.may(client, attributes)
-        ]

@@ -11,14 +11,13 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from clusterset.connection import connection
 from controller_runtime import resources
-from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, BadRequest, ConfigError, Forbidden, Invalid, NotFound
+from controller_runtime.errors import BadRequest, ConfigError, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object
+from virtual_node.commands.common import connect
 from virtual_node.config.types import Config
 from virtual_node.translate.services import services
 
@@ -50,14 +49,15 @@ async def check(config: Config, patience: float) -> dict[str, Verdict]:
     found: dict[str, Verdict] = {}
     if not asked:
         return found
-    with contextlib.suppress(ApiError, ConfigError):
-        loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
-        async with _client(loaded, "upper", patience) as upper:
+    opened = partial(connect.by_file, agent="virtual-node-check", timeout=patience)
+    with contextlib.suppress(ConfigError):
+        async with opened(config.kubeconfig, server=config.server, cluster="upper", in_cluster=True) as upper:
             wanted = _ends(await read(upper))
         for cluster in asked:
-            with contextlib.suppress(ApiError, ConfigError):
-                loaded = await connection(cluster)
-                async with _client(loaded, cluster.name, patience) as lower:
+            with contextlib.suppress(ConfigError):
+                async with opened(
+                    cluster.kubeconfig, context=cluster.context, server=cluster.server, cluster=cluster.name
+                ) as lower:
                     own = await _service_cidrs(lower)
                     fits = {
                         one: _all([await _fits(lower, address, own) for address in ends])
@@ -106,10 +106,6 @@ def verdict(fits: Mapping[str, bool | None], own: Sequence[str]) -> Verdict:
     if not fits or None in fits.values():
         return True, "unknown: a cluster does not report its range", ""
     return True, f"contains {', '.join([*fits][:3])}", ""
-
-
-def _client(loaded: ConnectionConfig, name: str, patience: float) -> Client:
-    return Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=patience)
 
 
 def _ends(ranges: Sequence[str]) -> dict[str, list[str]]:

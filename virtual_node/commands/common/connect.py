@@ -69,6 +69,14 @@ def upper(options: argparse.Namespace, *, agent: str) -> AbstractAsyncContextMan
     )
 
 
+class RequestError(ConfigError):
+    """A request failed that a command cannot do without."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(str(trouble))
+        self.trouble = trouble
+
+
 @contextlib.asynccontextmanager
 async def by_file(
     path: str,
@@ -92,8 +100,8 @@ async def by_file(
         in_cluster: whether the pod's service account is used if there is no kubeconfig.
 
     Raises:
-        ConfigError: there is no usable kubeconfig, or the caller's block raised an ``ApiError``; the message
-            has the next step.
+        RequestError: the caller's block raised an ``ApiError``; the message has the next step.
+        ConfigError: there is no usable kubeconfig.
     """
     config = await kubeconfig.load(path, context=context, server=server, in_cluster=in_cluster)
     async with Client(config, user_agent=agent, cluster=cluster or path, timeout=timeout) as client:
@@ -101,7 +109,7 @@ async def by_file(
             yield client
         except ApiError as error:
             trouble = explain(error, config, path=path, context=context, in_cluster=in_cluster)
-            raise ConfigError(str(trouble)) from None
+            raise RequestError(trouble) from None
 
 
 def explain(

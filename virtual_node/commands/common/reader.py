@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Unpack
 
@@ -95,10 +95,30 @@ async def may(client: Client, attributes: Mapping[str, str]) -> bool:
 
 
 T = TypeVar("T")
+_PARALLEL = 8
+"""Maximum number of concurrent reads of ``bounded``."""
 VIRTUAL_NODES = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 """Label selector of virtual nodes."""
+DESCHEDULER_LEASE = "virtual-node-descheduler"
 NODE_LEASES = "kube-node-lease"
 """Namespace of the nodes' Leases."""
+
+
+async def bounded(pending: Iterable[Awaitable[T]]) -> list[T]:
+    """Await all with bounded concurrency; return the results in order, or raise the first error when all have ended."""
+    limit = asyncio.Semaphore(_PARALLEL)
+
+    async def read(one: Awaitable[T]) -> T:
+        async with limit:
+            return await one
+
+    outcomes = await asyncio.gather(*map(read, pending), return_exceptions=True)
+    results: list[T] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
+    return results
 
 
 class Reader:
@@ -127,6 +147,19 @@ class Reader:
 
         given = frozenset(item for item in selection.items() if item[1] is not None)
         return await self._once(("list", resource, given), read)
+
+    async def virtual_nodes(self, selector: str = "") -> list[Object]:
+        """Return the virtual nodes that a label selector admits, sorted by name.
+
+        Raises:
+            ConfigError: the list is forbidden.
+            ApiError: any other error.
+        """
+        selector = ",".join(filter(None, (VIRTUAL_NODES, selector)))
+        nodes = await self.all(resources.NODES, label_selector=selector)
+        if nodes is None:
+            raise refusal("list", resources.NODES)
+        return nodes
 
     async def fields(
         self, resource: Resource, kind: type[T], *, field_selector: str | None = None

@@ -17,14 +17,13 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_boolean, add_flag
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import connect, output
-from virtual_node.commands.common.reader import Reader
+from virtual_node.commands.common.reader import Reader, bounded
 from virtual_node.commands.diagnose import node, read_pod
 from virtual_node.commands.diagnose import workload as diagnose_workload
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding, PodFacts
 from virtual_node.commands.diagnose.verdict import HEALTHY_POD, diagnose, has_no_problem, is_healthy_pod, life
 from virtual_node.config import program
 
-_PODS_AT_ONCE = 8
 _MARKS = {0: output.BAD, FINE: output.GOOD}
 
 
@@ -88,25 +87,22 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
             pods = [await reader.find(resource, name, namespace=namespace)]
         else:
             workload, pods = await diagnose_workload.pods_of(reader, resource, namespace, name)
-        limit = asyncio.Semaphore(_PODS_AT_ONCE)
         answers: list[Score] = []
         overridden: list[str] = []
 
         async def judged(pod: dict[str, object]) -> Sequence[DiagnoseFinding]:
             if kind != "pod" and is_healthy_pod(pod):
-                return [
-                    HEALTHY_POD
-                ]  # A healthy pod is not read in detail, because a workload may have hundreds.
-            async with limit:
-                facts = await read_pod.gather(
-                    reader, pod, lower=options.client_kubeconfig, timeout=options.request_timeout
-                )
+                # A healthy pod is not read in detail, because a workload may have hundreds.
+                return [HEALTHY_POD]
+            facts = await read_pod.gather(
+                reader, pod, lower=options.client_kubeconfig, timeout=options.request_timeout
+            )
             output.note(facts.lower_error)
             answers.extend(scores(facts.events))
             overridden.extend(override_changes(facts))
             return diagnose(facts)
 
-        verdicts = await asyncio.gather(*map(judged, pods))
+        verdicts = await bounded(map(judged, pods))
     key = f"{namespace}/{name}"
     if kind == "pod":
         return DiagnoseResult(resource.kind, key, verdicts[0], {}, life(pods[0]), answers, overridden), reader

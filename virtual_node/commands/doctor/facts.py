@@ -14,7 +14,6 @@ from virtual_node.commands.common.probes import Probe
 from virtual_node.health.objects import Json, is_deleting, is_virtual
 
 WEBHOOK_NAME = "virtual-node-webhook"
-DESCHEDULER_LEASE = "virtual-node-descheduler"
 SCHEDULER_LEASE = "kube-scheduler"
 PROBE_SELECTOR = f"{names.DOMAIN}/doctor"
 """Node label in the dry-run pod's selector, which a working webhook moves to annotation clusterSelector."""

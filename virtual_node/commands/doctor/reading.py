@@ -23,10 +23,9 @@ from controller_runtime.resources import Resource
 from virtual_node.commands.common import installation, probes
 from virtual_node.commands.common.installation import swarms
 from virtual_node.commands.common.probes import Probe
-from virtual_node.commands.common.reader import NODE_LEASES, Need, missing_rights
+from virtual_node.commands.common.reader import DESCHEDULER_LEASE, NODE_LEASES, Need, missing_rights
 from virtual_node.commands.doctor.admission import client_configs, is_ours
 from virtual_node.commands.doctor.facts import (
-    DESCHEDULER_LEASE,
     PROBE_SELECTOR,
     SCHEDULER_LEASE,
     DoctorFacts,
@@ -34,6 +33,7 @@ from virtual_node.commands.doctor.facts import (
     Webhook,
 )
 from virtual_node.health.objects import Json, is_virtual, last_seen
+from virtual_node.translate.services.endpoints import LABEL_SERVICE
 
 _SYSTEM = "kube-system"
 _NEEDS = (
@@ -210,7 +210,7 @@ async def _ready_endpoints(upper: Client, service: Json) -> int:
     slices = await upper.list(
         resources.ENDPOINT_SLICES,
         namespace=service["namespace"],
-        label_selector=f"kubernetes.io/service-name={service['name']}",
+        label_selector=f"{LABEL_SERVICE}={service['name']}",
     )
     return sum(
         # The API defines an unset ready condition as ready.

@@ -10,8 +10,8 @@ from datetime import datetime
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import readable, timestamps
 from controller_runtime.apimachinery.readable import count, some
+from virtual_node.commands.common.reader import DESCHEDULER_LEASE
 from virtual_node.commands.doctor.facts import (
-    DESCHEDULER_LEASE,
     SCHEDULER_LEASE,
     DoctorFacts,
     ready_nodes,

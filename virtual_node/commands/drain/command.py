@@ -22,12 +22,12 @@ from controller_runtime.objects import Object
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_duration, add_switch
 from virtual_node.commands.common import connect, output, probes
-from virtual_node.commands.common.reader import VIRTUAL_NODES, Reader
+from virtual_node.commands.common.reader import DESCHEDULER_LEASE, VIRTUAL_NODES, Reader
 from virtual_node.commands.drain import nodes
 from virtual_node.config import program
 from virtual_node.health.leases import lease_age
+from virtual_node.health.objects import Json
 
-_LEASE = "virtual-node-descheduler"
 _POLL = 1.0
 _SILENCE = 30.0
 """Seconds without a status after which possible causes are printed."""
@@ -81,13 +81,13 @@ async def _run(options: argparse.Namespace) -> int:
 
 async def _check_descheduler(reader: Reader) -> None:
     """Raise ConfigError if no descheduler renews its Lease; without the right to list Leases, do nothing."""
-    leases = await reader.all(resources.LEASES, field_selector=f"metadata.name={_LEASE}")
+    leases = await reader.all(resources.LEASES, field_selector=f"metadata.name={DESCHEDULER_LEASE}")
     now = await probes.clock(reader.client)
     ages = [lease_age(lease.to_dict(), now) for lease in leases or ()]
     if leases is not None and not any(age and age.holder and not age.is_expired(2) for age in ages):
         raise ConfigError(
             "no descheduler is running, and it moves the pods: nothing was changed; install the chart with "
-            f"descheduler.enabled=true, or start virtual-node-descheduler (it renews Lease {_LEASE})"
+            f"descheduler.enabled=true, or start virtual-node-descheduler (it renews Lease {DESCHEDULER_LEASE})"
         )
 
 
@@ -174,9 +174,6 @@ def parser() -> Parser:
         "also move pods with emptyDir or hostPath volumes, which lose this data",
     )
     return own
-
-
-Json = Mapping[str, Any]
 
 
 async def show_plan(reader: Reader, draining: Sequence[Object], *, local_storage: bool) -> int:

@@ -14,7 +14,7 @@ from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from controller_runtime.process import terminal
 from virtual_node.commands.common import connect
-from virtual_node.commands.common.reader import VIRTUAL_NODES, Reader, refusal
+from virtual_node.commands.common.reader import Reader, refusal
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -33,11 +33,8 @@ async def find(reader: Reader, targets: Sequence[str]) -> list[Object]:
     Raises:
         ConfigError: a name belongs to no virtual node and no lower cluster, or listing nodes is forbidden.
     """
-    listed = await reader.all(resources.NODES, label_selector=VIRTUAL_NODES)
-    if listed is None:
-        raise refusal("list", resources.NODES)
     known: dict[str, list[Object]] = {}
-    for node in listed:
+    for node in await reader.virtual_nodes():
         for name in {node.name, node.labels.get(names.LABEL_LOWER_CLUSTER) or node.name}:
             known.setdefault(name, []).append(node)
     for target in targets:

@@ -26,12 +26,11 @@ from controller_runtime.resources import Resource
 from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import UPPER, Expiry, ExpiryLimits
 from virtual_node.commands.common import connect, probes
-from virtual_node.commands.common.reader import NODE_LEASES
+from virtual_node.commands.common.reader import NODE_LEASES, bounded
 from virtual_node.commands.inspect.facts import (
     COMPONENT_POD,
     DNS_SERVICE,
     FOREIGN_POD,
-    LABEL_SERVICE,
     SERVICE_BACKEND,
     WAITING_POD,
     WEBHOOKS,
@@ -48,8 +47,8 @@ from virtual_node.health.pods import WAITING
 from virtual_node.health.replicas import COMPONENTS
 from virtual_node.translate.base.options import pod_options
 from virtual_node.translate.kinds import KINDS, REFERENCED, Demand, enabled
+from virtual_node.translate.services import endpoints
 
-_PARALLEL = 8
 _KEPT: Mapping[str, Sequence[str]] = {
     **{kind.kind: kind.kept_spec for kind in KINDS if kind.kept_spec is not None},
     SERVICE_BACKEND: (),
@@ -72,19 +71,6 @@ async def read_version(client: Client, cluster: ClusterFacts) -> None:
     moment = await probes.date(client)
     if moment is not None:
         cluster.clock_skew = (moment - datetime.now(UTC)).total_seconds()
-
-
-async def all_of(reading: Iterable[Awaitable[None]]) -> None:
-    """Await all with bounded concurrency, then raise the first error."""
-    limit = asyncio.Semaphore(_PARALLEL)
-
-    async def one(wanted: Awaitable[None]) -> None:
-        async with limit:
-            await wanted
-
-    for outcome in await asyncio.gather(*map(one, reading), return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
 
 
 async def list_into(
@@ -142,8 +128,10 @@ async def read_backends(client: Client, lower: ClusterFacts) -> None:
     services |= {name for kind in WEBHOOKS for one in lower.of(kind) for _, name in webhook_services(one)}
     lower.objects[SERVICE_BACKEND] = PackedObjects()
     listed = partial(list_into, client, lower, kind=SERVICE_BACKEND)
-    await all_of(
-        listed(resources.ENDPOINT_SLICES, namespace=namespace, label_selector=f"{LABEL_SERVICE}={name}")
+    await bounded(
+        listed(
+            resources.ENDPOINT_SLICES, namespace=namespace, label_selector=f"{endpoints.LABEL_SERVICE}={name}"
+        )
         for namespace, _, name in (one.partition("/") for one in sorted(services))
     )
     if SERVICE_BACKEND in lower.unread:
@@ -318,7 +306,7 @@ async def _read_upper(client: Client, upper: ClusterFacts, copied: set[Resource]
         return
     await read_version(client, upper)
     listed = partial(list_into, client, upper)
-    await all_of(
+    await bounded(
         [
             *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *copied, names.SWARMS}),
             listed(resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
@@ -345,7 +333,7 @@ async def _read_lower(
             listed(resources.PODS, label_selector=f"{owned}={cluster_id}"),
             listed(resources.PODS, label_selector=f"{owned}!={cluster_id}", kind=FOREIGN_POD),
         ]
-    await all_of(listing)
+    await bounded(listing)
     await read_backends(client, lower)
 
 
@@ -390,7 +378,7 @@ async def read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequenc
     leases: list[dict[str, Any]] = []
     upper.objects["Lease"] = leases
     reading += [lease_into(client, upper, leases, name) for name in sorted(virtual_nodes(upper, lowers))]
-    await all_of(reading)
+    await bounded(reading)
     for kind in upper.unread:
         upper.objects.pop(kind, None)
 

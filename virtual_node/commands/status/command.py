@@ -18,7 +18,7 @@ from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, add_switch
 from virtual_node.commands.common import connect, installation, output, probes
-from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Need, Reader, refusal
+from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Need, Reader
 from virtual_node.commands.status import rows
 from virtual_node.commands.status.rows import PodFields
 from virtual_node.config import program
@@ -126,7 +126,7 @@ async def _gather(
     reader: Reader, options: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], Health, datetime]:
     """Return the described nodes, the health, and the time by the API server's clock."""
-    nodes = _named(await _nodes(reader, _selector(options)), options.names)
+    nodes = _named(await reader.virtual_nodes(options.selector), options.names)
     leases, now, _, *pods = await asyncio.gather(
         reader.all(resources.LEASES, namespace=NODE_LEASES),
         probes.clock(reader.client),
@@ -168,13 +168,6 @@ def _about(nodes: Sequence[Object], health: Health) -> Health:
 
 def _selector(options: argparse.Namespace) -> str:
     return ",".join(filter(None, (VIRTUAL_NODES, options.selector)))
-
-
-async def _nodes(reader: Reader, selector: str) -> list[Object]:
-    found = await reader.all(resources.NODES, label_selector=selector)
-    if found is None:
-        raise refusal("list", resources.NODES)
-    return found
 
 
 def _named(nodes: list[Object], wanted: Sequence[str]) -> list[Object]:

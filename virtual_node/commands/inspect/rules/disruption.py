@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
+from clusterset.model.moving.drain import TEMPLATE_HASH
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime.apimachinery import matching
 from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.inspect.facts import Findings, InspectFacts, Subject
-from virtual_node.health.objects import is_deleting, key, labels_of
-
-Json = Mapping[str, Any]
-_HASH = "pod-template-hash"
+from virtual_node.health.objects import Json, is_deleting, key, labels_of
 
 
 def disruption(facts: InspectFacts) -> Findings:
@@ -38,7 +35,7 @@ def _workloads(facts: InspectFacts) -> set[tuple[str, str]]:
             continue
         namespace = pod["metadata"]["namespace"]
         for owner in pod["metadata"].get("ownerReferences") or ():
-            suffix = f"-{labels_of(pod).get(_HASH)}"
+            suffix = f"-{labels_of(pod).get(TEMPLATE_HASH)}"
             # A Deployment names its ReplicaSets by its own name and the hash, so ReplicaSets need not be read.
             if owner["kind"] == "ReplicaSet" and owner["name"].endswith(suffix):
                 found.add(("Deployment", f"{namespace}/{owner['name'].removesuffix(suffix)}"))

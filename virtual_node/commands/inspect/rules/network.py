@@ -11,7 +11,6 @@ from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.inspect.facts import (
     DNS_SERVICE,
     ERROR,
-    LABEL_SERVICE,
     SERVICE_BACKEND,
     WARNING,
     WEBHOOKS,
@@ -22,6 +21,7 @@ from virtual_node.commands.inspect.facts import (
     webhook_services,
 )
 from virtual_node.health.objects import is_deleting, key, labels_of
+from virtual_node.translate.services import endpoints
 
 _CREATED = frozenset({"*", "pods", "pods/*", "*/*"})
 """Resources in a webhook's rules that include pods, so that the webhook can stop pods."""
@@ -111,7 +111,7 @@ def webhooks(facts: InspectFacts) -> Findings:
 def _served(cluster: ClusterFacts, kind: str) -> set[str]:
     """Return the Services, as ``namespace/name``, that have a ready endpoint."""
     return {
-        f"{one['metadata']['namespace']}/{labels_of(one)[LABEL_SERVICE]}"
+        f"{one['metadata']['namespace']}/{labels_of(one)[endpoints.LABEL_SERVICE]}"
         for one in cluster.of(kind)
-        if one.get("isServing") and LABEL_SERVICE in labels_of(one)
+        if one.get("isServing") and endpoints.LABEL_SERVICE in labels_of(one)
     }
