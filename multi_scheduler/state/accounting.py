@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter as Count
@@ -24,7 +24,6 @@ from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import PENDING, BoundPods, node_of, priority_of
 from multi_scheduler.malformed import UNREADABLE
-from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.feeds.cluster_feed import Feed, LowerPod
 from multi_scheduler.state.growing import Growing
 from multi_scheduler.state.judge import Judge, Judgement, no_fit
@@ -126,8 +125,6 @@ class Accounting:
     find_node: Callable[[str], VirtualNode | None]
     """Returns a virtual node by its name; None: not known yet, or not a virtual node."""
     judge: Judge
-    indexes: Mapping[str, ClusterIndex]
-    feeds: Mapping[str, Feed]
     reservations: Reservations
     bound_pods: BoundPods
     growing: Growing
@@ -200,9 +197,9 @@ class Accounting:
     def lower_pod(self, pod: Object) -> LowerPod | None:
         """Return the lower pod of a bound pod; None: unknown."""
         node = self.find_node(node_of(pod))
-        for cluster in [node.cluster] if node is not None else self.feeds:
-            key = self._lower_key(cluster, pod) if cluster in self.feeds else ""
-            if key and (lower := self.feeds[cluster].lower_pod(pod.uid, key)) is not None:
+        for cluster in [node.cluster] if node is not None else self.judge.feeds:
+            key = self._lower_key(cluster, pod) if cluster in self.judge.feeds else ""
+            if key and (lower := self.judge.feeds[cluster].lower_pod(pod.uid, key)) is not None:
                 return lower
         return None
 
@@ -210,7 +207,7 @@ class Accounting:
         """Return the lower node of an upper pod in a cluster; empty: none."""
         pod = self.bound_pods.get(uid)
         lower = self.lower_pod(pod) if pod is not None else None
-        placed = self.indexes[cluster].placed(lower.uid) if lower is not None else None
+        placed = self.judge.indexes[cluster].placed(lower.uid) if lower is not None else None
         return placed.node if placed is not None else ""
 
     def index_keys(self, uid: str, node: VirtualNode) -> list[str]:
@@ -238,7 +235,7 @@ class Accounting:
 
     def prepare(self, cluster: str) -> str:
         """Count the cluster's bound pods and place its reservations again; return why that is unfinished, empty: finished."""
-        feed = self.feeds.get(cluster)
+        feed = self.judge.feeds.get(cluster)
         if feed is None or feed.trouble():
             return ""  # the judge knows
         until = time.perf_counter() + _SLICE
@@ -302,7 +299,7 @@ class Accounting:
     def _hold_nominated(self, uid: str, pod: Object, node: VirtualNode) -> None:
         """Reserve room for a pending pod that preempted others before this process started."""
         del self._nominated[uid]
-        index = self.indexes[node.cluster]
+        index = self.judge.indexes[node.cluster]
         ending = frozenset(key for key, placed in index.pods() if placed.is_ending)
         try:
             gated = self.judge.gates[node.cluster].judge(pod.to_dict(), node)
@@ -349,7 +346,7 @@ class Accounting:
             return
         _WITHOUT_ROOM.labels(virtual.cluster).inc()
         why: Counter[str] = Counter()
-        index = self.indexes[virtual.cluster]
+        index = self.judge.indexes[virtual.cluster]
         index.feasible(wanted, why)
         text = (
             f"Lower cluster {virtual.cluster} has no room for this pod now: {no_fit(len(index), why)}. "
@@ -370,7 +367,7 @@ class Accounting:
         for uid, pod in list(self._refused.items()):
             node = self.find_node(node_of(pod))
             del self._refused[uid]  # if it is refused again, it is the last to be checked
-            if node is None or (feed := self.feeds.get(node.cluster)) is None:
+            if node is None or (feed := self.judge.feeds.get(node.cluster)) is None:
                 continue
             if feed.trouble():
                 self._refused[uid] = pod  # the rules that refuse it may be unknown

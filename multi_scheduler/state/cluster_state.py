@@ -88,8 +88,6 @@ class ClusterState:
         self.accounting = Accounting(
             self.node,
             self.judge,
-            self.indexes,
-            self.feeds,
             self.reservations,
             self.bound_pods,
             self._growing,
@@ -156,24 +154,20 @@ class ClusterState:
             self.accounting.offered(node)
 
     def predict(
-        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], *, moves_others: bool = True
+        self,
+        pod: Mapping[str, Any],
+        nodes: Sequence[VirtualNode],
+        *,
+        moves_others: bool = True,
+        unfinished: Mapping[str, str] | None = None,
     ) -> Judgement:
         """Predict the pod's lower node behind each virtual node, or the reason for rejection, without reserving room.
 
         With ``moves_others``, bound pods are counted first, and other reservations may make way for the pod.
+        ``unfinished`` is the result of ``prepare``, if it was called already.
         """
-        unfinished = self.prepare(nodes) if moves_others else {}
-        return self.predict_prepared(pod, nodes, unfinished, moves_others=moves_others)
-
-    def predict_prepared(
-        self,
-        pod: Mapping[str, Any],
-        nodes: Sequence[VirtualNode],
-        unfinished: Mapping[str, str],
-        *,
-        moves_others: bool = True,
-    ) -> Judgement:
-        """Do what ``predict`` does with the result of ``prepare``."""
+        if unfinished is None:
+            unfinished = self.prepare(nodes) if moves_others else {}
         known = [node for node in nodes if node.cluster not in unfinished]
         found = self.judge.judge(pod, known, moves_others=moves_others)
         for node in nodes:

@@ -144,7 +144,7 @@ class FitAgent(Agent):
         """Predict the pod's lower nodes as if its own reservation of an earlier attempt did not exist."""
         unfinished = self.state.prepare(nodes)
         with self.state.reservations.without_own(uid, priority):
-            return self.state.predict_prepared(pod, nodes, unfinished)
+            return self.state.predict(pod, nodes, unfinished=unfinished)
 
     def _transient(self, uid: str, priority: int, found: Judgement) -> str:
         """Return why no node passes now but one may in a few seconds; empty: the rejections stay right."""

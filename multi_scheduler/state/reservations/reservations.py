@@ -382,11 +382,6 @@ class Reservations:
         option.entry.preferred = option.entry.node
         return option.entry.node
 
-    def place(self, uid: str, node: str) -> str:
-        """Return the lower node that is reserved for a pod behind a virtual node; empty: none, or not added yet."""
-        option = self._option(uid, node)
-        return option.entry.node if option is not None and not option.is_future else ""
-
     def waiting(self, uid: str, node: str) -> Demand | None:
         """Return the requirements of a pod whose reservation behind a virtual node has no room; None: it has room."""
         option = self._option(uid, node)

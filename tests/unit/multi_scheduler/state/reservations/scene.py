@@ -147,4 +147,5 @@ class Scene:
 
     def reserved(self, uid: str, node: str = "vn-1") -> str:
         """Return the lower node that is reserved for a pod."""
-        return self.agent.state.reservations.place(uid, node)
+        placed = self.index.placed(f"{uid}@{node}")
+        return placed.node if placed is not None else ""
