@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.key_pairs import is_issued_by
+from controller_runtime.tls.key_pairs import is_issued_by, make_ca, self_signed, sign
 from controller_runtime.tls.own_certificates import (
     CA_VALIDITY,
     CertificateKeeper,
@@ -22,14 +22,8 @@ from controller_runtime.tls.own_certificates import (
     decode,
     encode,
 )
-from controller_runtime.tls.reloader import (
-    CertificateReloader,
-    KeyPair,
-    make_ca,
-    self_signed,
-    server_context,
-    sign,
-)
+from controller_runtime.tls.pem import KeyPair
+from controller_runtime.tls.reloader import CertificateReloader, server_context
 
 ClientParts = Mapping[str, bytes]
 """Content of the scheduler's Secret: ``ca.crt`` (the CAs that the extender may serve with), ``tls.crt``, ``tls.key``."""

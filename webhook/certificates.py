@@ -13,8 +13,9 @@ from controller_runtime import log, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, find
 from controller_runtime.objects import Object
+from controller_runtime.tls.key_pairs import self_signed
 from controller_runtime.tls.own_certificates import CertificateKeeper, Certificates
-from controller_runtime.tls.reloader import CertificateReloader, self_signed
+from controller_runtime.tls.reloader import CertificateReloader
 from webhook import manifests
 
 _CONFIGURATIONS = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from controller_runtime.apimachinery.decoding import ConfigStruct, convert, decode_yaml
-from controller_runtime.auth.exec_credentials import API_VERSIONS
+from controller_runtime.auth.credentials import API_VERSIONS
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import read_text
 

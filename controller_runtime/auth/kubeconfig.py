@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from controller_runtime.auth import kubeconfig_file
-from controller_runtime.auth.auth_provider import AuthProvider
-from controller_runtime.auth.connection import ConnectionConfig, split_server
+from controller_runtime.auth.connection import ConnectionConfig, Impersonating, split_server
+from controller_runtime.auth.connection import headers_of as impersonation_headers
 from controller_runtime.auth.credentials import (
+    API_VERSIONS,
+    AuthProvider,
     Credentials,
+    ExecCredentials,
+    Plugin,
     StaticCredentials,
     TokenFile,
     bearer,
     token_problem,
 )
-from controller_runtime.auth.exec_credentials import API_VERSIONS, ExecCredentials, Plugin
-from controller_runtime.auth.impersonation import Impersonating
-from controller_runtime.auth.impersonation import headers_of as impersonation_headers
 from controller_runtime.auth.kubeconfig_file import Context, Section
 from controller_runtime.auth.proxies import proxy_for, split_url, without_password
 from controller_runtime.errors import ConfigError

@@ -15,7 +15,7 @@ from controller_runtime.client.client import Client, find_listed
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
-from controller_runtime.util.yielding import Slicer
+from controller_runtime.util.responsive import Slicer
 
 _AGAIN = 30.0
 """Seconds between two checks whether stubs fit into the budgets of their namespaces now."""

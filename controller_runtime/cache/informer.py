@@ -23,7 +23,7 @@ from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer, Store
-from controller_runtime.util.yielding import Slicer
+from controller_runtime.util.responsive import Slicer
 
 T = TypeVar("T")
 OnAdd = Callable[[Object, bool], None]

@@ -21,7 +21,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer
-from controller_runtime.util.yielding import Slicer
+from controller_runtime.util.responsive import Slicer
 
 
 class SharedInformers:

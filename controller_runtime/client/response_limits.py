@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from controller_runtime.errors import ResponseTooLarge, without_frames
-from controller_runtime.util.yielding import Slicer
+from controller_runtime.util.responsive import Slicer
 
 MIB = 1024 * 1024
 _SAMPLES, _SAMPLED = 64, 16

@@ -18,7 +18,7 @@ from yarl import URL
 
 from controller_runtime import errors
 from controller_runtime.apimachinery.translation_budget import LARGEST_BODY
-from controller_runtime.auth import impersonation
+from controller_runtime.auth import connection
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
 from controller_runtime.client.cache_budget import CacheBudget
@@ -241,7 +241,7 @@ class Transport:
                         url,
                         # aiohttp would search its types of payloads for the same class.
                         data=aiohttp.BytesPayload(body) if body else None,
-                        headers=impersonation.merged(sent, options.get("headers")),
+                        headers=connection.merged(sent, options.get("headers")),
                         timeout=limit,
                         **pool.options,
                     ) as response:

@@ -23,8 +23,8 @@ import msgspec
 
 from controller_runtime.apimachinery.timestamps import rfc3339
 from controller_runtime.objects import Object
+from controller_runtime.util.buffers import Recent
 from controller_runtime.util.pace import Pace
-from controller_runtime.util.recent import Recent
 
 SIMILAR = 10
 SIMILAR_WITHIN = 600.0

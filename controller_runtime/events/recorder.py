@@ -18,20 +18,24 @@ from typing import Any, Literal, Protocol
 from prometheus_client import Counter
 
 from controller_runtime import log, resources
-from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
+from controller_runtime.errors import (
+    AlreadyExists,
+    ApiError,
+    ConfigError,
+    ConnectionFailed,
+    NotFound,
+    Unauthorized,
+    is_retryable,
+)
 from controller_runtime.events.correlator import EventCorrelator, Happening, Series, reference_to
-from controller_runtime.events.queue import EventQueue
-from controller_runtime.events.write_errors import concerns_all_events, is_namespace_gone, may_succeed_later
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.util import backoff
-from controller_runtime.util.recent import Recent
+from controller_runtime.util.buffers import FairBuffer, Recent
 
 EventType = Literal["Normal", "Warning"]
-
 _WRITTEN = Counter("virtual_node_events_total", "Events written to the apiserver.", ["cluster", "outcome"])
 DROPPED = Counter("virtual_node_events_dropped_total", "Events that were not written.", ["cluster", "cause"])
-
 _CAPACITY = 10_000
 """Maximum Events that wait to be written: two for each pod of a burst of 5,000."""
 _ROOM = 100
@@ -290,3 +294,81 @@ class EventRecorder:
             namespace=series.namespace,
             reason=series.body.get("reason"),
         )
+
+
+class EventQueue:
+    """Waiting Events.
+
+    Args:
+        capacity: maximum number of waiting Events. Above it, the oldest Normal Event is dropped, or the
+            oldest Warning if there is no Normal Event, of the namespace with the most.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._warnings: FairBuffer[int, Series] = FairBuffer()
+        self._normals: FairBuffer[int, Series] = FairBuffer()
+        self._taken: set[int] = set()
+        self._event = asyncio.Event()
+
+    def __len__(self) -> int:
+        return self._warnings.size + self._normals.size
+
+    def put(self, series: Series) -> Series | None:
+        """Add an Event unless it waits already; return the Event that was dropped for it, or None."""
+        lane = self._warnings if series.body.get("type") == "Warning" else self._normals
+        if lane.get(series.namespace, id(series)) is not None:
+            return None
+        lane.put(series.namespace, id(series), series)
+        self.wake()
+        if len(self) <= self._capacity:
+            return None
+        return (self._normals if self._normals.size else self._warnings).evict()
+
+    def take(self) -> Series | None:
+        """Remove and return the next Event that no other worker is writing; None if there is none."""
+        for lane in (self._warnings, self._normals):
+            series = lane.take(but=self._taken)
+            if series is not None:
+                self._taken.add(id(series))
+                return series
+        return None
+
+    def done(self, series: Series) -> bool:
+        """Mark an Event from ``take`` as written; report whether it was queued again meanwhile."""
+        self._taken.discard(id(series))
+        lanes = (self._warnings, self._normals)
+        waits = any(lane.get(series.namespace, id(series)) is not None for lane in lanes)
+        if waits:
+            self.wake()
+        return waits
+
+    def wake(self) -> None:
+        """Wake all waiting workers."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until there may be an Event to take."""
+        self._event.clear()
+        await self._event.wait()
+
+
+def concerns_all_events(error: ApiError | ConfigError) -> bool:
+    """Report whether no Event can be written now: the server is not reached, or does not accept our credentials.
+
+    Such an Event waits without a limit of tries, because dropping it would make no other Event arrive earlier.
+    """
+    return isinstance(error, (ConnectionFailed, Unauthorized, ConfigError))
+
+
+def may_succeed_later(error: ApiError) -> bool:
+    """Report whether this Event may be written later; also if it was created meanwhile, because it can be patched then."""
+    return is_retryable(error) or isinstance(error, AlreadyExists)
+
+
+def is_namespace_gone(error: ApiError) -> bool:
+    """Report whether a create was refused because its namespace is terminating or does not exist."""
+    causes = (error.status.get("details") or {}).get("causes") or []
+    return isinstance(error, NotFound) or any(
+        cause.get("reason") == "NamespaceTerminating" for cause in causes
+    )

@@ -15,17 +15,18 @@ suspended machine, whose monotonic clock stops. Timers of a stalled event loop f
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller_runtime import log, resources
+from controller_runtime.apimachinery.timestamps import micro_time
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
-from controller_runtime.leaderelection import record
 
 
 def new_identity() -> str:
@@ -75,12 +76,12 @@ class Candidate:
     @property
     def holder(self) -> str:
         """Return the identity of the Lease's holder as last read; empty if none or unknown."""
-        return record.holder_of(self._lease)
+        return holder_of(self._lease)
 
     @property
-    def term(self) -> record.Term:
+    def term(self) -> Term:
         """Return the term of the Lease as last read or written."""
-        return record.term_of(self._lease)
+        return term_of(self._lease)
 
     def give_up(self) -> None:
         """End the authority at once; the Lease stays as it is, and expires."""
@@ -115,12 +116,12 @@ class Candidate:
         try:
             async with asyncio.timeout(self.renew_deadline / 2):
                 try:
-                    await self._write(record.released(self._lease or {}, now=self.now()))
+                    await self._write(released(self._lease or {}, now=self.now()))
                 except Conflict:  # caused by a renewal whose answer was not awaited
                     lease = await self.client.get(resources.LEASES, self.name, namespace=self.namespace)
-                    if record.holder_of(lease) != self.identity:
+                    if holder_of(lease) != self.identity:
                         return
-                    await self._write(record.released(lease, now=self.now()))
+                    await self._write(released(lease, now=self.now()))
         except Exception as error:  # noqa: BLE001 - the lease expires
             self.log.warning("lease not released", error=str(error) or type(error).__name__)
         else:
@@ -139,7 +140,7 @@ class Candidate:
         except NotFound:
             if self._is_taken():  # deleted, but its holder may not have noticed yet
                 return False
-            body = self._held(record.new(self.namespace, self.name))
+            body = self._held(new(self.namespace, self.name))
             self._observe(await self.client.create(resources.LEASES, body, namespace=self.namespace))
             return True
         self._observe(lease)
@@ -150,14 +151,14 @@ class Candidate:
 
     def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
         lease = {**lease, "metadata": lease["metadata"] | self.metadata()}
-        return record.held(lease, identity=self.identity, duration=self.lease_duration, now=self.now())
+        return held(lease, identity=self.identity, duration=self.lease_duration, now=self.now())
 
     async def _write(self, lease: dict[str, Any]) -> None:
         self._observe(await self.client.update(resources.LEASES, lease))
 
     def _observe(self, lease: dict[str, Any]) -> None:
         """Store the Lease; restart the time until its expiry only if its spec has changed."""
-        if self._lease is None or record.spec_of(lease) != record.spec_of(self._lease):
+        if self._lease is None or spec_of(lease) != spec_of(self._lease):
             self._observed_at = _time()
         self._lease = lease
 
@@ -165,9 +166,74 @@ class Candidate:
         """Report whether another candidate holds the lease, as last read, and the lease has not expired."""
         if self.holder in {"", self.identity}:
             return False
-        duration = float(record.spec_of(self._lease).get("leaseDurationSeconds") or self.lease_duration)
+        duration = float(spec_of(self._lease).get("leaseDurationSeconds") or self.lease_duration)
         return _time() < self._observed_at + duration
 
 
 def _time() -> float:
     return asyncio.get_running_loop().time()
+
+
+class Term(NamedTuple):
+    """The time in which one candidate holds a Lease."""
+
+    lease: str
+    """UID of the Lease, which changes if the Lease is deleted and created again."""
+    transitions: int
+    """Number of earlier changes of the holder."""
+
+    @property
+    def next(self) -> Term:
+        """Return the term of the next holder."""
+        return self._replace(transitions=self.transitions + 1)
+
+
+def spec_of(lease: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the Lease's spec; empty if there is none."""
+    return (lease or {}).get("spec") or {}
+
+
+def holder_of(lease: Mapping[str, Any] | None) -> str:
+    """Return the holder's identity; empty if there is none."""
+    return str(spec_of(lease).get("holderIdentity") or "")
+
+
+def term_of(lease: Mapping[str, Any] | None) -> Term:
+    """Return the current term of a Lease."""
+    metadata = (lease or {}).get("metadata") or {}
+    return Term(str(metadata.get("uid") or ""), int(spec_of(lease).get("leaseTransitions") or 0))
+
+
+def new(namespace: str, name: str) -> dict[str, Any]:
+    """Return a new Lease without a spec."""
+    return {
+        "apiVersion": resources.LEASES.api_version,
+        "kind": resources.LEASES.kind,
+        "metadata": {"name": name, "namespace": namespace},
+    }
+
+
+def held(lease: Mapping[str, Any], *, identity: str, duration: float, now: datetime) -> dict[str, Any]:
+    """Return the Lease as a candidate writes it to acquire or renew it; other content is kept.
+
+    The duration is rounded up to full seconds.
+    """
+    old = spec_of(lease)
+    is_renewal = holder_of(lease) == identity
+    stamp = micro_time(now)
+    transitions = int(old.get("leaseTransitions") or 0)
+    spec = old | {
+        "holderIdentity": identity,
+        "leaseDurationSeconds": math.ceil(duration),
+        "acquireTime": (old.get("acquireTime") or stamp) if is_renewal else stamp,
+        "renewTime": stamp,
+        "leaseTransitions": transitions if is_renewal or not old else transitions + 1,
+    }
+    return {**lease, "spec": spec}
+
+
+def released(lease: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """Return the Lease without a holder, so that any candidate can acquire it at once."""
+    stamp = micro_time(now)
+    free = {"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": stamp, "renewTime": stamp}
+    return {**lease, "spec": spec_of(lease) | free}

@@ -13,11 +13,11 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import prometheus_client
 
 from controller_runtime import log
-from controller_runtime.util.byte_budget import ByteBudget
 
 _OPEN = prometheus_client.Gauge(
     "virtual_node_server_connections", "Connections open now, by server.", ["server"]
@@ -33,6 +33,7 @@ _SWEEP = 1.0
 """Seconds between two checks for connections without a request for too long."""
 _WARN = 60.0
 """Seconds between two warnings that connections are closed because there are too many."""
+_Holder = TypeVar("_Holder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +223,34 @@ def source_of(peername: object) -> str:
             return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)
+
+
+class ByteBudget(Generic[_Holder]):
+    """Counts bytes by holder. Above the limit, the holders that began first are dropped.
+
+    A normal client sends a request within milliseconds, so the oldest holders are stalled clients.
+    """
+
+    def __init__(self, limit: int, *, drop: Callable[[_Holder], None]) -> None:
+        """Create a budget; ``drop`` is called with a holder that must stop, and its bytes no longer count."""
+        self._limit = limit
+        self._drop = drop
+        self._held: dict[_Holder, int] = {}
+        self._sum = 0
+
+    @property
+    def held(self) -> int:
+        """Return the bytes of all holders."""
+        return self._sum
+
+    def set(self, holder: _Holder, size: int) -> None:
+        """Set the bytes of a holder; 0 removes it."""
+        self._sum += size - self._held.get(holder, 0)
+        if size:
+            self._held[holder] = size
+        else:
+            self._held.pop(holder, None)
+        while self._sum > self._limit:
+            oldest = next(iter(self._held))
+            self._sum -= self._held.pop(oldest)
+            self._drop(oldest)

@@ -25,8 +25,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from controller_runtime import log, resources
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, Forbidden, NotFound
-from controller_runtime.tls.key_pairs import covers, is_issued_by, share_left
-from controller_runtime.tls.reloader import KeyPair, make_ca, server_context, sign
+from controller_runtime.tls.key_pairs import covers, is_issued_by, make_ca, share_left, sign
+from controller_runtime.tls.pem import KeyPair
+from controller_runtime.tls.reloader import server_context
 
 CA_VALIDITY = timedelta(days=3650)
 SERVING_VALIDITY = timedelta(days=90)

@@ -1,4 +1,4 @@
-"""Serving certificates that are reloaded when their files change; re-exports parts of ``key_pairs``.
+"""Serving certificates that are reloaded when their files change.
 
 A server listens with one *front* context for its lifetime. At every handshake the front's SNI callback
 assigns the newest *loaded* context to the connection, so a new certificate or client CA applies to the next
@@ -22,19 +22,8 @@ from prometheus_client import Counter, Gauge
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.key_pairs import expiry, make_ca, self_signed, sign
+from controller_runtime.tls.key_pairs import expiry
 from controller_runtime.tls.pem import KeyPair, as_file, file_stamp, no_password
-
-__all__ = [
-    "CertificateReloader",
-    "KeyPair",
-    "common_name",
-    "expiry",
-    "make_ca",
-    "self_signed",
-    "server_context",
-    "sign",
-]
 
 _RELOAD_ERRORS = Counter(
     "virtual_node_certificate_reload_errors_total",

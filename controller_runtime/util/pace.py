@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from controller_runtime.util.recent import Recent
+from controller_runtime.util.buffers import Recent
 
 K = TypeVar("K", bound=Hashable)
 

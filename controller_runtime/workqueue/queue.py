@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 from prometheus_client import Counter, Gauge, Histogram
 
 from controller_runtime.util.backoff import ExponentialBackoff
-from controller_runtime.util.time_budget import TimeBudget
+from controller_runtime.workqueue.charging import TimeBudget
 from controller_runtime.workqueue.lanes import Lanes
 
 K = TypeVar("K", bound=Hashable)

@@ -18,7 +18,7 @@ from controller_runtime import log
 from controller_runtime.cache.informer import Informer
 from controller_runtime.events.recorder import EventRecorder, EventType
 from controller_runtime.objects import Object
-from controller_runtime.util.recent import Recent
+from controller_runtime.util.buffers import Recent
 from descheduler import memory
 
 MOVED = Counter(

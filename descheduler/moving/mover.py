@@ -28,8 +28,8 @@ from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, No
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
-from controller_runtime.util.keyed_locks import KeyedLocks
-from controller_runtime.util.recent import Recent
+from controller_runtime.util.buffers import Recent
+from controller_runtime.util.keyed import KeyedLocks
 from descheduler import memory
 from descheduler.config import EvictionOptions
 from descheduler.memory import Memory, Verdict

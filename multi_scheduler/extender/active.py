@@ -21,8 +21,7 @@ from prometheus_client import Gauge
 
 from controller_runtime import log, resources
 from controller_runtime.errors import ApiError
-from controller_runtime.leaderelection.candidate import Candidate
-from controller_runtime.leaderelection.record import Term
+from controller_runtime.leaderelection.candidate import Candidate, Term
 from multi_scheduler.extender.extender import NotReadyError
 
 AUTHORITY_SECONDS = 10.0

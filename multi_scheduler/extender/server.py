@@ -12,8 +12,7 @@ from aiohttp import web
 from prometheus_client import Counter, Histogram
 
 from controller_runtime import log
-from controller_runtime.serving.bodies import RETRY_AFTER
-from controller_runtime.serving.server import HttpsServer
+from controller_runtime.serving.server import RETRY_AFTER, HttpsServer
 from controller_runtime.tls.reloader import CertificateReloader
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.active import ActiveReplica, NotActiveError

@@ -17,7 +17,8 @@ import msgspec
 from aiohttp import web
 
 from controller_runtime.serving.server import HttpsServer
-from controller_runtime.tls.reloader import CertificateReloader, self_signed
+from controller_runtime.tls.key_pairs import self_signed
+from controller_runtime.tls.reloader import CertificateReloader
 from tests.benchmarks.bench_splice import process
 from webhook.mutation.mutate import Surroundings
 from webhook.server import WebhookServer

@@ -20,7 +20,7 @@ from multi_scheduler.virtual_node import VirtualNode
 from tests.fuzz.target import MALFORMED, Target
 from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
 from tests.unit.webhook.pods import VIRTUAL
-from virtual_node.kubelet.auth.authentication import review_token
+from virtual_node.kubelet.auth import review_token
 from webhook import admission
 from webhook.server import review_pod, review_workload
 

@@ -16,8 +16,8 @@ from clusterset.model import cluster_selector
 from clusterset.model.moving import node_avoidance
 from controller_runtime import errors
 from controller_runtime.apimachinery import decoding, matching, quantity, timestamps
-from controller_runtime.auth import exec_credentials, kubeconfig
-from controller_runtime.auth.exec_credentials import Plugin
+from controller_runtime.auth import credentials, kubeconfig
+from controller_runtime.auth.credentials import Plugin
 from controller_runtime.client import collection
 from controller_runtime.client import collection as wire
 from controller_runtime.objects import decode_object
@@ -27,15 +27,15 @@ from multi_scheduler.extender import protocol
 from tests.fuzz import lower_objects, reviews
 from tests.fuzz.target import MALFORMED, Target
 from virtual_node.config import file
-from virtual_node.kubelet.auth import authentication
-from virtual_node.kubelet.auth.websocket_token import (
+from virtual_node.kubelet import auth
+from virtual_node.kubelet.auth import (
     BEARER_PROTOCOL,
     websocket_bearer_token,
     websocket_protocols,
 )
-from virtual_node.kubelet.base.errors import Refusal
+from virtual_node.kubelet.base import Refusal
 from virtual_node.kubelet.server import logs
-from virtual_node.kubelet.streams import http_head, request
+from virtual_node.kubelet.streams import dial
 
 
 def _text(raw: bytes) -> str:
@@ -81,32 +81,32 @@ def _avoidance(raw: bytes) -> None:
 
 
 def _response_head(raw: bytes) -> None:
-    head = http_head.ResponseHead.parse(raw)
+    head = dial.ResponseHead.parse(raw)
     assert 100 <= head.status <= 999
-    again = http_head.ResponseHead.parse(head.encode().removesuffix(http_head.END_OF_HEAD))
+    again = dial.ResponseHead.parse(head.encode().removesuffix(dial.END_OF_HEAD))
     assert again == head
 
 
 def _log_options(raw: bytes) -> None:
-    for name, value in logs.log_options(request.parse_query(_text(raw))).items():
+    for name, value in logs.log_options(dial.parse_query(_text(raw))).items():
         assert "&" not in name
         assert value.isprintable()
 
 
 def _exec_options(raw: bytes) -> None:
-    query = request.parse_query(_text(raw))
-    target = request.target_path("/exec", request.exec_query(query, container="main"))
-    assert http_head.RequestHead("POST", target, ()).encode().count(b"\r\n") == 2
+    query = dial.parse_query(_text(raw))
+    target = dial.target_path("/exec", dial.exec_query(query, container="main"))
+    assert dial.RequestHead("POST", target, ()).encode().count(b"\r\n") == 2
 
 
 def _port_forward(raw: bytes) -> None:
-    asked = request.port_forward_query(request.parse_query(_text(raw)), MultiDict({"Upgrade": "websocket"}))
+    asked = dial.port_forward_query(dial.parse_query(_text(raw)), MultiDict({"Upgrade": "websocket"}))
     assert all(0 < int(port) < 65536 for _, port in asked)
 
 
 def _bearer(raw: bytes) -> None:
     token = websocket_bearer_token([_text(raw)])
-    kept = request.forwarded_headers("GET", [("Sec-WebSocket-Protocol", _text(raw))])
+    kept = dial.forwarded_headers("GET", [("Sec-WebSocket-Protocol", _text(raw))])
     protocols = [one for _, value in kept for one in websocket_protocols(value)]
     assert not any(one.startswith(BEARER_PROTOCOL) for one in protocols)
     assert token is None or token
@@ -134,7 +134,7 @@ def _duration(raw: bytes) -> None:
 
 
 def _certificate_user(raw: bytes) -> None:
-    user = authentication.user_from_certificate({"subject": ((("commonName", _text(raw)),),)})
+    user = auth.user_from_certificate({"subject": ((("commonName", _text(raw)),),)})
     assert user is None or user.name
 
 
@@ -230,7 +230,7 @@ TARGETS: dict[str, Target] = {
         Target("watch", _watch, (_json(_EVENT), _json({"type": "ERROR", "object": _STATUS})), (ValueError, errors.ApiError)),
         Target("object", _object, (_json(_EVENT["object"]),)),
         Target("error-response", _error, (_json(_STATUS), b"<html>502</html>", b"120", b"Wed, 21 Oct 2026 07:28:00 GMT")),
-        Target("exec-credential", lambda raw: exec_credentials._read(raw, _PLUGIN), (_json(_CREDENTIAL),), (errors.ConfigError,)),
+        Target("exec-credential", lambda raw: credentials._read(raw, _PLUGIN), (_json(_CREDENTIAL),), (errors.ConfigError,)),
         Target("certificate-user", _certificate_user, (b"kube-apiserver-kubelet-client",)),
         Target("configuration", lambda raw: file.parse(_text(raw)), (_CONFIGURATION,), (errors.ConfigError,), seconds=5),
         Target("scheduler-configuration", lambda raw: scheduler_config.parse(_text(raw)), (_SCHEDULER,), (errors.ConfigError,), seconds=5),

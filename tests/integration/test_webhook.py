@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 
 from clusterset.model.moving import node_avoidance
+from controller_runtime.tls.key_pairs import expiry, make_ca, sign
 from controller_runtime.tls.own_certificates import Certificates
-from controller_runtime.tls.reloader import expiry, make_ca, sign
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports

@@ -7,32 +7,33 @@ common name. All other requests use our own name. Keys and certificates exist on
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
 
+from clusterset.model.pod.conditions import condition
 from controller_runtime import log
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Conflict, Expired, Forbidden, NotFound
 from controller_runtime.resources import CERTIFICATE_SIGNING_REQUESTS
+from controller_runtime.tls.key_pairs import PrivateKey, alternative_name
 from controller_runtime.tls.pem import KeyPair
 from controller_runtime.util.backoff import ExponentialBackoff
-from virtual_node.certificates import csr
-from virtual_node.certificates.csr import RequestFailed
 
 ROTATE_BETWEEN = (0.7, 0.9)
 """Fractions of a certificate's lifetime between which it is renewed, as in client-go's certificate manager."""
-
 RecordEvent = Callable[[str, str], None]
 """Called with a reason (CamelCase) and a message, for an Event on the Node."""
-
 _PATIENCE = 3600.0
 """Seconds that one request may wait for its certificate, because a person may have to approve it. A kubelet
 makes a new request every 15 minutes, and its old requests pile up."""
@@ -48,6 +49,8 @@ suspend."""
 _DELETE_TIMEOUT = 3.0
 """Seconds that removing our requests may take."""
 _APPROVAL_TRIES = 5
+SIGNER = "kubernetes.io/kubelet-serving"
+GROUP = "system:nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +129,11 @@ class ServingCertificate:
         key = ec.generate_private_key(ec.SECP256R1())
         name = f"virtual-node-{self.node_name}-{secrets.token_hex(4)}"
         try:
-            body = csr.request_object(name, self.node_name, self.addresses, key)
+            body = request_object(name, self.node_name, self.addresses, key)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         self._made[name] = ""
-        headers = csr.impersonation(self.node_name)
+        headers = impersonation(self.node_name)
         request = await self.client.create(CERTIFICATE_SIGNING_REQUESTS, body, headers=headers)
         self._made[name] = request["metadata"]["uid"]
         async with asyncio.timeout(_PATIENCE):
@@ -139,7 +142,7 @@ class ServingCertificate:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         share = random.uniform(*ROTATE_BETWEEN)  # noqa: S311 - spreads nodes out
-        rotate_at = csr.rotation_time(certificate, now=self.now(), share=share)
+        rotate_at = rotation_time(certificate, now=self.now(), share=share)
         self.install(Issued(KeyPair(certificate, private), rotate_at))
         self._rotate_at = rotate_at
         self._log.info("serving certificate issued", request=name, renewed_at=rotate_at.isoformat())
@@ -159,11 +162,11 @@ class ServingCertificate:
         """Approve our own request unless it is decided; return False if others must approve it."""
         name = request["metadata"]["name"]
         for _ in range(_APPROVAL_TRIES):
-            if csr.has_condition(request, "Approved") or csr.has_condition(request, "Denied"):
+            if has_condition(request, "Approved") or has_condition(request, "Denied"):
                 return True  # approved or denied by another client
             try:
                 await self.client.update(
-                    CERTIFICATE_SIGNING_REQUESTS, csr.approved(request), subresource="approval"
+                    CERTIFICATE_SIGNING_REQUESTS, approved(request), subresource="approval"
                 )
             except Conflict:
                 request = await self.client.get(CERTIFICATE_SIGNING_REQUESTS, name)
@@ -192,7 +195,7 @@ class ServingCertificate:
         """
         name = request["metadata"]["name"]
         while True:
-            certificate = csr.certificate_of(request)
+            certificate = certificate_of(request)
             if certificate is not None:
                 return certificate
             try:
@@ -226,7 +229,7 @@ class ServingCertificate:
                 if event.type == "DELETED":
                     raise RequestFailed("the certificate request was deleted")
                 if event.type != "BOOKMARK":
-                    certificate = csr.certificate_of(event.object.to_dict())
+                    certificate = certificate_of(event.object.to_dict())
                     if certificate is not None:
                         return certificate
         return None
@@ -237,7 +240,7 @@ class ServingCertificate:
         self._log.warning(
             "no serving certificate", error=text, retry_in=round(pause, 1), **({"fix": fix} if fix else {})
         )
-        self.record_event("ServingCertificateFailed", f"No serving certificate from {csr.SIGNER}: {text}")
+        self.record_event("ServingCertificateFailed", f"No serving certificate from {SIGNER}: {text}")
 
     async def _delete_requests(self) -> None:
         """Delete the requests that we made; a later call retries the deletions that fail."""
@@ -252,3 +255,124 @@ class ServingCertificate:
                         self._log.debug("certificate request not deleted", request=name, error=str(error))
                         continue
                     del self._made[name]
+
+
+class RequestFailed(Exception):  # noqa: N818 - a result of a request, not a program error
+    """A request will not lead to a certificate; the message says why."""
+
+
+def user_name(node_name: str) -> str:
+    """Return a node's user name, which is also its certificate's common name."""
+    return f"system:node:{node_name}"
+
+
+def impersonation(node_name: str) -> dict[str, str]:
+    """Return the headers that make a request as the node."""
+    return {"Impersonate-User": user_name(node_name), "Impersonate-Group": GROUP}
+
+
+def signing_request(node_name: str, addresses: Iterable[Mapping[str, str]], key: PrivateKey) -> bytes:
+    """Return a PKCS#10 request (PEM) for a node, as the signer requires it.
+
+    Args:
+        node_name: at most 52 characters, otherwise the common name is too long for X.509.
+        addresses: ``status.addresses`` of the Node; all of them become alternative names.
+        key: private key of the certificate.
+
+    Raises:
+        ValueError: the name is too long, or there is no address.
+    """
+    hosts = dict.fromkeys(address["address"] for address in addresses)
+    if not hosts:
+        raise ValueError(f"node {node_name} has no address to certify")
+    names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP)]
+    names.append(x509.NameAttribute(NameOID.COMMON_NAME, user_name(node_name)))
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(names))
+    alternatives = x509.SubjectAlternativeName([alternative_name(host) for host in hosts])
+    request = builder.add_extension(alternatives, critical=False).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def usages(key: PrivateKey) -> list[str]:
+    """Return ``spec.usages`` of a request; the signer accepts exactly these."""
+    encipherment = ["key encipherment"] if isinstance(key, rsa.RSAPrivateKey) else []
+    return ["digital signature", *encipherment, "server auth"]
+
+
+def request_object(
+    name: str, node_name: str, addresses: Iterable[Mapping[str, str]], key: PrivateKey
+) -> dict[str, Any]:
+    """Return the CertificateSigningRequest to create.
+
+    Raises:
+        ValueError: as ``signing_request``.
+    """
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "request": base64.b64encode(signing_request(node_name, addresses, key)).decode(),
+            "signerName": SIGNER,
+            "usages": usages(key),
+        },
+    }
+
+
+def has_condition(request: Mapping[str, Any], kind: str) -> bool:
+    """Report whether a CertificateSigningRequest has a condition: Approved, Denied or Failed."""
+    found = condition(request.get("status"), kind)
+    return bool(found) and found.get("status") != "False"
+
+
+def approved(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the CertificateSigningRequest with our approval."""
+    status = request.get("status") or {}
+    approval = {
+        "type": "Approved",
+        "status": "True",
+        "reason": "ApprovedByVirtualNode",
+        "message": "The virtual node approved its own request (kubelet.approveServingCertificate).",
+    }
+    return {**request, "status": {**status, "conditions": [*(status.get("conditions") or []), approval]}}
+
+
+def certificate_of(request: Mapping[str, Any]) -> bytes | None:
+    """Return the certificate (PEM, with its chain) issued for a CertificateSigningRequest; None: not yet.
+
+    Raises:
+        RequestFailed: no certificate will be issued, or what was issued is not a certificate.
+    """
+    for kind in ("Denied", "Failed"):
+        if has_condition(request, kind):
+            found = condition(request.get("status"), kind)
+            why = found.get("message") or found.get("reason") or "no reason given"
+            raise RequestFailed(f"{kind.lower()}: {why}")
+    encoded = (request.get("status") or {}).get("certificate")
+    if not encoded:
+        return None
+    try:
+        certificate = base64.b64decode(encoded)
+        x509.load_pem_x509_certificate(certificate)
+    except ValueError as error:
+        raise RequestFailed(f"status.certificate is not a certificate: {error}") from None
+    return certificate
+
+
+def rotation_time(certificate: bytes, *, now: datetime, share: float) -> datetime:
+    """Return when to renew a certificate (PEM).
+
+    Signers backdate certificates by minutes. The time before ``now`` does not count, because otherwise
+    short-lived certificates would be due at once.
+
+    Args:
+        certificate: the certificate just issued.
+        now: timezone-aware current time.
+        share: fraction of the remaining lifetime after which to renew the certificate; 0.7 to 0.9.
+
+    Raises:
+        RequestFailed: the certificate has already expired.
+    """
+    leaf = x509.load_pem_x509_certificate(certificate)
+    begin, end = max(leaf.not_valid_before_utc, now), leaf.not_valid_after_utc
+    if end <= now:
+        raise RequestFailed(f"the certificate expired at {end:%Y-%m-%dT%H:%M:%SZ}")
+    return begin + (end - begin) * share

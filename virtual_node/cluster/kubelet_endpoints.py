@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import structlog
@@ -22,16 +23,15 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving.connections import Connections
-from virtual_node.certificates.client_ca import ClientAuthority
-from virtual_node.certificates.manager import NodeCertificates
-from virtual_node.cluster.kubelet_backend import CachedPods
+from virtual_node.certificates.manager import ClientAuthority, NodeCertificates
 from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
-from virtual_node.kubelet.auth.authentication import Authenticator
-from virtual_node.kubelet.auth.authorization import Authorizer
-from virtual_node.kubelet.metrics.routes import MetricsRoutes
+from virtual_node.kubelet.auth import Authenticator, Authorizer
+from virtual_node.kubelet.base import PodTarget, Refusal, quoted
+from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.server.server import KubeletServer, connection_limits
 from virtual_node.kubelet.streams.limits import StreamLimits
+from virtual_node.translate.nodes.prometheus_text import PodNames
 
 _PORTS_TRIED = 200
 
@@ -279,3 +279,57 @@ async def local_address_towards(server: str) -> str:
             f"VKUBELET_POD_IP"
         ) from None
     return str(ipaddress.ip_address(local.partition("%")[0]))
+
+
+@dataclass(eq=False, repr=False)
+class CachedPods:
+    """Implements ``kubelet.base.Backend``."""
+
+    context: ClusterContext
+    caches: PodCaches
+    node_name: str
+
+    def __post_init__(self) -> None:
+        """Find the cache of the node's upper pods."""
+        self._upper = self.caches.upper[self.node_name].store
+
+    def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
+        """Return the lower pod of an upper pod on this node; None: no upper pod of this name (and ``uid``).
+
+        Raises:
+            Refusal: the upper pod has no lower pod now.
+        """
+        pod = self._upper.get(f"{namespace}/{name}")
+        if pod is None or (uid and pod.uid != uid):
+            return None
+        cluster = self.context.name
+        lower = self.caches.lower_of(pod)
+        if lower is None:
+            raise Refusal(400, f"pod {quoted(name)} is not in cluster {quoted(cluster)} now; see its events")
+        return PodTarget(
+            cluster=cluster,
+            namespace=lower.namespace,
+            name=lower.name,
+            client=self.context.lower,
+            pod=pod.to_dict(),
+        )
+
+    def pods(self) -> Iterator[Mapping[str, Any]]:
+        """Return every upper pod bound to this node."""
+        return (pod.to_dict() for pod in self._upper.list())
+
+    def running_pods(self) -> Iterator[Mapping[str, Any]]:
+        """Yield every upper pod of this node whose lower pod runs."""
+        for pod in self._upper.list():
+            lower = self.caches.lower_of(pod)
+            if lower is not None and (lower.status or {}).get("phase") == "Running":
+                yield pod.to_dict()
+
+    def upper_pods_by_lower_name(self) -> dict[tuple[str, str], PodNames]:
+        """Return names and UID of the upper pods that have a lower pod, by the lower pod's namespace and name."""
+        found = {}
+        for pod in self._upper.list():
+            lower = self.caches.lower_of(pod)
+            if lower is not None:
+                found[lower.namespace, lower.name] = PodNames(pod.namespace, pod.name, pod.uid)
+        return found

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -33,12 +35,11 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
-from controller_runtime.leaderelection import record
+from controller_runtime.leaderelection import candidate
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.process import loop_stalls
 from controller_runtime.workqueue.queue import longest_wait
 from virtual_node.config.types import LeaderElectionConfig
-from virtual_node.sharding.assignment import assign
 from virtual_node.sharding.member import Load, Member, host_of, lease_of, share_of
 
 _OWNED = Gauge(
@@ -50,6 +51,8 @@ _RELEASING = 2.0
 """Seconds that the release of Leases may take when the process stops; otherwise they expire."""
 _FORGOTTEN = 20
 """Number of lease durations after which the Lease of a replica that has ended is deleted."""
+_ROUNDING = 1e-9
+"""Subtracted before rounding up, so that an error of floating point does not add a cluster."""
 
 
 class Shards:
@@ -122,7 +125,7 @@ class Shards:
             cluster: holder
             for lease in self._leases.store.list()
             if (cluster := lease.labels.get(names.LABEL_LOWER_CLUSTER))
-            and (holder := record.holder_of(lease.to_dict())) in working
+            and (holder := candidate.holder_of(lease.to_dict())) in working
         }
         return found | dict.fromkeys(self.held, self._member.name)
 
@@ -149,7 +152,9 @@ class Shards:
         try:
             async with asyncio.timeout(_RELEASING):
                 if cluster in self._clusters():
-                    await self._client.update(resources.LEASES, record.released(lease, now=datetime.now(UTC)))
+                    await self._client.update(
+                        resources.LEASES, candidate.released(lease, now=datetime.now(UTC))
+                    )
                 else:  # removed from the configuration
                     await self._delete(from_dict(lease))
         except (Conflict, NotFound):
@@ -195,7 +200,7 @@ class Shards:
             cluster = lease.labels.get(names.LABEL_LOWER_CLUSTER)
             if cluster and cluster not in mine and cluster not in self.held:
                 whole = lease.to_dict()
-                if record.holder_of(whole) == self._member.name:
+                if candidate.holder_of(whole) == self._member.name:
                     await self._release(cluster, whole)
 
     def _is_taken(self, cluster: str) -> bool:
@@ -204,19 +209,19 @@ class Shards:
         return (
             lease is not None
             and int(lease.resource_version) > int(ours["metadata"]["resourceVersion"])
-            and record.holder_of(lease.to_dict()) != self._member.name
+            and candidate.holder_of(lease.to_dict()) != self._member.name
         )
 
     async def _take(self, cluster: str) -> bool:
         """Write the Lease of a cluster; return whether this replica may run it."""
         name, cached = self._lease_of_cluster(cluster), self._cached(cluster)
-        lease = cached.to_dict() if cached is not None else record.new(self._election.namespace, name)
-        holder = record.holder_of(lease)
+        lease = cached.to_dict() if cached is not None else candidate.new(self._election.namespace, name)
+        holder = candidate.holder_of(lease)
         if holder not in {"", self._member.name} and not await self._has_ended(holder):
             return False
         labels = {names.LABEL_ELECTION: self._election.name, names.LABEL_LOWER_CLUSTER: cluster}
         lease["metadata"] = {**lease["metadata"], "labels": labels}
-        body = record.held(
+        body = candidate.held(
             lease, identity=self._member.name, duration=self._election.lease_duration, now=datetime.now(UTC)
         )
         try:
@@ -239,7 +244,7 @@ class Shards:
         for lease in self._leases.store.list():
             whole = lease.to_dict()
             if names.LABEL_LOWER_CLUSTER not in lease.labels and self._is_renewed(lease.name, whole):
-                found[record.holder_of(whole)] = share_of(lease)
+                found[candidate.holder_of(whole)] = share_of(lease)
         return found
 
     async def _has_ended(self, member: str) -> bool:
@@ -254,13 +259,13 @@ class Shards:
 
     def _is_renewed(self, name: str, lease: Mapping[str, Any] | None) -> bool:
         """Report whether a replica's Lease has changed within its duration on this replica's clock."""
-        if lease is not None and not record.holder_of(lease):
+        if lease is not None and not candidate.holder_of(lease):
             return False
         version = int(lease["metadata"]["resourceVersion"]) if lease is not None else 0
         known = self._observed.get(name)
         if known is None or version > known[0]:
             self._observed[name] = known = (version, _time())
-        duration = record.spec_of(lease).get("leaseDurationSeconds") or self._election.lease_duration
+        duration = candidate.spec_of(lease).get("leaseDurationSeconds") or self._election.lease_duration
         return _time() < known[1] + float(duration)
 
     async def _forget_ended(self, working: Collection[str]) -> None:
@@ -282,3 +287,50 @@ class Shards:
 
 def _time() -> float:
     return asyncio.get_running_loop().time()
+
+
+def assign(
+    clusters: Collection[str], shares: Mapping[str, float], holders: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the replica that shall run each cluster; empty if there is no replica.
+
+    Every replica computes this from what it has read. Replicas that have read different states may disagree for a
+    moment, and then the Lease of the cluster decides. A cluster stays with its holder while the holder has room, so a
+    change of the replicas moves as few clusters as possible. Any other cluster goes to the replica with room
+    that has the highest score.
+
+    Args:
+        clusters: names of the lower clusters.
+        shares: weight of each working replica, greater than 0; 1 unless it is overloaded.
+        holders: replica that holds the cluster's Lease, by cluster; clusters without a working holder are absent.
+    """
+    room = limits(len(clusters), shares)
+    owners: dict[str, str] = {}
+    waiting: list[str] = []
+    for cluster in sorted(clusters, key=lambda name: -_score(name, holders.get(name, ""))):
+        holder = holders.get(cluster, "")
+        if room.get(holder, 0) > 0:
+            owners[cluster] = holder
+            room[holder] -= 1
+        else:
+            waiting.append(cluster)
+    for cluster in sorted(waiting):
+        free = [member for member, left in room.items() if left > 0]
+        if free:
+            owner = max(free, key=lambda member: _score(cluster, member))
+            owners[cluster] = owner
+            room[owner] -= 1
+    return owners
+
+
+def limits(clusters: int, shares: Mapping[str, float]) -> dict[str, int]:
+    """Return how many clusters each replica may run: its share of them, rounded up. The sum is at least ``clusters``."""
+    total = sum(shares.values())
+    return {
+        member: math.ceil(clusters * share / total - _ROUNDING) for member, share in sorted(shares.items())
+    }
+
+
+def _score(cluster: str, member: str) -> int:
+    digest = hashlib.sha256(f"{member}\0{cluster}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from controller_runtime.objects import Object
-from controller_runtime.util.yielding import Slicer
+from controller_runtime.util.keyed import SharedAnswers
+from controller_runtime.util.responsive import Slicer
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.faults import Health
 from virtual_node.health.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
 from virtual_node.health.objects import Json
-from virtual_node.kubelet.base.single_flight import SharedAnswers
 from virtual_node.web import clusters, history
 from virtual_node.web.clusters import cluster_card, cluster_detail, stopped_card
 from virtual_node.web.events import shown_events

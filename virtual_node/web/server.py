@@ -20,9 +20,8 @@ from aiohttp.typedefs import Handler
 
 from controller_runtime.client.client import Client
 from controller_runtime.process.listening import is_loopback, parse_address
-from controller_runtime.serving.bodies import RETRY_AFTER
 from controller_runtime.serving.connections import ConnectionLimits
-from controller_runtime.serving.server import HttpsServer
+from controller_runtime.serving.server import RETRY_AFTER, HttpsServer
 from virtual_node.config.types import Config
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import aiohttp
 import pytest
 
-from controller_runtime.tls.key_pairs import is_issued_by, share_left
+from controller_runtime.tls.key_pairs import is_issued_by, make_ca, share_left, sign
 from controller_runtime.tls.own_certificates import Certificates, encode, read, renewed
-from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
+from controller_runtime.tls.pem import KeyPair
+from controller_runtime.tls.reloader import CertificateReloader
 from multi_scheduler.certificates import ClientParts, ExtenderCertificates, read_client, renewed_client
 from multi_scheduler.extender.server import ExtenderServer
 from tests.fakes.apiserver.client import MemoryClient

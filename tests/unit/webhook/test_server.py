@@ -16,7 +16,7 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.serving.bodies import Bodies
+from controller_runtime.serving.server import Bodies
 from tests.waiting import becomes
 from webhook import admission
 from webhook.mutation.mutate import Surroundings

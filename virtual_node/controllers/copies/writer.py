@@ -23,7 +23,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import find_listed
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid
 from controller_runtime.objects import Object, from_dict
-from controller_runtime.util.keyed_locks import KeyedLocks
+from controller_runtime.util.keyed import KeyedLocks
 from virtual_node.controllers.base.caches import INDEX_UPPER
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import (

@@ -25,11 +25,10 @@ from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.events.correlator import SPAM_BURST, SPAM_QPS, Series
 from controller_runtime.events.recorder import DROPPED
 from controller_runtime.objects import Object, from_dict
-from controller_runtime.util.fair_buffer import FairBuffer
+from controller_runtime.util.buffers import FairBuffer, Recent
 from controller_runtime.util.pace import Pace
 from controller_runtime.util.rate_limiter import TokenBucket
-from controller_runtime.util.recent import Recent
-from controller_runtime.util.yielding import Slicer
+from controller_runtime.util.responsive import Slicer
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.events.kinds import MirroredKind, involved
 from virtual_node.controllers.events.waiting import LONGEST, HeldEvents, Outbox, copy_of, pack, unpack

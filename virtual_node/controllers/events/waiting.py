@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from controller_runtime.events.recorder import DROPPED, EventRecorder
 from controller_runtime.objects import Object, decode_object
-from controller_runtime.util.fair_buffer import FairBuffer
+from controller_runtime.util.buffers import FairBuffer
 from controller_runtime.util.pace import Pace
 from controller_runtime.util.rate_limiter import TokenBucket
 from virtual_node.controllers.events.kinds import MirroredKind

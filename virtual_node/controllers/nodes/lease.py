@@ -31,7 +31,7 @@ from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import find
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
-from controller_runtime.leaderelection import record
+from controller_runtime.leaderelection import candidate
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.nodes.controller import NodeController
 from virtual_node.health.reports import Report
@@ -89,10 +89,10 @@ def may_hold(
         unchanged_for: seconds for which the process has not seen a renewal.
         now: wall clock, timezone-aware.
     """
-    holder = record.holder_of(lease)
+    holder = candidate.holder_of(lease)
     if holder in {"", node, identity}:
         return True
-    spec = record.spec_of(lease)
+    spec = candidate.spec_of(lease)
     duration = float(spec.get("leaseDurationSeconds") or 0)
     if unchanged_for >= duration:
         return True
@@ -155,7 +155,7 @@ class NodeLease:
                     if await self._take(lease):
                         return
                 else:
-                    self._report_holder(record.holder_of(seen))
+                    self._report_holder(candidate.holder_of(seen))
                 await asyncio.sleep(_POLL if self.waits_for else _FIRST_RETRY)
         finally:
             self.waits_for = ""
@@ -194,9 +194,9 @@ class NodeLease:
             async with asyncio.timeout(_RELEASING):
                 upper = self.context.upper
                 lease = await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
-                if record.holder_of(lease) == self.holder:
+                if candidate.holder_of(lease) == self.holder:
                     # Keep renewTime, because other components use it to decide whether the node is alive.
-                    spec = {**record.spec_of(lease), "holderIdentity": self.name}
+                    spec = {**candidate.spec_of(lease), "holderIdentity": self.name}
                     await upper.update(resources.LEASES, {**lease, "spec": spec})
         except Exception as error:  # noqa: BLE001 - after any error the Lease expires
             self.context.log.debug("lease not released", node=self.name, error=str(error))
@@ -212,7 +212,7 @@ class NodeLease:
             if lease is not None:
                 await upper.update(resources.LEASES, self._held(lease))
             else:
-                body = self._held(record.new(NAMESPACE, self.name))
+                body = self._held(candidate.new(NAMESPACE, self.name))
                 await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except (AlreadyExists, Conflict):
             return False
@@ -224,7 +224,7 @@ class NodeLease:
         if self._lease is None:
             self._lease = await self._get_or_create(node_uid)
             # The node's name is the holder of a released Lease.
-            if (holder := record.holder_of(self._lease)) not in {"", self.name, self.holder}:
+            if (holder := candidate.holder_of(self._lease)) not in {"", self.name, self.holder}:
                 raise HeldElsewhereError(
                     f"node {self.name}: another process, {holder}, has taken its Lease over"
                 )
@@ -241,7 +241,7 @@ class NodeLease:
         upper = self.context.upper
         if (lease := await find(upper, resources.LEASES, self.name, namespace=NAMESPACE)) is not None:
             return lease
-        body = self._held(record.new(NAMESPACE, self.name), node_uid=node_uid)
+        body = self._held(candidate.new(NAMESPACE, self.name), node_uid=node_uid)
         try:
             return await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except AlreadyExists:
@@ -254,7 +254,7 @@ class NodeLease:
             # Garbage collection deletes the Lease with its Node. A Node that was registered again has a new uid.
             owner = {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": node_uid}
             lease = {**lease, "metadata": {**lease["metadata"], "ownerReferences": [owner]}}
-        return record.held(lease, identity=self.holder, duration=duration, now=datetime.now(UTC))
+        return candidate.held(lease, identity=self.holder, duration=duration, now=datetime.now(UTC))
 
     def _report_holder(self, holder: str) -> None:
         why = f"node {self.name} is mirrored by another process, {holder}: waiting until it ends"

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from clusterset.model import names
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import Object
-from controller_runtime.util.large_objects import run_apart
+from controller_runtime.util.responsive import run_apart
 from virtual_node.config.types import KUBERNETES_SERVICE_UPPER
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext

@@ -23,7 +23,7 @@ from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
-from controller_runtime.util.keyed_locks import KeyedLocks
+from controller_runtime.util.keyed import KeyedLocks
 from controller_runtime.util.pace import Pace
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics

@@ -12,8 +12,8 @@ from multidict import MultiMapping
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.log import get_logger
 from controller_runtime.resources import PODS
-from virtual_node.kubelet.base.errors import Refusal, quoted, refusal_from_lower, unreachable
-from virtual_node.kubelet.streams.registry import STREAM_BYTES
+from virtual_node.kubelet.base import Refusal, quoted, refusal_from_lower, unreachable
+from virtual_node.kubelet.streams.limits import STREAM_BYTES
 from virtual_node.kubelet.streams.routes import StreamHandlers
 
 _log = get_logger(component="kubelet")

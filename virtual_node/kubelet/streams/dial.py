@@ -1,23 +1,45 @@
-"""Opens a raw connection to a lower API server and sends an upgrade request on it."""
+"""Translates a stream request to a node into one to an API server, and sends it on a raw connection.
+
+A node's parameters (``input=1&output=1``) and an API server's (``stdin=true&stdout=true``) differ for historical reasons,
+but have the same meaning. Sources: kubelet ``pkg/kubelet/server`` and ``staging/src/k8s.io/kubelet/pkg/cri/streaming``,
+apiserver ``pkg/registry/core/pod/strategy.go``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import ssl
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Self
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+
+from multidict import MultiDict, MultiMapping
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.serving.raw_connection import Connection, start_tls
-from virtual_node.kubelet.streams.http_head import END_OF_HEAD, Headers, RequestHead, ResponseHead
+from virtual_node.kubelet.auth import BEARER_PROTOCOL, websocket_protocols
+from virtual_node.kubelet.base import Refusal, quoted
 
 MAX_HEAD = 64 * 1024
 """Maximum bytes of a response head. A Kubernetes API server sends less than four thousand."""
-
 MAX_ERROR_BODY = 64 * 1024
 _BODY_TIMEOUT = 10.0
 """Seconds to read the body of an error."""
+END_OF_HEAD = b"\r\n\r\n"
+Headers = tuple[tuple[str, str], ...]
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TARGET = re.compile(r"[\x21-\x7e]+")
+_FORBIDDEN_IN_VALUE = re.compile(r"[\x00\r\n]")
+_STATUS_LINE = re.compile(r"HTTP/1\.[01] ([1-9]\d\d)(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?")
+Query = list[tuple[str, str]]
+TUNNEL_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
+_UPGRADES = frozenset({"spdy/3.1", "websocket"})
+_STREAMS = (("input", "stdin"), ("output", "stdout"), ("error", "stderr"))
+_KEPT_HEADERS = frozenset({"upgrade", "user-agent", "traceparent", "tracestate"})
+_KEPT_PREFIXES = ("sec-websocket-", "x-stream-", "x-accept-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,3 +273,179 @@ class HeadReader(asyncio.Protocol):
         if not self._done.done():
             self._done.set_exception(error)
             self._done.exception()  # otherwise asyncio logs it if no caller waits
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A request line and its headers, in order and including repeated names."""
+
+    method: str
+    target: str
+    headers: Headers
+
+    def encode(self) -> bytes:
+        """Return the bytes to send.
+
+        Raises:
+            ValueError: A method, target or header contains characters that would end its line.
+        """
+        if not _TOKEN.fullmatch(self.method):
+            raise ValueError(f"method: {self.method!r} is not an HTTP method")
+        if not _TARGET.fullmatch(self.target):
+            raise ValueError("target: has characters that no request line may have")
+        return _encode(f"{self.method} {self.target} HTTP/1.1", self.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """A status line and its headers, in order and including repeated names."""
+
+    status: int
+    reason: str
+    headers: Headers
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Self:
+        """Parse the bytes before the empty line.
+
+        Raises:
+            ValueError: Not an HTTP/1 response head.
+        """
+        status_line, *lines = raw.decode("utf-8", "surrogateescape").split("\r\n")
+        match = _STATUS_LINE.fullmatch(status_line)
+        if match is None:
+            raise ValueError(f"not an HTTP status line: {status_line[:80]!r}")
+        return cls(int(match[1]), match[2] or "", tuple(map(_parse_header, lines)))
+
+    def encode(self) -> bytes:
+        """Return the bytes to send.
+
+        Raises:
+            ValueError: A header contains characters that would end its line.
+        """
+        return _encode(f"HTTP/1.1 {self.status} {self.reason}", self.headers)
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return the value of the first header of that name, ignoring case."""
+        wanted = name.lower()
+        return next((value for key, value in self.headers if key.lower() == wanted), default)
+
+
+def _parse_header(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon or not _TOKEN.fullmatch(name) or _FORBIDDEN_IN_VALUE.search(value):
+        raise ValueError(f"not an HTTP header: {line[:80]!r}")
+    return name, value.strip(" \t")
+
+
+def _encode(first_line: str, headers: Headers) -> bytes:
+    for name, value in headers:
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"header {name!r}: not a header name")
+        if _FORBIDDEN_IN_VALUE.search(value):
+            raise ValueError(f"header {name}: its value has a line break")
+    lines = [first_line, *(f"{name}: {value}" for name, value in headers)]
+    return "\r\n".join(lines).encode("utf-8", "surrogateescape") + END_OF_HEAD
+
+
+def is_upgrade(values: Sequence[str]) -> bool:
+    """Report whether a request's ``Upgrade`` headers name SPDY/3.1 or WebSocket, the protocols that carry streams.
+
+    Other protocols are not forwarded. If, for example, a proxy in front of the lower API server accepted h2c,
+    the client could send any request on the connection.
+    """
+    return len(values) == 1 and values[0].strip().lower() in _UPGRADES
+
+
+def parse_query(raw: str) -> MultiMapping[str]:
+    """Return the parameters of a query; bytes that are not UTF-8 are kept, because a command may contain them."""
+    return MultiDict(parse_qsl(raw, keep_blank_values=True, errors="surrogateescape"))
+
+
+def exec_query(query: MultiMapping[str], *, container: str) -> Query:
+    """Return the parameters of an exec for an API server, with the command's words in order.
+
+    Raises:
+        Refusal: 400 if no stream is requested.
+    """
+    commands = [("command", word) for word in query.getall("command", [])]
+    return [*attach_query(query, container=container), *commands]
+
+
+def attach_query(query: MultiMapping[str], *, container: str) -> Query:
+    """Return the parameters of an attach for an API server.
+
+    A terminal (``tty``) has no separate stderr, so a request for both ignores stderr, as in the kubelet.
+
+    Raises:
+        Refusal: 400 if no stream is requested.
+    """
+    tty = _is_set(query, "tty")
+    streams = [
+        (lower_name, "true")
+        for upper_name, lower_name in _STREAMS
+        if _is_set(query, upper_name) and not (tty and lower_name == "stderr")
+    ]
+    if not streams:
+        raise Refusal(400, "you must specify at least 1 of stdin, stdout, stderr")
+    return [("container", container), *streams, *([("tty", "true")] if tty else [])]
+
+
+def port_forward_query(query: MultiMapping[str], headers: Mapping[str, str]) -> Query:
+    """Return the parameters of a port-forward for an API server.
+
+    With SPDY the ports are named inside the stream. Plain WebSocket requires at least one port as a
+    parameter.
+
+    Raises:
+        Refusal: 400 if a WebSocket has no port or an invalid one.
+    """
+    if headers.get("Upgrade", "").lower() != "websocket":
+        return []
+    if TUNNEL_PROTOCOL in websocket_protocols(headers.get("Sec-WebSocket-Protocol", "")):
+        return []
+    values = query.getall("port", []) or query.getall("ports", [])
+    if not values:
+        raise Refusal(400, 'query parameter "port" is required')
+    return [("ports", str(_port(part))) for value in values for part in value.split(",")]
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) < 65536):
+        raise Refusal(400, f"unable to parse {quoted(text)} as a port: it must be between 1 and 65535")
+    return int(text)
+
+
+def _is_set(query: MultiMapping[str], name: str) -> bool:
+    return query.get(name, "") in {"1", "true"}
+
+
+def target_path(path: str, query: Query) -> str:
+    """Return the request target of an escaped path and a query."""
+    return f"{path}?{urlencode(query, errors='surrogateescape')}" if query else path
+
+
+def forwarded_headers(method: str, headers: Iterable[tuple[str, str]]) -> Headers:
+    """Return the headers to forward to the lower API server, which are only those of the stream protocol.
+
+    This is an allow list, because with a deny list one forgotten ``Impersonate-User`` would let an upper user
+    act as any lower user. A token in the WebSocket protocol list is removed, too.
+    """
+    kept: list[tuple[str, str]] = [("Connection", "Upgrade")]
+    if method == "POST":
+        kept.append(("Content-Length", "0"))
+    for name, value in headers:
+        lower = name.lower()
+        if lower == "sec-websocket-protocol":
+            protocols = [p for p in websocket_protocols(value) if not p.startswith(BEARER_PROTOCOL)]
+            if protocols:
+                kept.append((name, ", ".join(protocols)))
+        elif lower in _KEPT_HEADERS or lower.startswith(_KEPT_PREFIXES):
+            kept.append((name, value))
+    return tuple(kept)
+
+
+def answered_headers(headers: Headers) -> Headers:
+    """Return the headers of the lower API server's 101 to send to the client."""
+    kept = [(n, v) for n, v in headers if n.lower() == "upgrade" or n.lower().startswith(_KEPT_PREFIXES)]
+    return (("Connection", "Upgrade"), *kept)

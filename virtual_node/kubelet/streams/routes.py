@@ -12,23 +12,33 @@ from controller_runtime.log import get_logger
 from controller_runtime.resources import PODS
 from controller_runtime.serving.accepting import Front
 from controller_runtime.serving.raw_connection import Connection
-from virtual_node.kubelet.auth.authentication import UserInfo
-from virtual_node.kubelet.base.backend import Backend, PodTarget, container_names
-from virtual_node.kubelet.base.errors import Refusal, quoted, unreachable
-from virtual_node.kubelet.streams.dial import Answer, DialError, dial, read_error_body
-from virtual_node.kubelet.streams.http_head import RequestHead, ResponseHead
-from virtual_node.kubelet.streams.registry import STREAM_BYTES, StreamRegistry
-from virtual_node.kubelet.streams.request import (
+from virtual_node.kubelet.auth import UserInfo
+from virtual_node.kubelet.base import (
+    Backend,
+    PodTarget,
+    Refusal,
+    container_names,
+    quoted,
+    unreachable,
+)
+from virtual_node.kubelet.streams.dial import (
+    Answer,
+    DialError,
     Query,
+    RequestHead,
+    ResponseHead,
     answered_headers,
     attach_query,
+    dial,
     exec_query,
     forwarded_headers,
     is_upgrade,
     parse_query,
     port_forward_query,
+    read_error_body,
     target_path,
 )
+from virtual_node.kubelet.streams.limits import STREAM_BYTES, StreamRegistry
 from virtual_node.kubelet.streams.splice import Splice
 
 USER = web.RequestKey("USER", UserInfo)

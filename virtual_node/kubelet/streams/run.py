@@ -18,10 +18,8 @@ from yarl import URL
 from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.errors import ApiError, ConfigError, Unauthorized, error_from_response
 from controller_runtime.resources import PODS
-from virtual_node.kubelet.base.backend import PodTarget
-from virtual_node.kubelet.base.errors import Refusal, quoted, refusal_from_lower, unreachable
-from virtual_node.kubelet.streams.dial import DialError
-from virtual_node.kubelet.streams.request import target_path
+from virtual_node.kubelet.base import PodTarget, Refusal, quoted, refusal_from_lower, unreachable
+from virtual_node.kubelet.streams.dial import DialError, target_path
 from virtual_node.kubelet.streams.routes import StreamHandlers
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_runtime.cache.watch_backoff import WatchBackoff
+from controller_runtime.cache.reflector import WatchBackoff
 from controller_runtime.errors import ConnectionFailed, Expired, Forbidden, NotConnected, TooManyRequests
 
 REFUSED = NotConnected("refused")
@@ -15,7 +15,7 @@ OLD = Expired("too old resource version", code=410)
 @pytest.fixture
 def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable jitter."""
-    monkeypatch.setattr("controller_runtime.cache.watch_backoff.random.random", lambda: 0.0)
+    monkeypatch.setattr("controller_runtime.cache.reflector.random.random", lambda: 0.0)
 
 
 def pauses(*errors: Exception, is_watch: bool = False) -> list[float]:

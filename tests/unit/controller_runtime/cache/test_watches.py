@@ -72,7 +72,7 @@ async def test_watches_that_end_in_time_are_resumed_at_once(started):
 
 async def test_pauses_double_up_to_half_a_minute_and_reset_after_quiet(server, started, monkeypatch):
     """0.8 s doubled up to 30 s, without jitter; after two quiet minutes the first pause is short again."""
-    monkeypatch.setattr("controller_runtime.cache.watch_backoff.random.random", lambda: 0.0)
+    monkeypatch.setattr("controller_runtime.cache.reflector.random.random", lambda: 0.0)
     loop = asyncio.get_running_loop()
     moments: list[float] = []
     server.lists = [ConnectionFailed("down") for _ in range(8)] + [([], "1")] * 3

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime import redaction
+from controller_runtime import log
 from tests.unit.growth import assert_linear
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.hunter2hunter2.hunter2sig"
@@ -26,7 +26,7 @@ JWT = "eyJhbGciOiJSUzI1NiJ9.hunter2hunter2.hunter2sig"
 @pytest.mark.parametrize("prefix", ["", "eyJ", "bearer ", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----"])
 def test_time_to_find_secrets_grows_linearly(prefix: str, unit: str) -> None:
     """No repetition of a pattern's parts makes it backtrack over the whole text."""
-    assert_linear(redaction._without_secrets, lambda n: prefix + unit * (n // len(unit)) + "!")
+    assert_linear(log._without_secrets, lambda n: prefix + unit * (n // len(unit)) + "!")
 
 
 def test_line_of_hostile_values_takes_milliseconds() -> None:
@@ -36,7 +36,7 @@ def test_line_of_hostile_values_takes_milliseconds() -> None:
     times = []
     for _ in range(5):
         started = time.thread_time()
-        redaction.redact(line)
+        log.redact(line)
         times.append(time.thread_time() - started)
     assert min(times) < 0.01
 
@@ -47,7 +47,7 @@ class TestLimits:
     def test_long_value_is_cut(self) -> None:
         """The beginning is kept, with the number of missing characters."""
         text = "x" * 100_000
-        cut = redaction.redact({"error": text})["error"]
+        cut = log.redact({"error": text})["error"]
         assert cut == "x" * 4096 + "… (95904 more characters)"
 
     def test_containers_beyond_the_depth_show_only_their_size(self) -> None:
@@ -55,24 +55,24 @@ class TestLimits:
         value: object = {"password": "hunter2"}
         for _ in range(8):
             value = {"nested": value}
-        assert "hunter2" not in str(redaction.redact({"value": value}))
-        assert "… 1 nested items" in str(redaction.redact({"value": value}))
+        assert "hunter2" not in str(log.redact({"value": value}))
+        assert "… 1 nested items" in str(log.redact({"value": value}))
 
     def test_value_at_the_limit_is_complete(self) -> None:
         text = "x" * 4096
-        assert redaction.redact({"error": text}) == {"error": text}
+        assert log.redact({"error": text}) == {"error": text}
 
     def test_traceback_has_more_room(self) -> None:
         """A traceback of 16 KiB is complete."""
         text = "x" * 16_384
-        assert redaction.redact({"exception": text}) == {"exception": text}
+        assert log.redact({"exception": text}) == {"exception": text}
 
     def test_secret_at_the_cut_is_replaced(self) -> None:
         """Nothing of a cut token, key or password is shown."""
         for secret in (JWT, "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"):
             for kept in range(1, len(secret)):
                 text = " " * (4096 - kept) + secret
-                assert "hunter2" not in redaction.redact({"error": text})["error"]
+                assert "hunter2" not in log.redact({"error": text})["error"]
 
     @given(
         st.recursive(
@@ -83,24 +83,24 @@ class TestLimits:
     )
     def test_line_is_bounded(self, value: object) -> None:
         """The total length of all strings has a limit."""
-        line = redaction.redact({"a": [value] * 20, "b": [value] * 20})
+        line = log.redact({"a": [value] * 20, "b": [value] * 20})
         # The note about the cut is added, once per value.
-        assert _characters(line) < 2 * redaction.LONGEST_LINE
+        assert _characters(line) < 2 * log.LONGEST_LINE
 
     def test_many_small_values_are_cut(self) -> None:
         """A list of a million numbers and a mapping of a million keys are cut, too."""
-        numbers = redaction.redact({"a": list(range(1_000_000))})["a"]
+        numbers = log.redact({"a": list(range(1_000_000))})["a"]
         assert len(numbers) < 10_000
         assert numbers[-1] == f"… {1_000_000 - len(numbers) + 1} more"
-        keys = redaction.redact({"a": dict.fromkeys(map(str, range(1_000_000)))})["a"]
+        keys = log.redact({"a": dict.fromkeys(map(str, range(1_000_000)))})["a"]
         assert len(keys) < 10_000
         assert keys["…"] == f"{1_000_000 - len(keys) + 1} more"
 
     def test_cache_of_keys_is_bounded(self) -> None:
         """Tenants control keys of logged mappings."""
-        before = redaction._is_short_secret.cache_info().currsize
-        redaction.redact({"labels": {"k" * 1000: "v"}})
-        assert redaction._is_short_secret.cache_info().currsize <= before + 1
+        before = log._is_short_secret.cache_info().currsize
+        log.redact({"labels": {"k" * 1000: "v"}})
+        assert log._is_short_secret.cache_info().currsize <= before + 1
 
 
 def _characters(value: object) -> int:

@@ -13,8 +13,9 @@ from aiohttp import web
 
 from controller_runtime.serving.connections import ConnectionLimits
 from controller_runtime.serving.server import HttpsServer
-from controller_runtime.tls import reloader
-from controller_runtime.tls.reloader import CertificateReloader, KeyPair
+from controller_runtime.tls import key_pairs
+from controller_runtime.tls.pem import KeyPair
+from controller_runtime.tls.reloader import CertificateReloader
 
 ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -23,7 +24,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @pytest.fixture(scope="module")
 def pair() -> KeyPair:
     """A serving pair."""
-    return reloader.self_signed("n", hosts=["127.0.0.1"])
+    return key_pairs.self_signed("n", hosts=["127.0.0.1"])
 
 
 @pytest.fixture(params=["tcp", "tls"])

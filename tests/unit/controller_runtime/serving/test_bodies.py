@@ -13,9 +13,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from controller_runtime.serving import metrics_page
-from controller_runtime.serving.bodies import Bodies
-from controller_runtime.serving.server import HttpsServer
+from controller_runtime.serving import health
+from controller_runtime.serving.server import Bodies, HttpsServer
 from tests.waiting import becomes
 
 
@@ -142,8 +141,8 @@ async def test_drops_scrapers_that_do_not_read(monkeypatch: pytest.MonkeyPatch):
         rendered += 1
         return page
 
-    monkeypatch.setattr(metrics_page, "choose_encoder", lambda _accept: (render, "text/plain"))
-    monkeypatch.setattr(metrics_page, "_WRITE_SECONDS", 3.0)  # enough for a reader on a busy machine
+    monkeypatch.setattr(health, "choose_encoder", lambda _accept: (render, "text/plain"))
+    monkeypatch.setattr(health, "_WRITE_SECONDS", 3.0)  # enough for a reader on a busy machine
     async with HttpsServer("127.0.0.1", 0) as server:
         lazy = []
         for _ in range(20):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_runtime.serving.connections import (
+    ByteBudget,
     ConnectionLimits,
     Connections,
     Peer,
@@ -18,7 +19,6 @@ from controller_runtime.serving.connections import (
     source_of,
     victim,
 )
-from controller_runtime.util.byte_budget import ByteBudget
 
 
 @dataclass

@@ -18,7 +18,6 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process import listening
 from controller_runtime.serving.server import HealthServer, HttpsServer
 from controller_runtime.tls import key_pairs
-from controller_runtime.tls import reloader as certificates
 from controller_runtime.tls.reloader import CertificateReloader
 from tests.serving import client_context
 from tests.unit.controller_runtime.serving.conftest import get
@@ -101,7 +100,7 @@ class TestListening:
 
     async def test_tls_follows_the_reloader(self, session: aiohttp.ClientSession) -> None:
         """And stopping ends the reloader's task."""
-        pair = certificates.self_signed("n", hosts=["127.0.0.1"])
+        pair = key_pairs.self_signed("n", hosts=["127.0.0.1"])
         context = ssl.create_default_context(cadata=pair.certificate.decode())
         async with HttpsServer("127.0.0.1", 0, tls=CertificateReloader.from_pair(pair)) as server:
             server_url = f"https://127.0.0.1:{server.port}/livez"

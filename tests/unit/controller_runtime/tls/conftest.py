@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from controller_runtime.tls import reloader
-from controller_runtime.tls.reloader import KeyPair
+from controller_runtime.tls import key_pairs
+from controller_runtime.tls.pem import KeyPair
 
 
 @contextlib.asynccontextmanager
@@ -62,13 +62,13 @@ def serial(pair: KeyPair) -> int:
 @pytest.fixture
 def ca() -> KeyPair:
     """A certificate authority."""
-    return reloader.make_ca("test-ca")
+    return key_pairs.make_ca("test-ca")
 
 
 @pytest.fixture
 def pair(ca: KeyPair) -> KeyPair:
     """A server's pair signed by the CA."""
-    return reloader.sign(ca, "node", hosts=["node.example", "127.0.0.1"])
+    return key_pairs.sign(ca, "node", hosts=["node.example", "127.0.0.1"])
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from controller_runtime.tls import reloader as certificates
-from controller_runtime.tls.reloader import CertificateReloader, KeyPair
+from controller_runtime.tls import key_pairs
+from controller_runtime.tls.pem import KeyPair
+from controller_runtime.tls.reloader import CertificateReloader
 from tests.serving import client_context
 from tests.unit.controller_runtime.tls.conftest import ask, dial, serial, serving
 
@@ -27,7 +28,7 @@ class TestReloading:
         self, ca: KeyPair, paths: tuple[Path, Path]
     ) -> None:
         reloader = CertificateReloader(*paths, name="t-new")
-        renewed = certificates.sign(ca, "node", hosts=["127.0.0.1"])
+        renewed = key_pairs.sign(ca, "node", hosts=["127.0.0.1"])
         async with serving(reloader.context) as port:
             reader, writer = await dial(port, client_context(ca))
             renewed.write(*paths)
@@ -41,7 +42,7 @@ class TestReloading:
         gauge = REGISTRY.get_sample_value(
             "virtual_node_certificate_expiration_timestamp_seconds", {"name": "t-new"}
         )
-        assert gauge == certificates.expiry(renewed.certificate).timestamp()
+        assert gauge == key_pairs.expiry(renewed.certificate).timestamp()
 
     async def test_unchanged_files_are_not_read_again(self, paths: tuple[Path, Path]) -> None:
         """Without a change nothing is loaded."""
@@ -56,14 +57,14 @@ class TestReloading:
         reloader = CertificateReloader(*paths, name=name)
         match trouble:
             case "mismatched":
-                paths[0].write_bytes(certificates.sign(ca, "node", hosts=["127.0.0.1"]).certificate)
+                paths[0].write_bytes(key_pairs.sign(ca, "node", hosts=["127.0.0.1"]).certificate)
             case "garbage":
                 paths[0].write_text("garbage")
             case "missing":
                 paths[1].unlink()
             case "empty":
                 paths[0].write_text("")
-        renewed = certificates.sign(ca, "node", hosts=["127.0.0.1"])
+        renewed = key_pairs.sign(ca, "node", hosts=["127.0.0.1"])
         async with serving(reloader.context) as port:
             assert [await reloader.check() for _ in range(3)] == [False, False, False]
             assert errors_counted(name) == 1
@@ -77,7 +78,7 @@ class TestReloading:
     ) -> None:
         """A reload between the two writes finds a mismatch; the next one finds the complete pair."""
         reloader = CertificateReloader(*paths, name="t-two-steps")
-        renewed = certificates.sign(ca, "node", hosts=["127.0.0.1"])
+        renewed = key_pairs.sign(ca, "node", hosts=["127.0.0.1"])
         paths[0].write_bytes(renewed.certificate)
         assert not await reloader.check()
         paths[1].write_bytes(renewed.key)
@@ -87,7 +88,7 @@ class TestReloading:
 
     async def test_swapped_symlink_is_noticed(self, tmp_path: Path, ca: KeyPair, pair: KeyPair) -> None:
         """A secret volume's change, one atomic swap of ``..data`` two levels up, is a change of both files."""
-        renewed = certificates.sign(ca, "node", hosts=["127.0.0.1"])
+        renewed = key_pairs.sign(ca, "node", hosts=["127.0.0.1"])
         for folder, made in (("..1", pair), ("..2", renewed)):
             (tmp_path / folder).mkdir()
             made.write(tmp_path / folder / "tls.crt", tmp_path / folder / "tls.key")
@@ -108,10 +109,10 @@ class TestReloading:
         file = tmp_path / "clients.pem"
         file.write_bytes(ca.certificate)
         reloader = CertificateReloader.from_pair(pair, client_ca=file)
-        file.write_bytes(ca.certificate + certificates.make_ca("another").certificate)
+        file.write_bytes(ca.certificate + key_pairs.make_ca("another").certificate)
         checking = asyncio.create_task(reloader.check())
         await asyncio.sleep(0)
-        newer = certificates.sign(ca, "kubelet", hosts=["127.0.0.1"])
+        newer = key_pairs.sign(ca, "kubelet", hosts=["127.0.0.1"])
         reloader.replace(newer)
         assert await checking
         async with serving(reloader.context) as port:
@@ -121,12 +122,12 @@ class TestReloading:
         self, tmp_path: Path, ca: KeyPair, paths: tuple[Path, Path]
     ) -> None:
         """Its users are refused and those of the new CA are accepted."""
-        old, new = certificates.make_ca("clients-1"), certificates.make_ca("clients-2")
+        old, new = key_pairs.make_ca("clients-1"), key_pairs.make_ca("clients-2")
         file = tmp_path / "client-ca.crt"
         file.write_bytes(old.certificate)
         reloader = CertificateReloader(*paths, client_ca=file)
-        old_user = client_context(ca, certificates.sign(old, "old-user", usage="client"))
-        new_user = client_context(ca, certificates.sign(new, "new-user", usage="client"))
+        old_user = client_context(ca, key_pairs.sign(old, "old-user", usage="client"))
+        new_user = client_context(ca, key_pairs.sign(new, "new-user", usage="client"))
         async with serving(reloader.context) as port:
             assert b"old-user" in (await ask(port, old_user, b"who"))[0]
             file.write_bytes(new.certificate)

@@ -9,8 +9,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.tls import key_pairs
 from controller_runtime.tls import reloader as certificates
-from controller_runtime.tls.reloader import CertificateReloader, KeyPair
+from controller_runtime.tls.pem import KeyPair
+from controller_runtime.tls.reloader import CertificateReloader
 from tests.serving import client_context
 from tests.unit.controller_runtime.loopback import intermediate
 from tests.unit.controller_runtime.tls.conftest import ask, dial, serial, serving
@@ -29,7 +31,7 @@ class TestServing:
 
     async def test_self_signed_pair_serves_from_memory(self) -> None:
         """Without files, for clients that trust it."""
-        pair = certificates.self_signed("system:node:n", hosts=["127.0.0.1"])
+        pair = key_pairs.self_signed("system:node:n", hosts=["127.0.0.1"])
         reloader = CertificateReloader.from_pair(pair)
         async with serving(reloader.context) as port:
             assert (await ask(port, client_context(pair)))[0] == b"ping"
@@ -43,8 +45,8 @@ class TestServing:
         self, ca: KeyPair, pair: KeyPair, version: ssl.TLSVersion
     ) -> None:
         """With a client CA: no certificate is accepted, a valid one is identified, an unknown one ends the handshake."""
-        good = certificates.sign(ca, "alice", usage="client")
-        stranger = certificates.sign(certificates.make_ca("evil"), "alice", usage="client")
+        good = key_pairs.sign(ca, "alice", usage="client")
+        stranger = key_pairs.sign(key_pairs.make_ca("evil"), "alice", usage="client")
         reloader = CertificateReloader.from_pair(pair, client_ca=ca.certificate)
 
         def client(mine: KeyPair | None) -> ssl.SSLContext:
@@ -60,8 +62,8 @@ class TestServing:
 
     async def test_intermediate_client_ca_is_enough(self, ca: KeyPair, pair: KeyPair) -> None:
         """A client CA that another CA vouches for is trusted without its root, as by a kubelet."""
-        authority = intermediate(certificates.make_ca("root"), "between")
-        alice = certificates.sign(authority, "alice", usage="client")
+        authority = intermediate(key_pairs.make_ca("root"), "between")
+        alice = key_pairs.sign(authority, "alice", usage="client")
         reloader = CertificateReloader.from_pair(pair, client_ca=authority.certificate)
         async with serving(reloader.context) as port:
             assert b"alice" in (await ask(port, client_context(ca, alice), b"who"))[0]
@@ -69,9 +71,9 @@ class TestServing:
     async def test_a_client_ca_may_be_set_later_and_changed(self, ca: KeyPair, pair: KeyPair) -> None:
         """From the next connection on; an unusable one changes nothing."""
         reloader = CertificateReloader.from_pair(pair)
-        other = certificates.make_ca("other")
+        other = key_pairs.make_ca("other")
         alice, bob = (
-            certificates.sign(by, name, usage="client") for by, name in ((ca, "alice"), (other, "bob"))
+            key_pairs.sign(by, name, usage="client") for by, name in ((ca, "alice"), (other, "bob"))
         )
         async with serving(reloader.context) as port:
             assert (await ask(port, client_context(ca, alice), b"who"))[0] == b"nobody"
@@ -106,7 +108,7 @@ class TestRefusals:
             CertificateReloader(tmp_path / "nowhere.crt", tmp_path / "nowhere.key")
 
     def test_mismatched_key(self, ca: KeyPair, paths: tuple[Path, Path]) -> None:
-        paths[1].write_bytes(certificates.make_ca("x").key)
+        paths[1].write_bytes(key_pairs.make_ca("x").key)
         with pytest.raises(ConfigError, match=r"tls\.key cannot be used: key values mismatch"):
             CertificateReloader(*paths)
 

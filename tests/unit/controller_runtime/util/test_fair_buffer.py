@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_runtime.util.fair_buffer import FairBuffer
+from controller_runtime.util.buffers import FairBuffer
 
 
 def _filled(*values: tuple[str, int]) -> FairBuffer[str, str]:

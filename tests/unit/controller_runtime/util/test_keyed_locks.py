@@ -2,7 +2,7 @@
 
 import asyncio
 
-from controller_runtime.util.keyed_locks import KeyedLocks
+from controller_runtime.util.keyed import KeyedLocks
 
 
 async def test_tasks_of_one_key_run_one_after_the_other_and_the_lock_is_freed():

@@ -17,7 +17,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.reloader import CertificateReloader, make_ca, self_signed, sign
+from controller_runtime.tls.key_pairs import make_ca, self_signed, sign
+from controller_runtime.tls.reloader import CertificateReloader
 from multi_scheduler.extender import server as server_module
 from multi_scheduler.extender.extender import Filtered, NotReadyError
 from multi_scheduler.extender.protocol import Candidates, candidates

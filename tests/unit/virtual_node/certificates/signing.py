@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from controller_runtime.errors import ApiError
 from controller_runtime.resources import Resource
-from controller_runtime.tls.reloader import make_ca
+from controller_runtime.tls.key_pairs import make_ca
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body, Commit
-from virtual_node.certificates import csr
+from virtual_node.certificates import rotation
 
 _PLURAL = "certificatesigningrequests"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ def certify(request: bytes, *, at: datetime, life: timedelta = YEAR) -> bytes:
     )
 
 
-GOOD = certify(csr.signing_request("vn-a", ADDRESSES, EC_KEY), at=START)
+GOOD = certify(rotation.signing_request("vn-a", ADDRESSES, EC_KEY), at=START)
 """A certificate for another key than that of any request."""
 
 

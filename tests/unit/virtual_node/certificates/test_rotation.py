@@ -12,7 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError, Conflict, ConnectionFailed, Forbidden
-from controller_runtime.tls.reloader import CertificateReloader, self_signed
+from controller_runtime.tls.key_pairs import self_signed
+from controller_runtime.tls.reloader import CertificateReloader
 from tests.unit.virtual_node.certificates.signing import ADDRESSES, GOOD, START, FakeCluster, now
 from virtual_node.certificates.rotation import Issued, ServingCertificate
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from controller_runtime.objects import Object, from_dict
-from virtual_node.cluster.kubelet_backend import CachedPods
-from virtual_node.kubelet.base.errors import Refusal
+from virtual_node.cluster.kubelet_endpoints import CachedPods
+from virtual_node.kubelet.base import Refusal
 from virtual_node.translate.nodes.prometheus_text import PodNames
 
 

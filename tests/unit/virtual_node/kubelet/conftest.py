@@ -14,10 +14,12 @@ import pytest
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
-from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
+from controller_runtime.tls.key_pairs import make_ca, sign
+from controller_runtime.tls.pem import KeyPair
+from controller_runtime.tls.reloader import CertificateReloader
 from tests.serving import client_context, server_context
 from tests.unit.virtual_node.kubelet.lower import Everybody, LowerServer, OnePod, Script, Token
-from virtual_node.kubelet import KubeletServer
+from virtual_node.kubelet.server.server import KubeletServer
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from controller_runtime.auth.kubeconfig import Credentials
 from controller_runtime.client.client import Client
-from virtual_node.kubelet import Authenticator, PodTarget, UserInfo
+from virtual_node.kubelet.auth import Authenticator, UserInfo
+from virtual_node.kubelet.base import PodTarget
 
 Script = Callable[["Exchange"], Awaitable[None]]
 

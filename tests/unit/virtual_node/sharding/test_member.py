@@ -8,8 +8,8 @@ import pytest
 
 from controller_runtime.objects import from_dict
 from virtual_node.config.types import LeaderElectionConfig
-from virtual_node.sharding.assignment import assign
 from virtual_node.sharding.member import BUSY, FRESH, LEAST, OLD, OVERLOADED, RELAXED, Load, Member, share_of
+from virtual_node.sharding.shards import assign
 
 
 def _member() -> Member:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.auth.exec_credentials import ExecCredentials, Plugin
+from controller_runtime.auth.credentials import ExecCredentials, Plugin
 
 V1 = "client.authentication.k8s.io/v1"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller_runtime.auth import exec_credentials, kubeconfig
+from controller_runtime.auth import credentials, kubeconfig
 from controller_runtime.errors import ConfigError
 from tests.kubeconfigs import whole, write
 from tests.unit.controller_runtime.auth.exec_credentials.conftest import V1, Clock, Make, Program, bearer
@@ -159,7 +159,7 @@ async def test_hanging_plugin_is_an_error(
     make: Make, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a time limit."""
-    monkeypatch.setattr(exec_credentials, "_RUN_TIMEOUT", 0.3)
+    monkeypatch.setattr(credentials, "_RUN_TIMEOUT", 0.3)
     program.write("import time\ntime.sleep(1000)\n")
     with pytest.raises(ConfigError, match=r"no answer in 0\.3 s"):
         await make().headers()

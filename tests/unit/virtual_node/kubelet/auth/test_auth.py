@@ -17,11 +17,11 @@ from aiohttp import web
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, NotFound
-from controller_runtime.tls.reloader import make_ca, sign
+from controller_runtime.tls.key_pairs import make_ca, sign
 from tests.serving import served
 from tests.unit.virtual_node.kubelet.conftest import Pki, Serve
-from virtual_node.kubelet import Authenticator, Authorizer, load_client_ca
-from virtual_node.kubelet.auth import authentication
+from virtual_node.kubelet import auth
+from virtual_node.kubelet.auth import Authenticator, Authorizer, load_client_ca
 
 EXEC = "/exec/shop/web-1/nope?output=1&command=ls"
 UPGRADE = ("Connection: Upgrade", "Upgrade: SPDY/3.1")
@@ -286,7 +286,7 @@ async def test_a_certificate_that_expires_during_a_connection_is_refused(
         reader, writer = await node.connect(pki.client_context(mine))
         for token, later in (("", 0.0), ("", 2 * 86400.0), ("Authorization: Bearer good\r\n", 2 * 86400.0)):
             now = time.time() + later
-            monkeypatch.setattr(authentication, "time", SimpleNamespace(time=lambda now=now: now))
+            monkeypatch.setattr(auth, "time", SimpleNamespace(time=lambda now=now: now))
             writer.write(f"GET /healthz HTTP/1.1\r\nHost: node\r\n{token}\r\n".encode())
             head = await reader.readuntil(b"\r\n\r\n")
             answers.append(int(head.split(b" ")[1]))

@@ -6,8 +6,13 @@ import json
 
 import pytest
 
-from virtual_node.kubelet.auth.authentication import UserInfo, user_from_certificate
-from virtual_node.kubelet.auth.authorization import Attributes, request_attributes, subject_access_review
+from virtual_node.kubelet.auth import (
+    Attributes,
+    UserInfo,
+    request_attributes,
+    subject_access_review,
+    user_from_certificate,
+)
 
 
 def test_a_certificate_without_a_name_has_no_user() -> None:

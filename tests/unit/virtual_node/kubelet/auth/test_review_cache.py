@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_runtime.errors import ConnectionFailed, Forbidden
-from virtual_node.kubelet.auth.review_cache import ReviewCache
+from virtual_node.kubelet.auth import ReviewCache
 
 
 class Reviewer:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from virtual_node.kubelet.metrics.lower_kubelets import LowerKubelets
+from virtual_node.kubelet.metrics import LowerKubelets
 
 
 class _Lower:

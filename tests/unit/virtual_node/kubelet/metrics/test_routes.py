@@ -13,7 +13,7 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
-from virtual_node.kubelet.metrics.routes import MetricsRoutes
+from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.translate.nodes.prometheus_text import PodNames
 
 PODS = {("u-shop", "web"): PodNames("shop", "web", "uid-1")}

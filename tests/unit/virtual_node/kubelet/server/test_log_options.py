@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from multidict import MultiDict
 
-from virtual_node.kubelet.base.errors import Refusal
+from virtual_node.kubelet.base import Refusal
 from virtual_node.kubelet.server.logs import log_options
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from hack.sandbox.ports import free_ports
-from virtual_node.kubelet import Authenticator, KubeletServer
+from virtual_node.kubelet.auth import Authenticator
+from virtual_node.kubelet.server.server import KubeletServer
 
 NO_PODS: Any = SimpleNamespace(pods=list, running_pods=list)
 

@@ -13,8 +13,7 @@ import pytest
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from tests.unit.virtual_node.kubelet.conftest import Pki
 from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer, Token, rest_of
-from virtual_node.kubelet.streams.dial import DialError, dial, read_error_body
-from virtual_node.kubelet.streams.http_head import RequestHead
+from virtual_node.kubelet.streams.dial import DialError, RequestHead, dial, read_error_body
 
 REQUEST = RequestHead("POST", "/api/v1/x?command=a", (("Upgrade", "SPDY/3.1"),))
 

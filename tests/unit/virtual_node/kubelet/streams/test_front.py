@@ -10,10 +10,11 @@ import warnings
 import pytest
 
 from controller_runtime.serving.connections import Connections
-from controller_runtime.tls.reloader import CertificateReloader, make_ca, sign
+from controller_runtime.tls.key_pairs import make_ca, sign
+from controller_runtime.tls.reloader import CertificateReloader
 from tests.unit.virtual_node.kubelet.conftest import Pki, Rig, Serve
 from tests.unit.virtual_node.kubelet.stream_client import closed, echo, upgrade
-from virtual_node.kubelet import Authenticator
+from virtual_node.kubelet.auth import Authenticator
 from virtual_node.kubelet.server.server import connection_limits
 
 

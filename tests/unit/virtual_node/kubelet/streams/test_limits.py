@@ -14,7 +14,7 @@ from tests.unit.virtual_node.kubelet.stream_client import SPDY, closed, echo, up
 from virtual_node.config.file import validate
 from virtual_node.config.kubelet_types import KubeletConfig, KubeletLimits
 from virtual_node.config.types import Config
-from virtual_node.kubelet.base.errors import Refusal
+from virtual_node.kubelet.base import Refusal
 from virtual_node.kubelet.streams.limits import StreamLimits, exceeded
 
 EXEC = "/exec/shop/web-1/main?output=1&command=sh"

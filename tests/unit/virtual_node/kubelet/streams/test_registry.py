@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from virtual_node.kubelet.streams.registry import StreamRegistry
+from virtual_node.kubelet.streams.limits import StreamRegistry
 
 pytestmark = pytest.mark.looptime
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import MultiDict
 
-from virtual_node.kubelet.auth.websocket_token import websocket_bearer_token
-from virtual_node.kubelet.base.errors import Refusal
-from virtual_node.kubelet.streams.request import (
+from virtual_node.kubelet.auth import websocket_bearer_token
+from virtual_node.kubelet.base import Refusal
+from virtual_node.kubelet.streams.dial import (
     answered_headers,
     attach_query,
     exec_query,

@@ -1,4 +1,4 @@
-"""A buffer that many tenants share: they take turns, and a tenant that fills it displaces only its own values. No IO."""
+"""Containers of bounded size: one that forgets what was not used for the longest time, and one that tenants share. No IO."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+_KEPT = 4096
+"""Entries that ``Recent`` keeps by default."""
 
 
 @dataclass(slots=True)
@@ -20,6 +22,8 @@ class _Flow(Generic[K, V]):
 
 class FairBuffer(Generic[K, V]):
     """Values by flow, such as a namespace, and by key.
+
+    Flows take turns, and a flow that fills the buffer displaces only its own values.
 
     The owner of the buffer limits it: it calls ``evict`` while ``size`` is above its limit.
 
@@ -84,3 +88,24 @@ class FairBuffer(Generic[K, V]):
         if not flow.values:
             del self._flows[name]
         return value
+
+
+class Recent(OrderedDict[K, V], Generic[K, V]):
+    """A dict of the latest entries; setting or touching an entry makes it the newest."""
+
+    def __init__(self, size: int = _KEPT) -> None:
+        super().__init__()
+        self._size = size
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self._size:
+            self.popitem(last=False)
+
+    def touch(self, key: K) -> V | None:
+        """Return the entry and make it the newest; None if there is none."""
+        if key not in self:
+            return None
+        self.move_to_end(key)
+        return self[key]

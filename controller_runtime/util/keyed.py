@@ -1,13 +1,28 @@
-"""Shared results for requests that arrive at about the same time."""
+"""Work that must not run twice at the same time for one key: locks, and shared results of concurrent calls."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+
+
+class KeyedLocks(Generic[K]):
+    """Locks by key. A lock exists only while a task holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[K, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, key: K) -> asyncio.Lock:
+        """Return the lock of a key, for ``async with``."""
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
 
 
 class SharedAnswers(Generic[K, T]):

@@ -1,4 +1,4 @@
-"""Runs work on large objects in a thread, so that other tasks of the event loop continue."""
+"""Keeps the event loop responsive during long work without IO: yields to other tasks, or runs the work in a thread."""
 
 from __future__ import annotations
 
@@ -7,12 +7,27 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+_SLICE = 0.005
+"""Seconds of work after which other tasks get a turn."""
 T = TypeVar("T")
-
 LARGE = 256 * 1024
 """Bytes of JSON from which work runs in the thread. Below, translations of pods take less than 50 ms."""
 _thread = ThreadPoolExecutor(1, thread_name_prefix="large-objects")
 """One thread, because each more would delay the event loop by another 5 ms per turn and need more memory."""
+
+
+class Slicer:
+    """Yields to the event loop every 5 ms; call ``tick`` after each small piece of work."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+
+    async def tick(self) -> None:
+        """Yield to other tasks if the time slice is used up."""
+        if self._loop.time() - self._since > _SLICE:
+            await asyncio.sleep(0)
+            self._since = self._loop.time()
 
 
 async def run_apart(function: Callable[[], T], *, size: int) -> T:

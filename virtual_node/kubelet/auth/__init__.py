@@ -1,1 +1,0 @@
-"""Authentication and authorization of the kubelet API, and the cache of reviews."""

@@ -1,1 +1,0 @@
-"""Metrics routes of the kubelet API, read from the lower kubelets or metrics.k8s.io."""
