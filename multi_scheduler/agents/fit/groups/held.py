@@ -1,6 +1,6 @@
 """Which groups hold reservations for members that are not bound yet, and how long. No IO.
 
-The reservations themselves are in ``fit.reservations``.
+The reservations themselves are in ``state.reservations``.
 """
 
 from __future__ import annotations
