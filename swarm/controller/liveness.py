@@ -23,7 +23,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, find
 from controller_runtime.objects import Object
-from controller_runtime.util.recent import Recent
+from controller_runtime.util.buffers import Recent
 from swarm.handover import Holder
 from swarm.planning import Pod
 
