@@ -29,7 +29,7 @@ _PROGRAMS = (
 _PRINTING = {
     "controller_runtime/process/terminal.py",
     "virtual_node/commands/common/output.py",
-    "swarm/worker/sidecar/command.py",  # runs in a tenant's pod, and prints its own errors
+    "swarm/worker/sidecar.py",  # runs in a tenant's pod, and prints its own errors
 }
 _HOSTILE = "web\x1b[2J\x1b]0;title\x07\x9b31m\r\u202egnp\x00\x7f\u2028[red]x[/red] [link=https://x]y[/link]"
 
