@@ -72,6 +72,21 @@ class Kubeconfigs:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._log = log.get_logger(component=component)
 
+    async def load(self, clusters: Sequence[Cluster]) -> None:
+        """Load the kubeconfigs of clusters now, and not in the background.
+
+        Raises:
+            ConfigError: a kubeconfig cannot be used.
+        """
+        loaded = await asyncio.gather(
+            *(self._connection(cluster) for cluster in clusters), return_exceptions=True
+        )
+        for cluster, result in zip(clusters, loaded, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            self.loaded[cluster.name] = result
+        self._paths |= _files(clusters)
+
     def poll(self, clusters: Sequence[Cluster]) -> set[str]:
         """Begin to load changed kubeconfigs; return the clusters whose kubeconfig was loaded since the last call.
 
@@ -110,8 +125,7 @@ class Kubeconfigs:
     async def _load(self, cluster: Cluster) -> None:
         name, why = cluster.name, ""
         try:
-            async with self._slots:
-                self.loaded[name] = await connection(cluster)
+            self.loaded[name] = await self._connection(cluster)
         except Exception as error:  # noqa: BLE001 - any error concerns this cluster only
             why = lifecycle.describe(error) or repr(error)
         self._loading.pop(name)
@@ -123,6 +137,10 @@ class Kubeconfigs:
             self._log.error("kubeconfig not applied", cluster=name, error=why)
         self.refused[name] = why
         self._again[name] = asyncio.get_running_loop().time() + _AGAIN
+
+    async def _connection(self, cluster: Cluster) -> ConnectionConfig:
+        async with self._slots:
+            return await connection(cluster)
 
     def _stop_loading(self, name: str) -> None:
         if (task := self._loading.pop(name, None)) is not None:

@@ -18,7 +18,6 @@ from clusterset.profile_clusters import ProfileClusters
 from controller_runtime import log
 from controller_runtime.client import connecting
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ConfigError
 from multi_scheduler.config import Config
 from multi_scheduler.process.configuration import ProcessSettings
 
@@ -44,13 +43,14 @@ async def run(options: ProcessSettings, program: str, work: Work) -> None:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
     profiles = ProfileClusters(options.config)
-    kubeconfigs = Kubeconfigs((), component=program, loads_new=True)
+    kubeconfigs = Kubeconfigs(options.config.clusters, component=program, loads_new=True)
     async with contextlib.AsyncExitStack() as stack:
         if options.config.cluster_profiles is not None:
             upper = await stack.enter_async_context(_upper(options, program))
             await stack.enter_async_context(profiles.following(upper, restarts_all=True))
         stack.push_async_callback(kubeconfigs.close)
-        await _first_loaded(options.config.clusters, profiles, kubeconfigs)
+        await kubeconfigs.load(options.config.clusters)
+        await _profiles_loaded(profiles, kubeconfigs)
         while await _serve(options, program, work, profiles, kubeconfigs):
             log.get_logger(component=program).info("ClusterProfiles changed, restarting the clients")
 
@@ -85,26 +85,14 @@ def _usable(profiles: ProfileClusters, kubeconfigs: Kubeconfigs) -> list[Cluster
     return [cluster for cluster in profiles.merged() if cluster.name in kubeconfigs.loaded]
 
 
-async def _first_loaded(
-    listed: Sequence[Cluster], profiles: ProfileClusters, kubeconfigs: Kubeconfigs
-) -> None:
-    """Wait until the kubeconfigs are loaded: those of the file, and for some seconds those of ClusterProfiles.
-
-    Raises:
-        ConfigError: a kubeconfig of the file cannot be used.
-    """
+async def _profiles_loaded(profiles: ProfileClusters, kubeconfigs: Kubeconfigs) -> None:
+    """Wait for some seconds until the ClusterProfiles are read and their kubeconfigs are loaded."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):
-            while True:
-                kubeconfigs.poll(profiles.merged())
-                if profiles.has_synced and not kubeconfigs.is_loading:
-                    break
+            kubeconfigs.poll(profiles.merged())
+            while not profiles.has_synced or kubeconfigs.is_loading:
                 await asyncio.sleep(0.1)
-    for cluster in listed:
-        while cluster.name not in kubeconfigs.loaded:
-            if why := kubeconfigs.refused.get(cluster.name):
-                raise ConfigError(why)
-            await asyncio.sleep(0.1)
+                kubeconfigs.poll(profiles.merged())
 
 
 def _upper(options: ProcessSettings, program: str) -> AbstractAsyncContextManager[Client]:

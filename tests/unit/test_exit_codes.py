@@ -180,7 +180,7 @@ _BOTH = f"{_UPPER} --client-kubeconfig={{kube}}"
         (
             DESCHEDULER,
             f"{_UPPER} --policy-config-file={{policy}}",
-            "{policy}: strategy: unknown field; known are",
+            "{policy}: unknown field `strategy`, did you mean strategies?",
         ),
         (SCHEDULER, _UPPER, "--config: required; the file lists the lower clusters"),
         (SCHEDULER, "--kubeconfig={missing} --config={scheduler}", "kubeconfig {missing}: no such file"),
