@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from clusterset.model.names import SWARMS
 from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
 from controller_runtime.resources import Resource
@@ -35,7 +36,7 @@ _PASSING_TAINTS = frozenset(
 
 _RESOURCES = [
     *(found for found in vars(resources).values() if isinstance(found, Resource)),
-    Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+    SWARMS,
 ]
 _BY_WORD = {
     **{found.plural: found for found in _RESOURCES},
@@ -105,6 +106,19 @@ async def make_namespace(cluster: Cluster, name: str, **metadata: Any) -> None:
         return bool(await get(cluster, name, "serviceaccount", "default"))
 
     await eventually(usable, what=f"{cluster.name}: the default ServiceAccount of {name}")
+
+
+async def established(cluster: Cluster, definition: Resource) -> None:
+    """Wait until the API server serves a CustomResourceDefinition.
+
+    ``kubectl wait`` fails if the definition has no conditions yet, so it is repeated.
+    """
+
+    async def is_established() -> bool:
+        await cluster.kubectl("wait", "--for=condition=established", f"crd/{definition.qualified}")
+        return True
+
+    await becomes(is_established, True, what=f"{cluster.name}: {definition.qualified} is served")
 
 
 @contextlib.asynccontextmanager

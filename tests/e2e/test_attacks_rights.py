@@ -584,7 +584,6 @@ ALLOWED: list[Attack] = [
     (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _RESTORED),
     (DESCHEDULER, "PATCH", f"/api/v1/nodes/{OURS}", {**_SILENCE, "spec": {"taints": [_TAINT, _STALE]}}),
     (DESCHEDULER, "PATCH", f"/api/v1/nodes/{OURS}", {"spec": {"taints": [_TAINT]}}),
-    (WEBHOOK, "GET", f"{_OWN}/secrets?fieldSelector=metadata.name={WEBHOOK}-tls", None),
     (WEBHOOK, "GET", f"{_WEBHOOKS}/{NAMESPACE}.{WEBHOOK}", None),
 ]
 

@@ -28,7 +28,7 @@ from hack.sandbox.process import Process
 from swarm import crd
 from swarm.worker import Job, Settings, Worker
 from tests.integration.swarms.node_agent import Link
-from tests.waiting import becomes, eventually
+from tests.waiting import becomes, established, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 NAMESPACE = "default"
@@ -142,7 +142,7 @@ async def controller() -> AsyncIterator[Controller]:
     async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
         cluster = sandbox.lower[0]
         await cluster.apply(crd.definition())
-        await cluster.kubectl("wait", "--for=condition=established", f"crd/{SWARMS.qualified}")
+        await established(cluster, SWARMS)
         controller = Controller(sandbox)
         await controller.restart()
         yield controller

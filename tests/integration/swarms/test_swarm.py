@@ -25,7 +25,7 @@ from hack.sandbox.commands.helm import NAMESPACE as RELEASE_NAMESPACE
 from hack.sandbox.process import Process
 from tests.accounts import install_account
 from tests.integration.swarms.node_agent import NodeAgent
-from tests.waiting import becomes, create, eventually, make_namespace, node_ready
+from tests.waiting import becomes, create, established, eventually, make_namespace, node_ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -140,7 +140,7 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
         await scene.start_controller()
         await scene.start_controller()
         await make_namespace(upper, NAMESPACE)
-        await upper.kubectl("wait", "--for=condition=established", f"crd/{SWARMS.qualified}")
+        await established(upper, SWARMS)
         await create(upper, NAMESPACE, _stateful_set())
         await upper.api.create(SWARMS.path(namespace=NAMESPACE), _swarm())
         watch = asyncio.create_task(scene.watch())
