@@ -241,7 +241,7 @@ class ClusterRules:
         """Return the lower pod of a pod that the policy allows, or why the virtual node has no lower node for it."""
         pod = verdict.pod
         overrides = self.overrides.of(pod)
-        changes = (*node.pool.items(), *(one.key for one in overrides))
+        changes = (*node.pool.items(), *(override.key for override in overrides))
         if (known := verdict.lower.get(changes)) is None:
             # The virtual node applies overrides again, to the complete lower pod, and that counts.
             lower = applied({**pod, "spec": verdict.requested}, overrides, budget.copy())

@@ -235,5 +235,7 @@ def profile_cluster(profiles: ClusterProfiles, name: str, path: str) -> Cluster:
 def names_in_use(clusters: Sequence[Cluster]) -> frozenset[str]:
     """Return the names of lower clusters and of their virtual nodes, which no ClusterProfile can have."""
     return frozenset(
-        name for one in clusters for name in (one.name, *(node.name for node in one.virtual_nodes()))
+        name
+        for cluster in clusters
+        for name in (cluster.name, *(node.name for node in cluster.virtual_nodes()))
     )

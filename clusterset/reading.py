@@ -198,7 +198,7 @@ def _drop(document: Any, complaint: str) -> bool:
     for step in steps[:-1]:
         document = document[step]
     if steps[-1] is _OTHER_KEYS:
-        for key in [one for one in document if not isinstance(one, str)]:
+        for key in [key for key in document if not isinstance(key, str)]:
             del document[key]
         return True
     if isinstance(document, dict) and steps[-1] not in document:

@@ -132,7 +132,8 @@ def _profile_problems(config: ClusterSet) -> list[str]:
     except ValueError as error:
         return [str(error)]
     sample = ClusterSet(clusters=[cluster], enable_controllers=config.enable_controllers)
-    return [one.replace("clusters[0]", "clusterProfiles.defaults", 1) for one in _cluster_problems(sample)]
+    problems = _cluster_problems(sample)
+    return [problem.replace("clusters[0]", "clusterProfiles.defaults", 1) for problem in problems]
 
 
 def _node_problems(where: str, node: NodeConfig) -> Iterator[str]:
@@ -225,4 +226,6 @@ def _meeting(one: NamespaceConfig, other: NamespaceConfig) -> str:
 def _may_begin(prefix: str, patterns: Sequence[str]) -> bool:
     """Report whether a name with that prefix may match a shell pattern; no patterns match every name."""
     beginnings = [re.split(r"[*?\[]", pattern, maxsplit=1)[0] for pattern in patterns]
-    return not patterns or any(one.startswith(prefix) or prefix.startswith(one) for one in beginnings)
+    return not patterns or any(
+        beginning.startswith(prefix) or prefix.startswith(beginning) for beginning in beginnings
+    )

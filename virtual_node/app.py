@@ -146,7 +146,7 @@ class App:
     async def _work(self, endpoints: KubeletEndpoints) -> None:
         """Run the lower clusters until cancelled."""
         endpoints.begin_work()
-        # Begin anew: the clusters that start now read the files that changed during the standby time.
+        # A new follower, because the clusters that start now read the files that changed during the standby time.
         self._kubeconfigs = Kubeconfigs(self.state.config.clusters, component=COMPONENT)
         try:
             async with contextlib.AsyncExitStack() as stack:

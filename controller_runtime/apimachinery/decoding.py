@@ -133,8 +133,8 @@ def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
     """Return the structure that a type is, or that it annotates or may be."""
     if get_origin(kind) in {list, dict}:
         return None
-    kinds = (one for one in (kind, *get_args(kind)) if isinstance(one, type))
-    return next((one for one in kinds if issubclass(one, msgspec.Struct)), None)
+    kinds = (member for member in (kind, *get_args(kind)) if isinstance(member, type))
+    return next((member for member in kinds if issubclass(member, msgspec.Struct)), None)
 
 
 def _items_of(kind: Any, container: type) -> Any:

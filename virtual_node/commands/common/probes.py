@@ -99,7 +99,7 @@ async def kubelet(upper: Client, node: Json, bound: Sequence[Json]) -> Probe:
 
 
 def kubelet_trouble(name: str, probe: Probe) -> tuple[str, str] | None:
-    """Return why the API server cannot reach a kubelet API, and the next step; None: it can, or nobody can tell.
+    """Return why the API server cannot reach a kubelet API, and the next step; None: it can, or this is unknown.
 
     Args:
         name: name of the virtual node.

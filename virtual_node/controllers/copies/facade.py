@@ -80,7 +80,7 @@ class Follow:
         return None if policies is None else await policies.pending.wait(namespace, uid)
 
     async def settled(self, namespace: str) -> None:
-        """Wait until the Services of an upper namespace have lower copies, but for at most ``_SETTLE_SECONDS``.
+        """Wait until the Services of an upper namespace have lower copies, at most ``_SETTLE_SECONDS``.
 
         A container's environment is fixed when it starts, so the first pod of a namespace must wait for the
         addresses of the Services that existed before the pod.
