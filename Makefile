@@ -33,7 +33,7 @@ down: $(STAMP) ## stop the clusters of make up
 # tests/e2e/conftest.py. If only a few tests fail, tests/again.py runs their modules again.
 test: lint prepare ## lint and all tests, on real clusters, as CI does
 	@$(MAKE) --no-print-directory unit THOROUGH=1
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/e2e tests/integration --numprocesses=4 --dist=loadfile --no-loadscope-reorder || $(BIN)/python -m tests.again
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/e2e tests/field tests/integration --numprocesses=4 --dist=loadfile --no-loadscope-reorder || $(BIN)/python -m tests.again
 
 # A separate target, because the first build takes minutes, too long for a test.
 prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
