@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
@@ -18,6 +19,9 @@ OURS = "vn:"
 PERIODIC = frozenset({"leases", "nodes"})
 """Resources that are written every minute, however quiet it is."""
 _CONTENT = ("pods", "configmaps", "secrets", "services")
+_LISTING = 1.0
+"""Seconds in which a process lists the content of a namespace before it deletes it. The deletion of a namespace cannot
+depend on its content, so an object that is created meanwhile is deleted with it."""
 
 
 class Watchdog:
@@ -34,6 +38,8 @@ class Watchdog:
         self._upper, self._lowers = upper, lowers
         self._made_by: dict[str, str] = {}
         """Uid of any object → who made it."""
+        self._made_at: dict[str, float] = {}
+        """Uid of a lower object → time of the loop when it was created."""
         self._made_for: dict[str, str] = {}
         """Uid of a lower pod → uid of the upper one."""
         self._times_made: defaultdict[str, int] = defaultdict(int)
@@ -47,14 +53,14 @@ class Watchdog:
         """Whether one of our processes has made an object."""
         return self._made_by[uid_of(body)].startswith(OURS)
 
-    def others_in(self, lower: Server, namespace: str) -> list[str]:
-        """Keys of the objects in a lower namespace that our processes have not made."""
-        found = [body for plural in _CONTENT for body in lower.all(plural)]
-        return [
-            key_of(body)
-            for body in found
+    def others_in(self, lower: Server, namespace: str) -> dict[str, str]:
+        """Return the uids, by key, of the objects in a lower namespace that our processes have not created."""
+        content = (body for plural in _CONTENT for body in lower.all(plural))
+        return {
+            key_of(body): uid_of(body)
+            for body in content
             if body["metadata"]["namespace"] == namespace and not self.is_ours(body)
-        ]
+        }
 
     # --- above ------------------------------------------------------------------------------------
 
@@ -117,6 +123,7 @@ class Watchdog:
         is_ours = commit.who.startswith(OURS)
         if commit.old is None:
             self._made_by[uid_of(commit.body)] = commit.who
+            self._made_at[uid_of(commit.body)] = asyncio.get_running_loop().time()
             if is_ours and commit.plural == "pods":
                 self._our_pod(commit)
             return
@@ -147,7 +154,13 @@ class Watchdog:
     def _our_deletion_of_a_namespace(self, lower: Server, commit: Commit) -> None:
         if self._upper.find("namespaces", commit.key) is not None:
             self._say(commit, "a lower namespace was deleted while its upper one is there")
-        if others := self.others_in(lower, commit.key):
+        now = asyncio.get_running_loop().time()
+        others = [
+            key
+            for key, uid in self.others_in(lower, commit.key).items()
+            if now - self._made_at[uid] > _LISTING
+        ]
+        if others:
             self._say(commit, f"a lower namespace was deleted with {others} in it")
 
     def _say(self, commit: Commit, what: str) -> None:
