@@ -58,15 +58,12 @@ class ProfileClusters:
         return [*self._listed, *self._added]
 
     @contextlib.asynccontextmanager
-    async def following(
-        self, upper: Client, *, recorder: EventRecorder | None = None, restarts_all: bool = False
-    ) -> AsyncIterator[None]:
+    async def following(self, upper: Client, *, recorder: EventRecorder | None = None) -> AsyncIterator[None]:
         """Follow the ClusterProfiles within the context.
 
         Args:
             upper: the upper cluster.
             recorder: runs within the context and writes events about refused ClusterProfiles; None: no events are written.
-            restarts_all: an added or removed cluster restarts all clusters, see ``Inventory``.
 
         Raises:
             ConfigError: the file of providers cannot be used.
@@ -83,7 +80,7 @@ class ProfileClusters:
             if recorder is not None:
                 await stack.enter_async_context(lifecycle.beside(recorder.run()))
             self._inventory = await stack.enter_async_context(
-                inventory.following(upper, self._settings, on_refused=report, restarts_all=restarts_all)
+                inventory.following(upper, self._settings, on_refused=report)
             )
             yield
 

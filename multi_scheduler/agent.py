@@ -36,7 +36,7 @@ class AgentContext:
     """The ``config`` of the agent's entry in the configuration."""
     upper: Client
     lower: Mapping[str, Client]
-    """Clients by name of the lower cluster. ``clusters`` has the same keys."""
+    """Clients by name of the lower cluster. ``clusters`` has the same keys. Lower clusters come and go while agents run."""
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
     """Configuration of the lower clusters."""
     bound_pods: Informer | None = None

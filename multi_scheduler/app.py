@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
 from functools import partial
 
 from controller_runtime import log
@@ -21,13 +20,13 @@ from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
 from multi_scheduler.bound_pods import bound_pods, caught_up
 from multi_scheduler.certificates import ExtenderCertificates
-from multi_scheduler.config import Config
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import decisions
 from multi_scheduler.extender.active import ActiveReplica, lease_candidate
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.process import configuration, connections
+from multi_scheduler.process.connections import LowerClients
 from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.safe_scheduler import routes
 from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
@@ -37,7 +36,7 @@ _log = log.get_logger(component=PROGRAM.name)
 
 
 async def run(options: SchedulerSettings) -> None:
-    """Serve until cancelled; restart when a lower cluster's kubeconfig file or a ClusterProfile changed.
+    """Serve until cancelled, for the lower clusters of the configuration and of ClusterProfiles.
 
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
@@ -47,14 +46,15 @@ async def run(options: SchedulerSettings) -> None:
     )
 
 
-async def _serve(
-    options: SchedulerSettings, config: Config, upper: Client, lower: Mapping[str, Client]
-) -> None:
+async def _serve(options: SchedulerSettings, upper: Client, lower: LowerClients) -> None:
+    config = options.config
     async with contextlib.AsyncExitStack() as stack:
         bound = bound_pods(upper)
         recorder = EventRecorder(upper, component=PROGRAM.name, host=socket.gethostname())
         directory = NodeDirectory(upper, config)
-        shared = Shared(config, upper, lower, bound, recorder, directory=directory)
+        shared = Shared(config, upper, bound, recorder, directory=directory)
+        lower.inform(directory)
+        lower.inform(shared)
         agents = [Weighted(one.name, shared.agent(one), one.weight) for one in config.agents]
         certificates = _certificates(options, upper)
         extender = Extender(agents, directory, upper=upper, scores_real_nodes=config.upper_usage is not None)
@@ -81,7 +81,9 @@ async def _serve(
             await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
         await server.start()
         stack.push_async_callback(server.stop)
-        _log.info("serving", port=server.port, clusters=sorted(lower), agents=[one.name for one in agents])
+        _log.info(
+            "serving", port=server.port, clusters=sorted(lower.clients), agents=[one.name for one in agents]
+        )
         await stack.enter_async_context(lifecycle.collecting_garbage())
         async with asyncio.TaskGroup() as group:
             if certificates is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clusterset.model import names
@@ -143,13 +144,12 @@ class Changed(Protocol):
         """Handle the pod; `is_new` tells whether it was not known before."""
 
 
+@dataclass(eq=False)
 class BoundPods:
     """The bound upper pods that have not finished."""
 
-    def __init__(self, upper: Client, shared: Informer | None) -> None:
-        """Use the shared informer, which the caller runs, or an own one that ``run`` runs."""
-        self._is_own = shared is None
-        self.informer = shared or bound_pods(upper)
+    informer: Informer
+    """As ``bound_pods`` creates it; the caller runs it."""
 
     def on_change(self, changed: Changed, gone: Callable[[str], None]) -> None:
         """Call ``changed`` with every new or changed bound pod, and ``gone`` with the UID of a deleted or finished pod."""
@@ -158,11 +158,6 @@ class BoundPods:
             on_update=lambda _old, new: changed(new, is_new=False),
             on_delete=lambda pod: gone(pod.uid),
         )
-
-    async def run(self) -> None:
-        """Run an own informer until cancelled; return immediately if the informer is shared."""
-        if self._is_own:
-            await self.informer.run()
 
     def has(self, uid: str) -> bool:
         """Report whether the pod with this UID is known to be bound."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from prometheus_client import Gauge
 
+from clusterset.config import Cluster
 from clusterset.model import names
 from controller_runtime import log, resources
 from controller_runtime.apimachinery.readable import some
@@ -34,24 +35,16 @@ class NodeDirectory:
     """Finds the virtual nodes among the scheduler's candidates."""
 
     def __init__(self, client: Client, config: Config, *, effect: str = "") -> None:
-        """Create the informer; ``run`` starts it.
+        """Create the informer, without lower clusters; ``run`` starts it.
 
         Args:
             client: the upper cluster.
-            config: lower clusters and their virtual nodes.
+            config: what happens to unknown virtual nodes.
             effect: what unknown virtual nodes lack, for the log; empty: what ``unknownNodes`` says.
         """
-        self._clusters = {cluster.name for cluster in config.clusters}
-        self._configured = {
-            node.name: (cluster.name, node.node_selector)
-            for cluster in config.clusters
-            if cluster.nodes or cluster.node_name
-            for node in cluster.virtual_nodes()
-        }
-        self._pools = {
-            cluster.name: cluster.node_selector for cluster in config.clusters if not cluster.nodes
-        }
-        """Selector of the lower nodes behind virtual nodes that only their labels assign to a cluster."""
+        self._clusters: dict[str, Cluster] = {}
+        self._configured: dict[str, tuple[str, Mapping[str, str]]] = {}
+        """Lower cluster and selector of its lower nodes, by name of a virtual node that the configuration names."""
         self._rejects_unknown = config.unknown_nodes == "Reject"
         self._effect = effect or (
             "no pod gets it" if self._rejects_unknown else "pods get it without any check"
@@ -68,6 +61,25 @@ class NodeDirectory:
         )
         self.nodes.on_change(self._changed, self._gone)
         _UNKNOWN.set(0)
+
+    def add(self, cluster: Cluster, _client: Client) -> None:
+        """Find the virtual nodes of a lower cluster, too."""
+        self._clusters[cluster.name] = cluster
+        if cluster.nodes or cluster.node_name:
+            for node in cluster.virtual_nodes():
+                self._configured[node.name] = cluster.name, node.node_selector
+        self._compare()
+
+    async def remove(self, cluster: str) -> None:
+        """Find the virtual nodes of a lower cluster no longer."""
+        del self._clusters[cluster]
+        self._configured = {name: one for name, one in self._configured.items() if one[0] != cluster}
+        self._compare()
+
+    def _compare(self) -> None:
+        """Find out which virtual nodes are unknown now."""
+        for node in self.nodes.store.list():
+            self._changed(node)
 
     async def run(self) -> None:
         """Follow the virtual nodes, and log lower clusters that have none, until cancelled."""
@@ -116,10 +128,15 @@ class NodeDirectory:
         """
         labels, annotations = self._metadata(name, node)
         if name in self._configured:
-            cluster, pool = self._configured[name]
-            return VirtualNode(name, cluster, labels, pool, annotations)
+            return VirtualNode(
+                name, self._configured[name][0], labels, self._configured[name][1], annotations
+            )
         found = self._labelled_cluster(name, labels)
-        return VirtualNode(name, found, labels, self._pools.get(found, {}), annotations) if found else None
+        if not found:
+            return None
+        # Only its labels assign it to the cluster.
+        pool = {} if (cluster := self._clusters[found]).nodes else cluster.node_selector
+        return VirtualNode(name, found, labels, pool, annotations)
 
     def refusal(self, name: str, node: Mapping[str, Any] | None) -> str:
         """Return why no pod may get a node, which is an unknown virtual node; empty: it is none, or ``unknownNodes`` is Pass.
@@ -200,7 +217,7 @@ class NodeDirectory:
         reported: set[str] = set()
         while True:
             found = (self.find(node.name, None) for node in self.nodes.store.list())
-            absent = self._clusters - {node.cluster for node in found if node is not None}
+            absent = self._clusters.keys() - {node.cluster for node in found if node is not None}
             reported &= absent
             for cluster in sorted((absent & before) - reported):
                 reported.add(cluster)

@@ -16,6 +16,7 @@ from multi_scheduler.state.cluster.node_filter import Node
 from multi_scheduler.state.cluster.pod_requirements import Placed
 from multi_scheduler.state.cluster.scoring import Prediction
 from multi_scheduler.state.cluster_state import ClusterState
+from multi_scheduler.state.measured import MeasuredNodes
 from multi_scheduler.usage.store import Measured, Usage, UsageStore
 from multi_scheduler.virtual_node import VirtualNode
 
@@ -97,27 +98,21 @@ class _Call:
     nodes: dict[str, tuple[Prediction, list[LowerNode]]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RealNodes:
-    """The upper cluster's real nodes."""
-
-    index: ClusterIndex
-    usage: UsageStore
-
-
+@dataclass(eq=False)
 class View:
     """The state of all lower clusters, and of the upper cluster's real nodes."""
 
-    def __init__(
-        self, state: ClusterState, usage: Mapping[str, UsageStore], real: RealNodes | None = None
-    ) -> None:
-        """Create a view of the state and of usage by lower cluster; without ``real``, agents do not score real nodes."""
-        self._state, self._usage, self._real = state, usage, real
-        self.indexes = state.indexes
-        """Indexes by lower cluster."""
-        self._last = _Call({})
-        self.is_used = False
-        """Whether an agent reads the view, so that it must be filled."""
+    state: ClusterState
+    real: MeasuredNodes | None = None
+    """The upper cluster's real nodes; None: agents do not score them."""
+    is_used: bool = False
+    """Whether an agent reads the view, so that it must be filled."""
+    _last: _Call = field(default_factory=lambda: _Call({}))
+
+    @property
+    def indexes(self) -> Mapping[str, ClusterIndex]:
+        """Return the indexes by lower cluster."""
+        return {name: lower.index for name, lower in self.state.clusters.items()}
 
     def nodes(self, pod: Mapping[str, Any], node: VirtualNode) -> list[LowerNode]:
         """Return the lower nodes that may get a pod, the most likely one first. Empty: no node fits, or the cluster is unreadable."""
@@ -132,27 +127,27 @@ class View:
         return known[1]
 
     def _lower(self, predicted: Prediction, cluster: str, uid: str) -> list[LowerNode]:
-        index, usage = self.indexes[cluster], self._usage.get(cluster)
-        if predicted.price is not None:
-            index = self._state.futures[cluster].index
+        lower = self.state.clusters[cluster]
+        index = lower.index if predicted.price is None else lower.futures.index
         return [
-            LowerNode(found, cluster, index.on(name), usage, uid)
+            LowerNode(found, cluster, index.on(name), lower.measured.usage, uid)
             for name in predicted.likely
             if (found := index.node(name)) is not None
         ]
 
     def real_node(self, pod: Mapping[str, Any], name: str) -> LowerNode | None:
         """Return a real node of the upper cluster, to be scored like a lower node; None: unknown."""
-        if self._real is None or (node := self._real.index.node(name)) is None:
+        if self.real is None or (node := self.real.index.node(name)) is None:
             return None
         uid = pod["metadata"].get("uid", "")
-        return LowerNode(node, "", self._real.index.on(name), self._real.usage, uid)
+        return LowerNode(node, "", self.real.index.on(name), self.real.usage, uid)
 
     def whole(self, pod: Mapping[str, Any], node: VirtualNode) -> tuple[Counter[str], Counter[str]]:
         """Return sums over a cluster's nodes: allocatable resources, and requests, without the reservation of this pod."""
-        index = self.indexes.get(node.cluster)
-        if index is None:
+        lower = self.state.clusters.get(node.cluster)
+        if lower is None:
             return Counter(), Counter()
+        index = lower.index
         own = index.placed(f"{pod['metadata'].get('uid', '')}@{node.name}")
         used = Counter(index.used)
         if own is not None:
@@ -161,11 +156,11 @@ class View:
 
     def prediction(self, pod: Mapping[str, Any], node: VirtualNode) -> Prediction | None:
         """Return the prediction for a pod behind a virtual node; None: the pod does not fit, or the cluster is unreadable."""
-        predictions = self._state.predictions.get(pod["metadata"].get("uid", ""))
+        predictions = self.state.predictions.get(pod["metadata"].get("uid", ""))
         if predictions is None:  # the fit agent does not filter, or runs after this agent
             predictions = self._call(pod).predictions
             if node.name not in predictions:
-                predictions.update(self._state.predict(pod, [node]).judged)
+                predictions.update(self.state.predict(pod, [node]).judged)
         return predictions.get(node.name)
 
     def _call(self, pod: Mapping[str, Any]) -> _Call:

@@ -28,8 +28,6 @@ REASON = "ClusterProfileRefused"
 """Reason of the event about a ClusterProfile that is not used."""
 _SHORTEST, _LONGEST = 5.0, 3600.0
 """Minimum and maximum seconds between two changes of one lower cluster, which restart it; doubled with each change."""
-_SHORTEST_OF_ALL = 60.0
-"""Minimum seconds between two changes of one lower cluster that restart all."""
 _COUNT = Gauge(
     "virtual_node_cluster_profiles",
     "ClusterProfiles that are used as lower clusters, and that are refused.",
@@ -51,7 +49,6 @@ class Inventory:
         *,
         directory: Path,
         on_refused: Callable[[Object, str], None] = lambda _profile, _why: None,
-        restarts_all: bool = False,
     ) -> None:
         """Create an inventory and read the file of providers; ``run`` follows the ClusterProfiles.
 
@@ -60,8 +57,6 @@ class Inventory:
             settings: which ClusterProfiles are used.
             directory: an empty directory for the kubeconfigs.
             on_refused: called when a ClusterProfile is refused, and when the reason changes.
-            restarts_all: an added or removed cluster restarts all clusters. Changes of a cluster then have a longer distance,
-                and a removal can be delayed, too.
 
         Raises:
             ConfigError: the file of providers cannot be used.
@@ -77,8 +72,6 @@ class Inventory:
         """By name of a lower cluster: loop time before which it is not changed again, and the seconds of this wait."""
         self._taken: frozenset[str] = frozenset()
         self._is_stale = True
-        self._restarts_all = restarts_all
-        self._shortest = _SHORTEST_OF_ALL if restarts_all else _SHORTEST
         # A failed list or watch, also without permission or without the CRD, leaves the store as it is: only an object that the
         # server reports as deleted, or that is missing in a complete list, is removed.
         self._informer = Informer(
@@ -159,11 +152,6 @@ class Inventory:
                 part.rename(path)
             paths[name] = str(path)
             self._count_change(name, now)
-        for name in self._paths.keys() - kubeconfigs.keys() if self._restarts_all else ():
-            if self._must_wait(name, now):
-                paths[name] = self._paths[name]
-            else:
-                self._count_change(name, now)
         for unused in set(self._paths.values()) - set(paths.values()):
             Path(unused).unlink(missing_ok=True)
         if paths != self._paths:  # the same object tells callers that nothing changed
@@ -176,7 +164,7 @@ class Inventory:
         return must_wait
 
     def _count_change(self, name: str, now: float) -> None:
-        delay = min(2 * self._waits.get(name, (now, self._shortest / 2))[1], _LONGEST)
+        delay = min(2 * self._waits.get(name, (now, _SHORTEST / 2))[1], _LONGEST)
         self._waits[name] = now + delay, delay
 
 
@@ -186,7 +174,6 @@ async def following(
     settings: ClusterProfiles,
     *,
     on_refused: Callable[[Object, str], None] = lambda _profile, _why: None,
-    restarts_all: bool = False,
 ) -> AsyncIterator[Inventory]:
     """Follow the ClusterProfiles within the context, see ``Inventory``.
 
@@ -194,9 +181,7 @@ async def following(
         ConfigError: the file of providers cannot be used, or no directory for kubeconfigs can be created.
     """
     with _directory() as directory:
-        inventory = Inventory(
-            client, settings, directory=directory, on_refused=on_refused, restarts_all=restarts_all
-        )
+        inventory = Inventory(client, settings, directory=directory, on_refused=on_refused)
         async with lifecycle.beside(inventory.run()):
             yield inventory
 

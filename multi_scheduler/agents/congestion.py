@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
 from multi_scheduler.numeric import rounded
+from multi_scheduler.usage.node_annotations import CONGESTION
 from multi_scheduler.view import LowerNode
 from multi_scheduler.virtual_node import VirtualNode
 
-ANNOTATION = "congestion-factor"
 DEFAULT_MAXIMUM = 100
 
 
@@ -60,8 +60,8 @@ class CongestionAgent(NodeAgent[CongestionSettings]):
 
     def score_node(self, pod: AskedPod, node: LowerNode) -> float:
         """Return the score by the lower node's annotation; 1 without the annotation."""
-        return factor_score(node.annotations.get(ANNOTATION), self._settings.maximum)
+        return factor_score(node.annotations.get(CONGESTION), self._settings.maximum)
 
 
 def _factor(node: VirtualNode) -> str:
-    return node.annotations.get(ANNOTATION, "")
+    return node.annotations.get(CONGESTION, "")

@@ -318,16 +318,11 @@ class FragmentationAgent(ViewAgent[FragmentationSettings]):
         """
         super().__init__(context)
         self._resource = self._settings.resource
-        units = {
-            index.devices[self._resource].units
-            for index in self._view.indexes.values()
-            if self._resource in index.devices
-        }
-        if len(units) != 1:
+        if self._resource not in self._view.state.settings.devices:
             raise ConfigError(
                 f"agents[{context.name}].config.resource: {self._resource} is not among agents[fit].config.devices"
             )
-        [self._units] = units
+        self._units = self._view.state.settings.devices[self._resource]
         self._workload = Workload(half_life=self._settings.half_life, popularity=self._settings.popularity)
         self._chosen_at = -1
         """Number of pods seen when the typical pods were selected; -1: never."""
@@ -352,10 +347,10 @@ class FragmentationAgent(ViewAgent[FragmentationSettings]):
 
     def _key(self, pod: Mapping[str, Any], node: VirtualNode) -> float | None:
         """Return the fragmentation that a pod adds to a cluster, less is better; None: unknown."""
-        predicted, index = self._view.prediction(pod, node), self._view.indexes.get(node.cluster)
-        slot = index.slot(predicted.place.node) if predicted is not None and index is not None else None
-        if predicted is None or index is None or slot is None:
+        predicted, lower = self._view.prediction(pod, node), self._view.state.clusters.get(node.cluster)
+        if predicted is None or lower is None or (slot := lower.index.slot(predicted.place.node)) is None:
             return None
+        index = lower.index
         # Leave out the pod's own reservation, which may be on that node.
         own = f"{pod['metadata'].get('uid', '')}@{node.name}"
         promise = index.remove(own)

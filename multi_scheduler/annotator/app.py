@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from functools import partial
 
 import msgspec
@@ -15,9 +14,10 @@ from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from multi_scheduler.annotator.program import PROGRAM, AnnotatorSettings
 from multi_scheduler.annotator.writer import Writer
-from multi_scheduler.config import Config
+from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.process import configuration, connections
+from multi_scheduler.process.connections import LowerClients
 from multi_scheduler.shared import Shared
 
 
@@ -32,20 +32,21 @@ async def run(options: AnnotatorSettings) -> None:
     )
 
 
-async def _work(
-    options: AnnotatorSettings, config: Config, upper: Client, lower: Mapping[str, Client]
-) -> None:
-    # Only agents use the usage of real upper nodes, and the annotator has no right to read it.
-    shared = Shared(msgspec.structs.replace(config, upper_usage=None), upper, lower)
+async def _work(options: AnnotatorSettings, upper: Client, lower: LowerClients) -> None:
+    # Only agents use the usage of real upper nodes and the bound pods, and the annotator has no right to read them.
+    config = msgspec.structs.replace(options.config, upper_usage=None)
+    shared = Shared(config, upper, bound_pods(upper))
     directory = NodeDirectory(upper, config, effect="it gets no annotations")
+    lower.inform(directory)
+    lower.inform(shared)
 
     async def write() -> None:
         # Created for every term of leadership, because another process may have written since the last term.
         await Writer(
             upper,
-            lower if options.lower_nodes else {},
             shared,
             directory,
+            lower_nodes=options.lower_nodes,
             refresh=options.refresh,
             threshold=options.threshold / 100,
         ).run(options.interval)
@@ -55,7 +56,7 @@ async def _work(
         # One readable lower cluster is enough, as others may be unreachable.
         "view": lambda: (
             "no lower cluster has been read yet"
-            if all(feed.trouble() for feed in shared.state.feeds.values())
+            if all(one.feed.trouble() for one in shared.state.clusters.values())
             else None
         ),
     }
@@ -65,5 +66,5 @@ async def _work(
         await stack.enter_async_context(lifecycle.collecting_garbage())
         async with asyncio.TaskGroup() as group:
             group.create_task(directory.run(), name="nodes")
-            group.create_task(shared.follow(), name="view")
+            group.create_task(shared.state.run_lower(measures=True), name="view")
             await options.election.lead(upper, write, name=PROGRAM.name, namespace=options.namespace)

@@ -23,8 +23,8 @@ from controller_runtime.errors import ApiError, Forbidden, NotFound, is_retryabl
 from multi_scheduler import malformed
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.shared import Shared
-from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.node_filter import Node
+from multi_scheduler.state.lower_state import LowerState
 from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, number
 from multi_scheduler.usage.store import Usage
 
@@ -115,10 +115,10 @@ class Writer:
     """Writes a node's values when they differ from the last write, or ``refresh`` seconds after it."""
 
     upper: Client
-    lower: Mapping[str, Client]
-    """Clients of the lower clusters whose nodes are annotated, by name."""
     shared: Shared
     directory: NodeDirectory
+    lower_nodes: bool
+    """Whether the lower nodes are annotated, too."""
     refresh: float
     """Seconds after which unchanged annotations are written again."""
     threshold: float
@@ -128,45 +128,38 @@ class Writer:
 
     async def run(self, interval: float) -> None:
         """Write until cancelled, with ``interval`` seconds between two comparisons of a cluster's nodes."""
+        tasks: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
-            # One task for each cluster, because a lower cluster may answer slowly.
-            for cluster in self.shared.state.indexes:
-                group.create_task(self._follow(cluster, interval), name=f"annotate {cluster}")
-            await asyncio.Event().wait()
+            while True:
+                # First the pause, so that the sources have been read: a missing value would remove an annotation.
+                await asyncio.sleep(interval)
+                # One task for each cluster, because a lower cluster may answer slowly.
+                for cluster in self.shared.state.clusters:
+                    if cluster not in tasks or tasks[cluster].done():
+                        tasks[cluster] = group.create_task(
+                            self._annotate(cluster), name=f"annotate {cluster}"
+                        )
 
-    async def _follow(self, cluster: str, interval: float) -> None:
-        while True:
-            # First the pause, so that the sources have been read: a missing value would remove an annotation.
-            await asyncio.sleep(interval)
-            try:
-                await self.write(cluster)
-            except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
-                malformed.note(cluster, error)
+    async def _annotate(self, cluster: str) -> None:
+        try:
+            await self.write(cluster)
+        except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
+            malformed.note(cluster, error)
 
     async def write(self, cluster: str) -> None:
         """Write changed annotations of a cluster's nodes; stop at an error that other nodes of the cluster would get, too."""
-        if self.shared.state.feeds[cluster].trouble():
+        lower = self.shared.state.clusters[cluster]
+        if lower.feed.trouble():
             return  # the caches may be outdated
-        index = self.shared.state.indexes[cluster]
-        measured = {node.name: (node, self._measure(cluster, index, node)) for node in index.nodes()}
+        measured = {node.name: (node, _measure(lower, node)) for node in lower.index.nodes()}
         for virtual in self.directory.of(cluster):
             pool = virtual.pool.items()
             chosen = [one for node, one in measured.values() if pool <= node.labels.items()]
             if not await self._write(self.upper, virtual.name, values(chosen), virtual.annotations):
                 return
-        if client := self.lower.get(cluster):
-            for name, (_, one) in measured.items():
-                if not await self._write(
-                    client, name, values([one]), self.shared.state.feeds[cluster].annotations(name)
-                ):
-                    return
-
-    def _measure(self, cluster: str, index: ClusterIndex, node: Node) -> Measurement:
-        requested = {
-            resource: sum(placed.requests.get(resource, 0) for placed in index.on(node.name).values())
-            for resource in REQUESTED
-        }
-        return Measurement(node.allocatable, requested, self.shared.stores[cluster].usage(node.name))
+        for name, (_, one) in measured.items() if self.lower_nodes else ():
+            if not await self._write(lower.client, name, values([one]), lower.feed.annotations(name)):
+                return
 
     async def _write(
         self, client: Client, name: str, found: dict[str, str | None], present: Mapping[str, str]
@@ -197,3 +190,11 @@ class Writer:
             _WRITES.labels(client.cluster, "written").inc()
             self._written[key] = now, found
         return True
+
+
+def _measure(lower: LowerState, node: Node) -> Measurement:
+    there = lower.index.on(node.name).values()
+    requested = {
+        resource: sum(placed.requests.get(resource, 0) for placed in there) for resource in REQUESTED
+    }
+    return Measurement(node.allocatable, requested, lower.measured.usage.usage(node.name))

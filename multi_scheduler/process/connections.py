@@ -1,16 +1,16 @@
 """Clients of all clusters. A lower cluster whose kubeconfig changes is connected again; the others continue.
 
-If a ClusterProfile adds or removes a cluster, the work starts again with other clients.
+If ClusterProfiles add or remove a cluster, only that cluster begins or ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-
-import msgspec
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from clusterset.config import Cluster
 from clusterset.following import Kubeconfigs, changes
@@ -18,100 +18,129 @@ from clusterset.profile_clusters import ProfileClusters
 from controller_runtime import log
 from controller_runtime.client import connecting
 from controller_runtime.client.client import Client
-from multi_scheduler.config import Config
 from multi_scheduler.process.configuration import ProcessSettings
 
 _POLL = 2.0
 """Seconds between checks of the kubeconfig files and the ClusterProfiles."""
 _PATIENCE = 10.0
-"""Maximum seconds to wait at start until the ClusterProfiles are read; if they arrive later, the clients are restarted."""
-_INTERVAL = 60.0
-"""Minimum seconds between two changes of the clusters. Each change restarts all clients, and users who are not
-administrators can cause changes, too."""
-
-Work = Callable[[Config, Client, Mapping[str, Client]], Awaitable[None]]
-"""Called with the configuration including the clusters of ClusterProfiles, the client of the upper cluster, and the clients of
-the lower clusters by name."""
+"""Maximum seconds to wait at start until the ClusterProfiles are read; clusters that come later are added."""
 
 
-async def run(options: ProcessSettings, program: str, work: Work) -> None:
-    """Run the work until cancelled; start it again when ClusterProfiles add or remove clusters.
+class Follower(Protocol):
+    """Uses the lower clusters."""
 
-    ``work`` ends only when it is cancelled. ``program`` is the User-Agent of requests, which API servers log.
+    def add(self, cluster: Cluster, client: Client) -> None:
+        """Begin to use a lower cluster."""
+
+    async def remove(self, cluster: str) -> None:
+        """End the use of a lower cluster and of its client."""
+
+
+@dataclass(eq=False)
+class LowerClients:
+    """The clients of the lower clusters that can be used now."""
+
+    program: str
+    """The User-Agent of requests, which API servers log."""
+    profiles: ProfileClusters
+    kubeconfigs: Kubeconfigs
+    clients: dict[str, Client] = field(default_factory=dict)
+    """By name of the lower cluster."""
+    _used: list[Cluster] = field(default_factory=list)
+    _followers: list[Follower] = field(default_factory=list)
+
+    def inform(self, follower: Follower) -> None:
+        """Let a follower use the present lower clusters, and those that are added later."""
+        self._followers.append(follower)
+        for cluster in self._used:
+            follower.add(cluster, self.clients[cluster.name])
+
+    async def update(self) -> None:
+        """Connect to lower clusters that were added or have another kubeconfig; drop those that were removed."""
+        logger = log.get_logger(component=self.program)
+        rotated = self.kubeconfigs.poll(self.profiles.merged()) & self.clients.keys()
+        for name in sorted(rotated):
+            connecting.warn(self.kubeconfigs.loaded[name], cluster=name)
+            logger.info("kubeconfig changed, connecting again", cluster=name)
+            await self.clients[name].reconnect(self.kubeconfigs.loaded[name])
+        usable = [one for one in self.profiles.merged() if one.name in self.kubeconfigs.loaded]
+        change = changes(self._used, usable)
+        for name in change.removed:
+            logger.info("lower cluster removed", cluster=name)
+            self._used = [cluster for cluster in self._used if cluster.name != name]
+            await self._drop(name)
+        for cluster in usable:
+            if cluster.name in change.added:
+                await self._connect(cluster)
+        self._used = usable
+
+    async def _connect(self, cluster: Cluster) -> None:
+        loaded = self.kubeconfigs.loaded[cluster.name]
+        connecting.warn(loaded, cluster=cluster.name)
+        client = Client(
+            loaded, user_agent=self.program, cluster=cluster.name, cache_bytes=cluster.cache_bytes
+        )
+        self.clients[cluster.name] = await client.__aenter__()
+        for follower in self._followers:
+            follower.add(cluster, client)
+
+    async def _drop(self, name: str) -> None:
+        client = self.clients.pop(name)
+        for follower in self._followers:
+            await follower.remove(name)
+        await client.__aexit__(None, None, None)
+
+    async def close(self) -> None:
+        """Close all clients, which nothing may use any more."""
+        for client in self.clients.values():
+            await client.__aexit__(None, None, None)
+
+    async def load(self, clusters: Sequence[Cluster]) -> None:
+        """Connect to the lower clusters of the configuration, and to those of ClusterProfiles that are read within seconds.
+
+        Raises:
+            ConfigError: a kubeconfig of the configuration cannot be used.
+        """
+        await self.kubeconfigs.load(clusters)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                self.kubeconfigs.poll(self.profiles.merged())
+                while not self.profiles.has_synced or self.kubeconfigs.is_loading:
+                    await asyncio.sleep(0.1)
+                    self.kubeconfigs.poll(self.profiles.merged())
+        await self.update()
+
+
+async def run(
+    options: ProcessSettings, program: str, work: Callable[[Client, LowerClients], Awaitable[None]]
+) -> None:
+    """Run the work with clients of all clusters until cancelled.
+
+    ``work`` ends only when it is cancelled.
 
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
     profiles = ProfileClusters(options.config)
     kubeconfigs = Kubeconfigs(options.config.clusters, component=program, loads_new=True)
+    lower = LowerClients(program, profiles, kubeconfigs)
     async with contextlib.AsyncExitStack() as stack:
-        if options.config.cluster_profiles is not None:
-            upper = await stack.enter_async_context(_upper(options, program))
-            await stack.enter_async_context(profiles.following(upper, restarts_all=True))
+        upper = await stack.enter_async_context(_upper(options, program))
+        await stack.enter_async_context(profiles.following(upper))
         stack.push_async_callback(kubeconfigs.close)
-        await kubeconfigs.load(options.config.clusters)
-        await _profiles_loaded(profiles, kubeconfigs)
-        while await _serve(options, program, work, profiles, kubeconfigs):
-            log.get_logger(component=program).info("ClusterProfiles changed, restarting the clients")
-
-
-async def _serve(
-    options: ProcessSettings, program: str, work: Work, profiles: ProfileClusters, kubeconfigs: Kubeconfigs
-) -> bool:
-    """Run the work with clients of the clusters that can be used now; return whether to start it with others."""
-    logger, now = log.get_logger(component=program), asyncio.get_running_loop().time
-    kubeconfigs.poll(profiles.merged())  # the new clients use all that was loaded until now
-    used, started = _usable(profiles, kubeconfigs), now()
-    async with _clients(options, used, kubeconfigs, program) as (upper, lower):
-        config = msgspec.structs.replace(options.config, clusters=used)
-        serving = asyncio.ensure_future(work(config, upper, lower))
+        stack.push_async_callback(lower.close)
+        await lower.load(options.config.clusters)
+        serving = asyncio.ensure_future(work(upper, lower))
         try:
             while serving not in (await asyncio.wait({serving}, timeout=_POLL))[0]:
-                for name in sorted(kubeconfigs.poll(profiles.merged()) & lower.keys()):
-                    connecting.warn(kubeconfigs.loaded[name], cluster=name)
-                    logger.info("kubeconfig changed, connecting again", cluster=name)
-                    await lower[name].reconnect(kubeconfigs.loaded[name])
-                change = changes(used, _usable(profiles, kubeconfigs))
-                if (change.added or change.removed) and now() - started >= _INTERVAL:
-                    return True
+                await lower.update()
             await serving
-            return False
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-
-
-def _usable(profiles: ProfileClusters, kubeconfigs: Kubeconfigs) -> list[Cluster]:
-    return [cluster for cluster in profiles.merged() if cluster.name in kubeconfigs.loaded]
-
-
-async def _profiles_loaded(profiles: ProfileClusters, kubeconfigs: Kubeconfigs) -> None:
-    """Wait for some seconds until the ClusterProfiles are read and their kubeconfigs are loaded."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_PATIENCE):
-            kubeconfigs.poll(profiles.merged())
-            while not profiles.has_synced or kubeconfigs.is_loading:
-                await asyncio.sleep(0.1)
-                kubeconfigs.poll(profiles.merged())
 
 
 def _upper(options: ProcessSettings, program: str) -> AbstractAsyncContextManager[Client]:
     return connecting.connected(
         options.kubeconfig, server=options.master, cluster="upper", user_agent=program
     )
-
-
-@contextlib.asynccontextmanager
-async def _clients(
-    options: ProcessSettings, clusters: Sequence[Cluster], kubeconfigs: Kubeconfigs, program: str
-) -> AsyncIterator[tuple[Client, Mapping[str, Client]]]:
-    """Yield the clients of the upper cluster and of the lower clusters by name."""
-    async with contextlib.AsyncExitStack() as stack:
-        upper = await stack.enter_async_context(_upper(options, program))
-        lower: dict[str, Client] = {}
-        for cluster in clusters:
-            found = kubeconfigs.loaded[cluster.name]
-            connecting.warn(found, cluster=cluster.name)
-            client = Client(found, user_agent=program, cluster=cluster.name, cache_bytes=cluster.cache_bytes)
-            lower[cluster.name] = await stack.enter_async_context(client)
-        yield upper, lower

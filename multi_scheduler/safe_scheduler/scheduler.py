@@ -12,7 +12,7 @@ from typing import Any
 
 from controller_runtime.apimachinery import quantity
 from multi_scheduler.agents import congestion, pigeon, safe
-from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, number
+from multi_scheduler.usage.node_annotations import CONGESTION, DEVIATION, FORECAST, MEAN, number
 
 Pod = Mapping[str, Any]
 Nodes = Mapping[str, Mapping[str, Any]]
@@ -86,9 +86,7 @@ class SafeScheduler:
                 for name, node in nodes.items()
             },
             "congestion": lambda _pod, nodes: {
-                name: congestion.factor_points(
-                    _annotations(node).get(congestion.ANNOTATION), self.settings.maximum
-                )
+                name: congestion.factor_points(_annotations(node).get(CONGESTION), self.settings.maximum)
                 for name, node in nodes.items()
             },
             "pigeon-holing": self._pigeon,

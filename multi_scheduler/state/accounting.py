@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter as Count
@@ -24,9 +24,10 @@ from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import PENDING, BoundPods, node_of, priority_of
 from multi_scheduler.malformed import UNREADABLE
-from multi_scheduler.state.feeds.cluster_feed import Feed, LowerPod
+from multi_scheduler.state.feeds.cluster_feed import LowerPod
 from multi_scheduler.state.growing import Growing
 from multi_scheduler.state.judge import Judge, Judgement, no_fit
+from multi_scheduler.state.lower_state import LowerState
 from multi_scheduler.state.reservations.reservations import Place, Reservations, Stage
 from multi_scheduler.virtual_node import VirtualNode
 
@@ -92,6 +93,10 @@ class Uncounted:
                 self._file(name)
                 continue
             yield from ((pod, node) for pod in list(self._pods[name].values()))
+
+    def forget_cluster(self, cluster: str) -> None:
+        """Look up the node names of a cluster again, because it was removed."""
+        self._names.setdefault("", {}).update(self._names.pop(cluster, {}))
 
     def _file(self, name: str) -> None:
         node = self.find_node(name)
@@ -167,6 +172,12 @@ class Accounting:
         else:
             self._nominated.pop(pod.uid, None)
 
+    def forget_cluster(self, cluster: str) -> None:
+        """Handle the removal of a lower cluster, in which no room is reserved any more."""
+        self._uncounted.forget_cluster(cluster)
+        for state in _STATES:
+            _RESERVATIONS.remove(cluster, state)
+
     def _forget(self, uid: str) -> None:
         self._refused.pop(uid, None)
         self._nominated.pop(uid, None)
@@ -176,6 +187,8 @@ class Accounting:
 
     def lower_changed(self, cluster: str, uid: str, key: str, lower: LowerPod | None) -> None:
         """Handle a change of the lower pod that names an upper pod by its UID and has the key namespace/name."""
+        if cluster not in self.judge.clusters:
+            return  # its last events, while it is removed
         pod = self.bound_pods.get(uid)
         expected = self._lower_key(cluster, pod) if pod else self.reservations.lower_key(uid, cluster)
         if key != expected:
@@ -197,17 +210,17 @@ class Accounting:
     def lower_pod(self, pod: Object) -> LowerPod | None:
         """Return the lower pod of a bound pod; None: unknown."""
         node = self.find_node(node_of(pod))
-        for cluster in [node.cluster] if node is not None else self.judge.feeds:
-            key = self._lower_key(cluster, pod) if cluster in self.judge.feeds else ""
-            if key and (lower := self.judge.feeds[cluster].lower_pod(pod.uid, key)) is not None:
-                return lower
+        for cluster in [node.cluster] if node is not None else self.judge.clusters:
+            key = self._lower_key(cluster, pod) if cluster in self.judge.clusters else ""
+            if key and (found := self.judge.clusters[cluster].feed.lower_pod(pod.uid, key)) is not None:
+                return found
         return None
 
     def lower_node(self, uid: str, cluster: str) -> str:
         """Return the lower node of an upper pod in a cluster; empty: none."""
         pod = self.bound_pods.get(uid)
         lower = self.lower_pod(pod) if pod is not None else None
-        placed = self.judge.indexes[cluster].placed(lower.uid) if lower is not None else None
+        placed = self.judge.clusters[cluster].index.placed(lower.uid) if lower is not None else None
         return placed.node if placed is not None else ""
 
     def index_keys(self, uid: str, node: VirtualNode) -> list[str]:
@@ -225,7 +238,7 @@ class Accounting:
         node = self.find_node(node_of(pod))
         if node is not None and node.cluster != cluster:
             return ""
-        return self.judge.gates[cluster].lower_key(pod.namespace, pod.name)
+        return self.judge.clusters[cluster].gate.lower_key(pod.namespace, pod.name)
 
     # --- reservations for pods that have none -------------------------------------------------------
 
@@ -235,8 +248,8 @@ class Accounting:
 
     def prepare(self, cluster: str) -> str:
         """Count the cluster's bound pods and place its reservations again; return why that is unfinished, empty: finished."""
-        feed = self.judge.feeds.get(cluster)
-        if feed is None or feed.trouble():
+        lower = self.judge.clusters.get(cluster)
+        if lower is None or lower.feed.trouble():
             return ""  # the judge knows
         until = time.perf_counter() + _SLICE
         made: list[tuple[Object, VirtualNode]] = []
@@ -246,7 +259,7 @@ class Accounting:
                 left += 1
                 continue
             self._forget(pod.uid)
-            if self._count(pod, node, feed):
+            if self._count(pod, node, lower):
                 made.append((pod, node))
         for uid, (pod, name) in list(self._nominated.items()):
             # The room of an attempt that goes on is not exchanged for the nominated node of an earlier one.
@@ -262,19 +275,18 @@ class Accounting:
             self.growing.bound(pod, node.name)
         return f"{left} pods that are bound to lower cluster {cluster} are being counted" if left else ""
 
-    def _count(self, pod: Object, node: VirtualNode, feed: Feed) -> bool:
+    def _count(self, pod: Object, node: VirtualNode, cluster: LowerState) -> bool:
         """Reserve room for a bound pod; return whether it has a reservation now.
 
         Any tenant can create such pods with ``spec.nodeName``, so errors caused by their content are logged.
         """
         key = self._lower_key(node.cluster, pod)
-        lower = feed.lower_pod(pod.uid, key)
+        lower = cluster.feed.lower_pod(pod.uid, key)
         if lower is not None and (lower.node or lower.is_finished):
             return False
         try:
             whole = pod.to_dict()
-            gate = self.judge.gates[node.cluster]
-            gated = gate.judge(whole, node)
+            gated = cluster.gate.judge(whole, node)
             if gated.refusal and lower is None:
                 self._refused[pod.uid] = pod
                 return False
@@ -284,7 +296,7 @@ class Accounting:
                 "",
                 None if lower is not None else gated.charge,
                 can_prefer=gated.can_prefer,
-                preferred=gate.preferred_node(whole),
+                preferred=cluster.gate.preferred_node(whole),
             )
             self.reservations.reserve(
                 pod.uid, {node.name: place}, stage=Stage.BOUND, priority=priority_of(pod)
@@ -299,10 +311,10 @@ class Accounting:
     def _hold_nominated(self, uid: str, pod: Object, node: VirtualNode) -> None:
         """Reserve room for a pending pod that preempted others before this process started."""
         del self._nominated[uid]
-        index = self.judge.indexes[node.cluster]
-        ending = frozenset(key for key, placed in index.pods() if placed.is_ending)
+        cluster = self.judge.clusters[node.cluster]
+        ending = frozenset(key for key, placed in cluster.index.pods() if placed.is_ending)
         try:
-            gated = self.judge.gates[node.cluster].judge(pod.to_dict(), node)
+            gated = cluster.gate.judge(pod.to_dict(), node)
             if gated.refusal:
                 return
             place = Place(node.cluster, self.judge.demand(gated, node), "", awaits=ending)
@@ -321,7 +333,7 @@ class Accounting:
 
         If no node was added in time, the pod waits for another one only if the autoscaler can see its lower pod.
         """
-        if not self.judge.futures[cluster]:
+        if not self.judge.clusters[cluster].futures:
             return
         for uid, name in self.reservations.homeless(cluster):
             node, pod = self.find_node(name), self.bound_pods.get(uid)
@@ -331,7 +343,9 @@ class Accounting:
             has_arrived = self.lower_pod(pod) is not None
             if wanted is None or not (has_arrived or uid in new):
                 continue
-            found = Judgement(lacking={name: (wanted, self.judge.gates[cluster].judge(pod.to_dict(), node))})
+            found = Judgement(
+                lacking={name: (wanted, self.judge.clusters[cluster].gate.judge(pod.to_dict(), node))}
+            )
             self.judge.grow([node], found)
             if found.places:
                 self.reservations.reserve(uid, found.places, stage=Stage.BOUND, priority=priority_of(pod))
@@ -346,7 +360,7 @@ class Accounting:
             return
         _WITHOUT_ROOM.labels(virtual.cluster).inc()
         why: Counter[str] = Counter()
-        index = self.judge.indexes[virtual.cluster]
+        index = self.judge.clusters[virtual.cluster].index
         index.feasible(wanted, why)
         text = (
             f"Lower cluster {virtual.cluster} has no room for this pod now: {no_fit(len(index), why)}. "
@@ -356,9 +370,9 @@ class Accounting:
         if pod is not None and self.recorder is not None:
             self.recorder.event(pod, "Warning", _REASON, text)
 
-    def sweep(self, clusters: Sequence[str]) -> None:
+    def sweep(self) -> None:
         """Place reservations again after changes that no filter call has handled, and check refused pods again."""
-        for cluster in clusters:
+        for cluster in self.judge.clusters:
             self.prepare(cluster)
             counts = self.reservations.counts(cluster)
             for state in _STATES:
@@ -367,11 +381,11 @@ class Accounting:
         for uid, pod in list(self._refused.items()):
             node = self.find_node(node_of(pod))
             del self._refused[uid]  # if it is refused again, it is the last to be checked
-            if node is None or (feed := self.judge.feeds.get(node.cluster)) is None:
+            if node is None or (lower := self.judge.clusters.get(node.cluster)) is None:
                 continue
-            if feed.trouble():
+            if lower.feed.trouble():
                 self._refused[uid] = pod  # the rules that refuse it may be unknown
             else:
-                self._count(pod, node, feed)
+                self._count(pod, node, lower)
             if time.perf_counter() > until:
                 break

@@ -6,25 +6,25 @@ It exists without any agent. Agents read it through the view; the fit agent also
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from clusterset.admission import LastVerdict
 from clusterset.config import Cluster
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
-from multi_scheduler.bound_pods import BoundPods
+from multi_scheduler.bound_pods import BoundPods, node_of
 from multi_scheduler.state.accounting import Accounting
-from multi_scheduler.state.admission.predictor import Admission
-from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.scoring import Prediction
-from multi_scheduler.state.feeds.cluster_feed import Feed
 from multi_scheduler.state.feeds.upper_namespaces import UpperNamespaceFeed
-from multi_scheduler.state.future_nodes import FutureNodes
-from multi_scheduler.state.growing import Growing, pools
-from multi_scheduler.state.judge import Judge, Judgement, StateSettings
+from multi_scheduler.state.growing import Growing
+from multi_scheduler.state.judge import Judge, Judgement
+from multi_scheduler.state.lower_state import LowerState, StateSettings
+from multi_scheduler.state.measured import now
 from multi_scheduler.state.reservations.reservations import Reservations
 from multi_scheduler.virtual_node import VirtualNode
 
@@ -33,78 +33,75 @@ _KEPT_PREDICTIONS = 1000
 _UNREAD = "the upper cluster's pods and namespaces have not been read yet"
 
 
+@dataclass(eq=False)
 class ClusterState:
     """Follows the lower clusters and the bound upper pods."""
 
-    def __init__(
-        self,
-        settings: StateSettings,
-        upper: Client,
-        lower: Mapping[str, Client],
-        clusters: Mapping[str, Cluster],
-        *,
-        bound_pods: Informer | None = None,
-        recorder: EventRecorder | None = None,
-        find_node: Callable[[str], VirtualNode | None] = lambda _name: None,
-    ) -> None:
-        """Create an index, feeds and admission rules for each lower cluster; ``run`` fills them.
+    settings: StateSettings
+    upper: Client
+    bound_pods: BoundPods
+    """The bound upper pods; the caller runs their informer."""
+    recorder: EventRecorder | None = None
+    """Writes events about bound pods without room; None: no events."""
+    find_node: Callable[[str], VirtualNode | None] = lambda _name: None
+    """Returns a virtual node by its name; None: there is no such virtual node."""
+    clusters: dict[str, LowerState] = field(default_factory=dict)
+    """The lower clusters by name."""
+    predictions: dict[str, dict[str, Prediction]] = field(default_factory=dict)
+    """Predictions of filter calls by pod UID and virtual node, until the pod is bound."""
+    _known_nodes: dict[str, VirtualNode] = field(default_factory=dict)
+    """Virtual nodes that the scheduler offered."""
 
-        Args:
-            settings: how clusters are judged.
-            upper: the upper cluster.
-            lower: clients by lower cluster.
-            clusters: configuration of the lower clusters.
-            bound_pods: informer of the bound upper pods that the caller runs; None: an own one.
-            recorder: writes events about bound pods without room; None: no events.
-            find_node: returns a virtual node by its name; None: there is no such virtual node.
-        """
-        self.indexes = {cluster: ClusterIndex(settings.devices) for cluster in lower}
-        self.admissions = {cluster: Admission(clock=_now) for cluster in lower}
-        self.futures = {
-            cluster: FutureNodes(pools(clusters.get(cluster)), index, _now, settings.devices)
-            for cluster, index in self.indexes.items()
-        }
-        """Nodes that lower clusters may add."""
-        self.reservations = Reservations(
-            self.indexes, self.admissions, self.futures, clock=_now, lower=settings.lower
-        )
-        self.feeds = {
-            cluster: Feed(client, self.indexes[cluster], self.admissions[cluster])
-            for cluster, client in lower.items()
-        }
-        self.upper_namespaces = UpperNamespaceFeed(upper)
-        self.judge = Judge(
-            settings,
-            clusters,
-            self.indexes,
-            self.admissions,
-            self.feeds,
-            self.futures,
-            self.reservations.entries,
-            self.upper_namespaces.namespaces,
-        )
-        self.bound_pods = BoundPods(upper, bound_pods)
-        self._growing = Growing(self.futures, self.feeds, self.reservations, self.bound_pods, recorder)
+    def __post_init__(self) -> None:
+        """Start without lower clusters; ``run`` follows those that are added."""
+        self.upper_namespaces = UpperNamespaceFeed(self.upper)
+        self.reservations = Reservations(self.clusters, clock=now, lower=self.settings.lower)
+        self.judge = Judge(self.settings, self.clusters, self.reservations.entries)
+        self._growing = Growing(self.clusters, self.reservations, self.bound_pods, self.recorder)
         self.accounting = Accounting(
-            self.node,
-            self.judge,
-            self.reservations,
-            self.bound_pods,
-            self._growing,
-            recorder,
+            self.node, self.judge, self.reservations, self.bound_pods, self._growing, self.recorder
         )
         self.reservations.lost = self.accounting.report
         self.bound_pods.on_change(self._bound_changed, self.accounting.pod_gone)
-        for cluster, feed in self.feeds.items():
-            feed.changed = partial(self.accounting.lower_changed, cluster)
-        self.predictions: dict[str, dict[str, Prediction]] = {}
-        """Predictions of filter calls by pod UID and virtual node, until the pod is bound."""
-        self._find_node = find_node
-        self._known_nodes: dict[str, VirtualNode] = {}
-        """Virtual nodes that the scheduler offered."""
+        self._last_verdict = LastVerdict()
         self._upper_informers: list[Informer] = [self.bound_pods.informer]
         self._bound: Callable[[str], None] = lambda _uid: None
         self._swept: Callable[[], None] = lambda: None
+        self._start: Callable[[LowerState], None] = lambda _lower: None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def add(self, config: Cluster, client: Client, controllers: Collection[str]) -> None:
+        """Take a lower cluster into account; if the state runs, follow it.
+
+        ``controllers`` are the ``enableControllers`` of its virtual node.
+
+        Raises:
+            ConfigError: the address of Prometheus is missing or wrong.
+        """
+        lower = LowerState(
+            config, client, controllers, self.settings, self._last_verdict, self.upper_namespaces.namespaces
+        )
+        lower.admission.recounted = self.reservations.note_change
+        lower.feed.changed = partial(self.accounting.lower_changed, config.name)
+        self._growing.follow(lower)
+        self.clusters[config.name] = lower
+        for pod in self.bound_pods.informer.store.list():
+            node = self.node(node_of(pod))
+            if node is not None and node.cluster == config.name:
+                self.accounting.pod_changed(pod, is_new=False)
+        self._start(lower)
+
+    async def remove(self, cluster: str) -> None:
+        """Forget a lower cluster and the room that is reserved in it; return when it is no longer followed."""
+        self.reservations.forget_cluster(cluster)
+        self.accounting.forget_cluster(cluster)
+        del self.clusters[cluster]
+        self._known_nodes = {
+            name: node for name, node in self._known_nodes.items() if node.cluster != cluster
+        }
+        if (task := self._tasks.pop(cluster, None)) is not None:
+            task.cancel()
+            await asyncio.wait({task})
 
     def follow(self, pending: Informer, *, bound: Callable[[str], None], swept: Callable[[], None]) -> None:
         """Let the fit agent take part; call once.
@@ -117,19 +114,34 @@ class ClusterState:
         self._upper_informers.append(pending)
         self._bound, self._swept = bound, swept
 
-    async def run(self) -> None:
-        """Follow the bound upper pods and all lower clusters until cancelled."""
+    async def run(self, *, measures: bool) -> None:
+        """Follow the upper namespaces and all lower clusters until cancelled, with ``measures`` also the usage of lower nodes."""
         async with asyncio.TaskGroup() as group:
-            for work in (self.bound_pods.run, self.upper_namespaces.run, self.sweeping):
+            for work in (
+                self.upper_namespaces.run,
+                self.sweeping,
+                partial(self.run_lower, measures=measures),
+            ):
                 group.create_task(work())
-            for feed in self.feeds.values():
-                group.create_task(feed.run())
+
+    async def run_lower(self, *, measures: bool) -> None:
+        """Follow only the lower clusters until cancelled, without upper namespaces and reservations."""
+        async with asyncio.TaskGroup() as group:
+
+            def start(lower: LowerState) -> None:
+                name = lower.config.name
+                self._tasks[name] = group.create_task(lower.run(measures=measures), name=f"cluster {name}")
+
+            self._start = start
+            for lower in self.clusters.values():
+                start(lower)
+            await asyncio.Event().wait()
 
     def unready(self) -> str | None:
         """Return why the state cannot be used; None: it can. One synced lower cluster is enough, as others may be unreachable."""
         if not self._has_read_upper():
             return _UNREAD
-        if self.feeds and not any(feed.has_synced for feed in self.feeds.values()):
+        if self.clusters and not any(lower.feed.has_synced for lower in self.clusters.values()):
             return "no lower cluster has been read yet"
         return None
 
@@ -145,7 +157,7 @@ class ClusterState:
 
     def node(self, name: str) -> VirtualNode | None:
         """Return a virtual node by its name; None: not known yet, or not a virtual node."""
-        return self._find_node(name) or self._known_nodes.get(name)
+        return self.find_node(name) or self._known_nodes.get(name)
 
     def know(self, nodes: Sequence[VirtualNode]) -> None:
         """Note that the scheduler named these virtual nodes."""
@@ -195,7 +207,7 @@ class ClusterState:
         self.reservations.expire()
         self._growing.expire()
         self._swept()
-        self.accounting.sweep(list(self.indexes))
+        self.accounting.sweep()
         self.upper_namespaces.look()
         for uid in list(self.predictions)[: max(0, len(self.predictions) - _KEPT_PREDICTIONS)]:
             del self.predictions[uid]
@@ -211,7 +223,3 @@ class ClusterState:
             self.predictions.pop(pod.uid, None)
             self._bound(pod.uid)
         self.accounting.pod_changed(pod, is_new=is_new)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

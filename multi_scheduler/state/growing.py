@@ -8,13 +8,12 @@ from functools import partial
 
 from prometheus_client import Counter, Gauge
 
-from clusterset.config import Cluster
 from controller_runtime import log
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import BoundPods
-from multi_scheduler.state.feeds.cluster_feed import Feed
-from multi_scheduler.state.future_nodes import Failure, FutureNodes, Pool
+from multi_scheduler.state.future_nodes import Failure
+from multi_scheduler.state.lower_state import LowerState
 from multi_scheduler.state.reservations.reservations import Reservations
 
 _WAITING = "WaitingForNode"
@@ -31,21 +30,11 @@ _FAILED = Counter(
 )
 
 
-def pools(cluster: Cluster | None) -> list[Pool]:
-    """Return the parts of a lower cluster that can grow."""
-    if cluster is None:
-        return []
-    return [
-        Pool(node.node_selector, node.autoscaling) for node in cluster.virtual_nodes() if node.autoscaling
-    ]
-
-
 @dataclass(eq=False)
 class Growing:
     """Follows the nodes of lower clusters that can grow, and reports pods that wait for new nodes."""
 
-    futures: Mapping[str, FutureNodes]
-    feeds: Mapping[str, Feed]
+    clusters: Mapping[str, LowerState]
     reservations: Reservations
     bound_pods: BoundPods
     recorder: EventRecorder | None
@@ -53,9 +42,11 @@ class Growing:
 
     def __post_init__(self) -> None:
         self._log = log.get_logger(component="fit")
-        self._futures = {cluster: found for cluster, found in self.futures.items() if found}
-        for cluster in self._futures:
-            self.feeds[cluster].follow_nodes(partial(self._node_changed, cluster))
+
+    def follow(self, lower: LowerState) -> None:
+        """Follow the nodes of a lower cluster, if it can grow."""
+        if lower.futures:
+            lower.feed.follow_nodes(partial(self._node_changed, lower))
 
     def bound(self, pod: Object, node: str) -> None:
         """Write an event if a bound pod waits for a new node of its lower cluster."""
@@ -72,21 +63,20 @@ class Growing:
             uid: UID of the upper pod.
             lower_node: returns the lower node of an upper pod, given its UID and a lower cluster; empty: none.
         """
-        if self._futures:
-            self.reservations.landed(uid, partial(lower_node, uid))
+        self.reservations.landed(uid, partial(lower_node, uid))
 
     def expire(self) -> None:
         """Take the reservations from nodes that were not added in time, with an event for each pod.
 
         Without a lower pod, the autoscaler had no reason to add the node, so nothing is reported.
         """
-        for cluster, futures in self._futures.items():
-            for failure in futures.expire():
+        for cluster, lower in self.clusters.items():
+            for failure in lower.futures.expire():
                 if failure.seconds:
                     self._report(cluster, failure)
                 for key in failure.keys:
                     self.reservations.not_added(key)
-            for shape, number in futures.expected().items():
+            for shape, number in lower.futures.expected().items():
                 _EXPECTED.labels(cluster, shape).set(number)
 
     def _report(self, cluster: str, failure: Failure) -> None:
@@ -105,7 +95,5 @@ class Growing:
                 if pod.uid in uids:
                     self.recorder.event(pod, "Warning", _NOT_ADDED, text)
 
-    def _node_changed(self, cluster: str, name: str, _annotations: Mapping[str, str]) -> None:
-        self.reservations.moved(
-            self._futures[cluster].node_changed(name, self._futures[cluster].real.node(name))
-        )
+    def _node_changed(self, lower: LowerState, name: str, _annotations: Mapping[str, str]) -> None:
+        self.reservations.moved(lower.futures.node_changed(name, lower.index.node(name)))

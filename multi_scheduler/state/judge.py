@@ -6,45 +6,20 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
-
-from clusterset.admission import LastVerdict
-from clusterset.config import Cluster
-from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
 from multi_scheduler import malformed
-from multi_scheduler.state.admission.gate import AdmissionGate, GateResult
-from multi_scheduler.state.admission.predictor import Admission
-from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.admission.gate import GateResult
 from multi_scheduler.state.cluster.limits import TooManyRequirementsError
 from multi_scheduler.state.cluster.pod_requirements import Demand, demand, placed_on
-from multi_scheduler.state.cluster.scoring import Lower, Prediction, predict
+from multi_scheduler.state.cluster.scoring import Prediction, predict
 from multi_scheduler.state.cluster.topology import MISSING_LABEL
-from multi_scheduler.state.feeds.cluster_feed import Feed
-from multi_scheduler.state.future_nodes import FutureNodes
+from multi_scheduler.state.lower_state import LowerState, StateSettings
 from multi_scheduler.state.reservations import placing
 from multi_scheduler.state.reservations.placing import Entry, Work
 from multi_scheduler.state.reservations.reservations import Place
 from multi_scheduler.virtual_node import VirtualNode
-
-
-class StateSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """How lower clusters are judged."""
-
-    unreachable: Literal["Reject", "Pass"] = "Reject"
-    """Whether virtual nodes of an unreachable lower cluster are rejected or pass."""
-    admission: Literal["Reject", "Pass"] = "Reject"
-    """Whether virtual nodes are rejected or pass if the lower cluster's quotas or limit ranges would refuse the pod. Pass: for
-    clusters with webhooks that add what quotas and limit ranges require."""
-    lower: Lower = "LeastAllocated"
-    """How the lower clusters' schedulers choose among nodes with room: LeastAllocated, kube-scheduler's default, or
-    MostAllocated with the divisible devices among its resources."""
-    devices: dict[str, Annotated[int, msgspec.Meta(ge=1)]] = {}
-    """Units of one device, by resource, such as ``koordinator.sh/gpu-core: 100``. A request below this number takes a share
-    of one device, and a larger one takes whole devices. A pod then fits only if one node has these free."""
-
 
 _MOST_REASONS = 20
 _LONGEST = 200
@@ -115,29 +90,10 @@ class Judge:
     """Predicts admission and lower nodes."""
 
     settings: StateSettings
-    clusters: Mapping[str, Cluster]
-    indexes: Mapping[str, ClusterIndex]
-    admissions: Mapping[str, Admission]
-    feeds: Mapping[str, Feed]
-    """By lower cluster; virtual nodes of clusters without a feed pass."""
-    futures: Mapping[str, FutureNodes]
+    clusters: Mapping[str, LowerState]
+    """By name; virtual nodes of other lower clusters pass."""
     entries: Callable[[str], Collection[Entry]] = lambda _cluster: ()
     """Returns the reservations in a lower cluster, which may make way for a pod."""
-    upper_namespaces: UpperNamespaces = field(default_factory=UpperNamespaces)
-    """Labels of the upper namespaces."""
-
-    def __post_init__(self) -> None:
-        last_verdict = LastVerdict()
-        self.gates = {
-            cluster: AdmissionGate(
-                self.clusters.get(cluster) or Cluster(name=cluster, kubeconfig=""),
-                admission,
-                enforces=self.settings.admission == "Reject",
-                last_verdict=last_verdict,
-                upper_namespaces=self.upper_namespaces,
-            )
-            for cluster, admission in self.admissions.items()
-        }
 
     def judge(
         self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], *, moves_others: bool = True
@@ -174,17 +130,17 @@ class Judge:
 
         With claims, every virtual node needs its own demand, because volumes may exist in its lower cluster.
         """
-        feed = self.feeds.get(node.cluster)
-        if feed is None:
+        lower = self.clusters.get(node.cluster)
+        if lower is None:
             return  # not a configured lower cluster, so the node passes
-        if trouble := feed.trouble():
+        if trouble := lower.feed.trouble():
             if self.settings.unreachable == "Reject":
                 found.unresolvable[node.name] = (
                     f"lower cluster {node.cluster} cannot be looked into: {trouble}"
                 )
                 found.unknown.add(node.name)
             return
-        gated = self.gates[node.cluster].judge(pod, node)
+        gated = lower.gate.judge(pod, node)
         if gated.refusal:
             found.unresolvable[node.name] = gated.refusal
             found.counted_by = max(found.counted_by, gated.counted_by)
@@ -195,7 +151,7 @@ class Judge:
         if wanted is None or has_claims:
             wanted = demands[gated.demand_key] = self.demand(gated, node)
         rejections: Counter[str] = Counter()
-        index = self.indexes[node.cluster]
+        index = lower.index
         if slots := index.feasible(wanted, rejections):
             predicted = found.judged[node.name] = predict(index, wanted, slots, self.settings.lower)
             found.places[node.name] = _place(node, wanted, predicted.place.node, gated)
@@ -219,7 +175,7 @@ class Judge:
             }:
                 continue
             wanted, gated = found.lacking[node.name]
-            index, entry = self.indexes[node.cluster], Entry(_NEW, wanted)
+            index, entry = self.clusters[node.cluster].index, Entry(_NEW, wanted)
             try:
                 moves = placing.make_room(index, entry, self.entries(node.cluster), work)
             except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
@@ -227,9 +183,9 @@ class Judge:
                 found.unresolvable[node.name] = malformed.note(node.cluster, error)
                 continue
             if moves is not None:
-                lower = moves.pop(_NEW)
-                found.judged[node.name] = Prediction(placed_on(lower, wanted), 0.0, [lower], wanted)
-                found.places[node.name] = replace(_place(node, wanted, lower, gated), moves=moves)
+                name = moves.pop(_NEW)
+                found.judged[node.name] = Prediction(placed_on(name, wanted), 0.0, [name], wanted)
+                found.places[node.name] = replace(_place(node, wanted, name, gated), moves=moves)
                 for rejected in (found.resolvable, found.unresolvable, found.lacking):
                     rejected.pop(node.name, None)
             elif work.is_spent:
@@ -239,9 +195,10 @@ class Judge:
         """Add to a result without places the best node that a lower cluster may add, and reasons where no new node helps."""
         offers = []
         for node in nodes:
-            futures = self.futures.get(node.cluster)
-            if not futures or node.name not in found.lacking:
+            lower = self.clusters.get(node.cluster)
+            if lower is None or not lower.futures or node.name not in found.lacking:
                 continue
+            futures = lower.futures
             wanted, gated = found.lacking[node.name]
             if (offer := futures.offer(wanted)) is not None:
                 offers.append((offer.rank, node.name, node, offer, wanted, gated))
@@ -252,7 +209,7 @@ class Judge:
         if offers:
             _, name, node, offer, wanted, gated = min(offers, key=lambda one: one[:2])
             predicted = replace(
-                predict(self.futures[node.cluster].index, wanted, [offer.slot], self.settings.lower),
+                predict(self.clusters[node.cluster].futures.index, wanted, [offer.slot], self.settings.lower),
                 price=offer.kind.shape.price,
             )
             found.judged[name] = predicted
@@ -262,7 +219,7 @@ class Judge:
 
     def demand(self, gated: GateResult, node: VirtualNode) -> Demand:
         """Return an admitted pod's requirements for the lower nodes behind a virtual node."""
-        feed, pod = self.feeds[node.cluster], gated.pod
+        feed, pod = self.clusters[node.cluster].feed, gated.pod
         namespace = pod["metadata"].get("namespace", "")
         volumes = [
             found

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from clusterset.model import names
+from clusterset.usage import UsageConfig
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -15,6 +15,7 @@ from multi_scheduler.bound_pods import BOUND
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Placed
 from multi_scheduler.state.feeds.cluster_feed import shrink_node, shrink_pod
+from multi_scheduler.state.measured import MeasuredNodes
 
 NAME = "upper cluster"
 """The upper cluster's name in logs and metrics of usage. It cannot be the name of a lower cluster."""
@@ -22,15 +23,16 @@ NAME = "upper cluster"
 
 @dataclass(eq=False)
 class UpperNodes:
-    """Keeps an index of the upper cluster's real nodes and their pods."""
+    """Keeps an index of the upper cluster's real nodes with their pods and usage."""
 
     client: Client
-    index: ClusterIndex
-    changed: Callable[[str, Mapping[str, str]], None]
-    """Called with name and annotations of each added or changed node, and without annotations if it is deleted."""
+    config: UsageConfig
+    """Source of the usage."""
 
     def __post_init__(self) -> None:
         """Create informers; ``run`` starts them."""
+        self.index = ClusterIndex()
+        self.measured = MeasuredNodes(NAME, self.client, self.config, self.index)
         real = f"{names.LABEL_NODE_TYPE}!={names.NODE_TYPE_VIRTUAL}"
         self._nodes = Informer(
             self.client, resources.NODES, label_selector=real, transform=shrink_node, name="real-nodes"
@@ -42,15 +44,16 @@ class UpperNodes:
         self._pods.on_change(self.pod, self._pod_gone)
 
     async def run(self) -> None:
-        """Follow nodes and pods until cancelled."""
+        """Follow nodes, pods and usage until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run())
             group.create_task(self._pods.run())
+            group.create_task(self.measured.measure(), name="usage")
 
     def node(self, node: Object) -> None:
         """Store a new or changed node."""
         self.index.upsert_node(node.to_dict())
-        self.changed(node.name, node.annotations)
+        self.measured.annotated(node.name, node.annotations)
 
     def pod(self, pod: Object) -> None:
         """Store a new or changed bound pod."""
@@ -70,7 +73,7 @@ class UpperNodes:
 
     def _gone(self, node: Object) -> None:
         self.index.remove_node(node.name)
-        self.changed(node.name, {})
+        self.measured.annotated(node.name, {})
 
 
 def _shrink_pod(pod: Object) -> Object:

@@ -9,6 +9,8 @@ from controller_runtime.apimachinery import timestamps
 from multi_scheduler.usage.store import LARGEST, Measured
 
 CPU, MEMORY = "cpu", "memory"
+CONGESTION = "congestion-factor"
+"""Written by another program; agents read it."""
 MEAN, DEVIATION, FORECAST = "mean-free-{}", "std-free-{}", "forcasted-free-{}"
 """By resource: CPU in millicores, memory in bytes. The spelling is kube-safe-scheduler's."""
 

@@ -107,7 +107,7 @@ def _pod(number: int, *, cpu: str, node: str = "", template: int = 0) -> dict[st
 def _measure(shared: Shared, clusters: list[str]) -> None:
     """Store samples of full windows, of nodes between idle and busy."""
     for cluster in clusters:
-        store = shared.stores[cluster]
+        store = shared.state.clusters[cluster].measured.usage
         for number in range(NODES):
             for sample in range(60):
                 cpu, memory = random.uniform(0, 12_000), random.uniform(0, 48) * 1024**3
@@ -119,7 +119,9 @@ def _created(wanted: Sequence[AgentConfig], clusters: Sequence[str]) -> tuple[Sh
     bound = bound_pods(fake)
     configured = [Cluster(name=name, kubeconfig="") for name in clusters]
     config = Config(clusters=configured, agents=list(wanted))
-    shared = Shared(config, fake, dict.fromkeys(clusters, fake), bound)
+    shared = Shared(config, fake, bound)
+    for cluster in configured:
+        shared.add(cluster, fake)
     return shared, [Weighted(one.name, shared.agent(one), 1.0) for one in wanted]
 
 
@@ -127,14 +129,14 @@ def _fill(fit: FitAgent, clusters: Sequence[str]) -> list[Any]:
     """Add nodes and pods to the indexes; return what an informer would also keep in its store."""
     for cluster in clusters:
         for number in range(NODES):
-            fit.state.indexes[cluster].upsert_node(_node(f"{cluster}-{number}", number))
+            fit.state.clusters[cluster].index.upsert_node(_node(f"{cluster}-{number}", number))
     kept = []
     for number in range(PODS):
         cluster = clusters[number % CLUSTERS]
         node = f"{cluster}-{random.randrange(NODES)}"
         pod = shrink_pod(from_dict(_pod(number, cpu="2500m", node=node, template=random.randrange(20))))
         kept.append(pod)
-        fit.state.feeds[cluster]._pod(pod)
+        fit.state.clusters[cluster].feed._pod(pod)
     mark_synced(fit.state)
     return kept
 

@@ -60,7 +60,7 @@ async def _fit(raw: bytes) -> None:
     fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
     agent = fit_agent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
     node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "9"}}}
-    agent.state.indexes["a"].upsert_node(node)
+    agent.state.clusters["a"].index.upsert_node(node)
     mark_synced(agent.state)
     directory: Any = SimpleNamespace(
         wait=AsyncMock(return_value=True),

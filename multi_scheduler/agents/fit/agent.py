@@ -20,7 +20,9 @@ from multi_scheduler.agents.fit.groups.planning import Planner
 from multi_scheduler.bound_pods import node_of, priority_of
 from multi_scheduler.state.cluster.pod_requirements import Demand
 from multi_scheduler.state.cluster.scoring import Strategy, score
-from multi_scheduler.state.judge import Judgement, StateSettings
+from multi_scheduler.state.judge import Judgement
+from multi_scheduler.state.lower_state import StateSettings
+from multi_scheduler.state.measured import now
 from multi_scheduler.state.reservations import preemption as choosing
 from multi_scheduler.state.reservations.reservations import RECENT_SECONDS, Place, Stage
 from multi_scheduler.virtual_node import VirtualNode
@@ -73,11 +75,8 @@ class FitAgent(Agent):
             pending.has,
             state.bound_pods.has,
         )
-        grow = state.judge.grow if any(state.futures.values()) else None
-        planner = Planner(state.predict, state.reservations, state.indexes, self._settings.score, grow)
-        self.groups = GroupFilter(
-            context.upper, planner, state.accounting.index_keys, state.bound_pods, pending, self.attempts
-        )
+        planner = Planner(state, self._settings.score)
+        self.groups = GroupFilter(context.upper, state, planner, pending, self.attempts)
         state.follow(pending.informer, bound=self._pod_bound, swept=self.groups.sweep)
 
     async def run(self) -> None:
@@ -113,7 +112,7 @@ class FitAgent(Agent):
 
     async def _filter_alone(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         uid, priority = pod["metadata"].get("uid", ""), pod["spec"].get("priority") or 0
-        deadline = _now() + _SETTLE_SECONDS
+        deadline = now() + _SETTLE_SECONDS
         while True:
             found = self._judge_alone(pod, nodes, uid, priority)
             if found.rejected < len(nodes):
@@ -121,9 +120,9 @@ class FitAgent(Agent):
             # Other pods hold reservations in several clusters and will use only one, so wait until the rest is released.
             may_change = self._may_change(uid, found.retryable, at_most=_SETTLE_SECONDS)
             until = deadline if may_change else min(deadline, found.counted_by)
-            if until <= (now := _now()):
+            if until <= (time := now()):
                 break
-            await self.state.reservations.wait(until - now)
+            await self.state.reservations.wait(until - time)
         if nodes and found.rejected == len(nodes):
             self.state.judge.grow(nodes, found)
         self.state.remember(uid, found.judged)
@@ -171,18 +170,19 @@ class FitAgent(Agent):
         """Return a score for each virtual node by the configured strategy; 0 or less without room on existing lower nodes."""
         judged = self.state.predictions.get(pod["metadata"].get("uid", ""), {})
         return {
-            node.name: score(self.state.indexes[node.cluster], judged.get(node.name), self._settings.score)
+            node.name: score(lower.index, judged.get(node.name), self._settings.score)
             for node in nodes
-            if node.cluster in self.state.indexes
+            if (lower := self.state.clusters.get(node.cluster)) is not None
         }
 
     async def preempt(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
     ) -> Sequence[str] | None:
         """Return the given victims if evicting them makes room in the lower cluster, otherwise others; None: no victims help."""
-        feed, index = self.state.feeds.get(node.cluster), self.state.indexes.get(node.cluster)
-        if feed is None or index is None or feed.trouble():
+        lower = self.state.clusters.get(node.cluster)
+        if lower is None or lower.feed.trouble():
             return victims if self._settings.unreachable == "Pass" else None
+        index = lower.index
         self.state.know([node])
         self.state.accounting.prepare(node.cluster)
         priority, uid = pod["spec"].get("priority") or 0, pod["metadata"].get("uid", "")
@@ -205,7 +205,7 @@ class FitAgent(Agent):
             if standing.needed:
                 ending = [at.key for one, at in bound if one.metadata.deletion_timestamp is not None]
                 return self.groups.eviction.preempt(standing, node, candidates, ending)
-        gated = self.state.judge.gates[node.cluster].judge(pod, node)
+        gated = lower.gate.judge(pod, node)
         if gated.refusal:
             return None
         wanted = self.state.judge.demand(gated, node)
@@ -244,13 +244,13 @@ class FitAgent(Agent):
         virtual, pod = self.state.node(node), self.state.bound_pods.get(uid)
         if (
             virtual is None
-            or virtual.cluster not in self.state.feeds
+            or virtual.cluster not in self.state.clusters
             or self.state.reservations.choose(uid, node)
         ):
             return ""
         if pod is not None and node_of(pod) == node:
             return ""  # the scheduler has lost the answer to the binding
-        if self._settings.unreachable == "Pass" and self.state.feeds[virtual.cluster].trouble():
+        if self._settings.unreachable == "Pass" and self.state.clusters[virtual.cluster].feed.trouble():
             return ""
         return f"no room is reserved for the pod on {node} any more; the scheduler tries again"
 
@@ -264,7 +264,9 @@ class FitAgent(Agent):
         """Report whether the pod may fit when tentative reservations of other pods up to this age are released."""
         for cluster, wanted in retryable:
             keys = self.state.reservations.tentative(cluster, besides=uid, at_most=at_most)
-            if keys and (wanted is None or choosing.suffices(self.state.indexes[cluster], wanted, keys)):
+            if keys and (
+                wanted is None or choosing.suffices(self.state.clusters[cluster].index, wanted, keys)
+            ):
                 return True
         return False
 
@@ -276,7 +278,3 @@ class FitAgent(Agent):
         self.groups.held.deleted(uid)
         self.groups.members.candidates.pop(uid, None)
         self.state.predictions.pop(uid, None)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -19,6 +19,7 @@ from controller_runtime import log, resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object, from_dict
+from multi_scheduler.state.measured import now
 from multi_scheduler.state.reservations.reservations import (
     ATTEMPT_SECONDS,
     SILENT_SECONDS,
@@ -116,18 +117,18 @@ class Attempts:
             for uid, (pod, due) in list(self._left.items()):
                 if self.reservations.stage(uid) is None:
                     self._left.pop(uid, None)
-                elif due <= _now():
+                elif due <= now():
                     await self._read(pod)
             if not self._left:
                 self._has_left.clear()
 
     def _leave(self, pod: Object) -> None:
-        self._left[pod.uid] = pod, _now() + _PATIENCE
+        self._left[pod.uid] = pod, now() + _PATIENCE
         self._has_left.set()
 
     async def _read(self, pod: Object) -> None:
         """Release the reservation of a pod if it was deleted; otherwise it is read again."""
-        self._left[pod.uid] = pod, _now() + _AGAIN
+        self._left[pod.uid] = pod, now() + _AGAIN
         try:
             is_gone = await self._is_gone(pod)
         except (ApiError, ConfigError) as error:
@@ -147,7 +148,3 @@ class Attempts:
             resources.PODS, namespace=pod.namespace, field_selector=f"metadata.name={pod.name}"
         )
         return all(one.uid != pod.uid for one in found.items)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from clusterset.admission import ClusterRules, LastVerdict, Refusal
 from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.pod.affinity_terms import UpperNamespaces
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.pod.groups import group_of
 from clusterset.model.pod.lower_spec import preferred_node
 from controller_runtime.apimachinery.translation_budget import TooLargeError
@@ -43,34 +42,29 @@ class GateResult:
     """Whether the policy lets the lower pod prefer a lower node by name."""
 
 
+@dataclass(eq=False)
 class AdmissionGate:
     """Predicts whether a lower cluster or its virtual node refuses a pod."""
 
-    def __init__(
-        self,
-        config: Cluster,
-        admission: Admission,
-        *,
-        enforces: bool,
-        last_verdict: LastVerdict | None = None,
-        upper_namespaces: UpperNamespaces | None = None,
-    ) -> None:
-        """Compile the rules of a lower cluster. The identity of the upper cluster is no setting of this program.
+    config: Cluster
+    admission: Admission
+    """Admission rules of the cluster's namespaces."""
+    controllers: Collection[str]
+    """``enableControllers`` of the virtual node."""
+    enforces: bool
+    """Whether quotas and limit ranges refuse pods; otherwise limit ranges only give defaults."""
+    last_verdict: LastVerdict | None = None
+    """Shared by the gates of all clusters."""
+    upper_namespaces: UpperNamespaces | None = None
+    """Labels of the upper namespaces, for the affinity terms of lower pods."""
 
-        Args:
-            config: configuration of the lower cluster.
-            admission: admission rules of the cluster's namespaces.
-            enforces: refuse pods by quotas and limit ranges; False: limit ranges only give defaults.
-            last_verdict: shared by the gates of all clusters.
-            upper_namespaces: labels of the upper namespaces, for the affinity terms of lower pods.
-        """
-        self.admission = admission
-        self._enforces = enforces
+    def __post_init__(self) -> None:
+        # The identity of the upper cluster is no setting of this program.
         self._rules = ClusterRules(
-            config,
-            controllers=KNOWN_CONTROLLERS if config.enable_controllers is None else config.enable_controllers,
-            upper_namespaces=upper_namespaces,
-            last_verdict=last_verdict,
+            self.config,
+            controllers=self.controllers,
+            upper_namespaces=self.upper_namespaces,
+            last_verdict=self.last_verdict,
         )
 
     def judge(self, pod: Mapping[str, Any], node: VirtualNode) -> GateResult:
@@ -100,7 +94,7 @@ class AdmissionGate:
         if overhead := pod["spec"].get("overhead"):  # the lower cluster probably has the same RuntimeClass
             spec = {**spec, "overhead": overhead}
         verdict = self.admission.admit(spec, namespace, priority_class=spec.get("priorityClassName", ""))
-        refusal = verdict.refusal if self._enforces else ""
+        refusal = verdict.refusal if self.enforces else ""
         if refusal:
             refusal = f"lower cluster {self._rules.cluster}, namespace {namespace}: {refusal}"
         return GateResult(

@@ -20,16 +20,15 @@ import asyncio
 import contextlib
 import enum
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.admission.quotas import Charge
-from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Demand, placed_on
 from multi_scheduler.state.cluster.scoring import Lower
-from multi_scheduler.state.future_nodes import FutureNodes, Kind
+from multi_scheduler.state.future_nodes import Kind
+from multi_scheduler.state.lower_state import LowerState
 from multi_scheduler.state.reservations import placing
 from multi_scheduler.state.reservations.placing import Entry
 from multi_scheduler.state.reservations.preemption import without
@@ -105,11 +104,8 @@ class _Reservation:
 class Reservations:
     """The reservations in all lower clusters."""
 
-    indexes: Mapping[str, ClusterIndex]
-    admissions: Mapping[str, Admission]
-    """Admission rules by lower cluster; they hold the charges."""
-    futures: Mapping[str, FutureNodes]
-    """Nodes that may be added, by lower cluster."""
+    clusters: Mapping[str, LowerState]
+    """By name; ``forget_cluster`` must be called before one is removed."""
     clock: Callable[[], float]
     """Monotonic seconds."""
     lost: Callable[[str, str], None] = lambda _uid, _node: None
@@ -121,16 +117,25 @@ class Reservations:
     _held: dict[str, _Reservation] = field(default_factory=dict)
     _created: int = 0
 
+    _entries: defaultdict[str, dict[str, Entry]] = field(default_factory=lambda: defaultdict(dict))
+    """Reservations on existing lower nodes, and those without room, by lower cluster and index key."""
+    _tentative: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """UIDs by lower cluster."""
+    _nominated: set[str] = field(default_factory=set)
+    _unsettled: set[str] = field(default_factory=set)
+    """Lower clusters with a reservation without room that has not been placed yet."""
+
     def __post_init__(self) -> None:
-        self._entries: dict[str, dict[str, Entry]] = {cluster: {} for cluster in self.indexes}
-        """Reservations on existing lower nodes, and those without room, by lower cluster and index key."""
-        self._tentative: dict[str, set[str]] = {cluster: set() for cluster in self.indexes}
-        self._nominated: set[str] = set()
-        self._unsettled: set[str] = set()
-        """Lower clusters with a reservation without room that has not been placed yet."""
         self._changed = asyncio.Event()
-        for admission in self.admissions.values():
-            admission.recounted = self._note
+
+    def forget_cluster(self, cluster: str) -> None:
+        """Release all places in a lower cluster."""
+        for uid, held in list(self._held.items()):
+            if any(option.cluster == cluster for option in held.on.values()):
+                self.narrow(uid, [node for node, option in held.on.items() if option.cluster != cluster])
+        for kept in (self._entries, self._tentative):
+            kept.pop(cluster, None)
+        self._unsettled.discard(cluster)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -176,7 +181,7 @@ class Reservations:
                 self._tentative[place.cluster].add(uid)
             if place.charge is not None:
                 # ``hold`` counts the charge once, even if several virtual nodes represent the cluster.
-                self.admissions[place.cluster].hold(uid, place.charge)
+                self.clusters[place.cluster].admission.hold(uid, place.charge)
         if stage is Stage.NOMINATED:
             self._nominated.add(uid)
         self.changes += 1
@@ -184,9 +189,9 @@ class Reservations:
     def _put(self, option: _Option, place: Place, priority: int) -> None:
         cluster, entry = option.cluster, option.entry
         if option.is_future:
-            self.futures[cluster].place(entry.key, placed_on(entry.node, entry.wanted))
+            self.clusters[cluster].futures.place(entry.key, placed_on(entry.node, entry.wanted))
             return
-        index, entries = self.indexes[cluster], self._entries[cluster]
+        index, entries = self.clusters[cluster].index, self._entries[cluster]
         if place.moves:
             index.touched.update(entries[key].node for key in place.moves.keys() & entries.keys())
             placing.apply(index, entries.values(), place.moves)
@@ -203,8 +208,8 @@ class Reservations:
             held = self._held[uid]
             for option in held.on.values():
                 if held.priority < priority and option.cluster == cluster and option.entry.node in nodes:
-                    self.indexes[cluster].remove(option.entry.key)
-                    self.indexes[cluster].touched.add(option.entry.node)
+                    self.clusters[cluster].index.remove(option.entry.key)
+                    self.clusters[cluster].index.touched.add(option.entry.node)
                     option.entry.node = ""
 
     def narrow(self, uid: str, nodes: Collection[str]) -> None:
@@ -215,7 +220,7 @@ class Reservations:
         self._drop(uid, [node for node in held.on if node not in nodes])
         if not held.on:
             self._forget(uid)
-        self._note()
+        self.note_change()
 
     def choose(self, uid: str, node: str) -> bool:
         """Release the pod's places except that on the chosen node; return whether room is still reserved there."""
@@ -239,7 +244,7 @@ class Reservations:
                 self.settle(option.cluster)  # the pod's other places in the cluster may have taken the room
             if not option.entry.node:
                 self.lost(uid, node)
-            self._note()
+            self.note_change()
         return True
 
     def hold_for_preemption(self, uid: str, node: str, place: Place, *, priority: int) -> None:
@@ -275,7 +280,7 @@ class Reservations:
             self._drop(uid, [other for other in held.on if other != node])
             if held.stage is Stage.NOMINATED or has_failed:
                 self._set_stage(uid, held, Stage.NOMINATED)
-            self._note()
+            self.note_change()
         return True
 
     def _set_stage(self, uid: str, held: _Reservation, stage: Stage) -> None:
@@ -292,7 +297,7 @@ class Reservations:
             return
         self._drop(uid, list(held.on))
         self._forget(uid)
-        self._note()
+        self.note_change()
 
     def fail(self, uid: str) -> bool:
         """Release a pod's reservation after a failed attempt; return whether it was released.
@@ -350,16 +355,16 @@ class Reservations:
         """
         if (held := self._held.get(uid)) is not None:
             for node, option in held.on.items():
-                self.admissions[option.cluster].arrived(uid)
+                self.clusters[option.cluster].admission.arrived(uid)
                 if not has_node:
-                    self.futures[option.cluster].arrived(_key(uid, node))
-            self._note()
+                    self.clusters[option.cluster].futures.arrived(_key(uid, node))
+            self.note_change()
 
     # --- placing ------------------------------------------------------------------------------------
 
     def settle(self, cluster: str) -> None:
         """Place the reservations of a cluster on its present nodes after a change, and report those that lost their room."""
-        index, entries = self.indexes[cluster], self._entries[cluster]
+        index, entries = self.clusters[cluster].index, self._entries[cluster]
         if not index.touched and cluster not in self._unsettled:
             return
         self._unsettled.discard(cluster)
@@ -425,9 +430,9 @@ class Reservations:
         """Count a pod's own reservation, and those of nominated pods of lower priority, as free inside the block."""
         lifted = [uid, *(other for other in self._nominated if self._held[other].priority < priority)]
         with contextlib.ExitStack() as stack:
-            for cluster, index in self.indexes.items():
+            for cluster, lower in self.clusters.items():
                 if keys := [key for other in lifted for key in self.keys(other, cluster)]:
-                    stack.enter_context(without(index, keys))
+                    stack.enter_context(without(lower.index, keys))
             yield
 
     def tentative(self, cluster: str, *, besides: str, at_most: float = math.inf) -> list[str]:
@@ -456,13 +461,15 @@ class Reservations:
     def waits_for(self, uid: str, node: str) -> Kind | None:
         """Return the kind of the new lower node for which a pod has a reservation behind a virtual node; None: it has none."""
         option = self._option(uid, node)
-        return self.futures[option.cluster].waits_for(_key(uid, node)) if option is not None else None
+        return (
+            self.clusters[option.cluster].futures.waits_for(_key(uid, node)) if option is not None else None
+        )
 
     def moved(self, keys: Iterable[str]) -> None:
         """Note that a new lower node exists, to which these reservations moved."""
         for key in keys:
             self._reread(key)
-        self._note()
+        self.note_change()
 
     def landed(self, uid: str, name: Callable[[str], str]) -> None:
         """Note that a pod that waits for a new lower node got an existing one.
@@ -473,7 +480,7 @@ class Reservations:
         """
         held = self._held.get(uid)
         for node, option in list(held.on.items()) if held is not None else ():
-            futures, key = self.futures[option.cluster], _key(uid, node)
+            futures, key = self.clusters[option.cluster].futures, _key(uid, node)
             if futures and futures.waits_for(key) is not None and (real := name(option.cluster)):
                 other = futures.landed(key, real)
                 for exchanged in (key, other):
@@ -488,11 +495,11 @@ class Reservations:
         if held.stage is not Stage.BOUND:
             self.narrow(uid, held.on.keys() - {node})
             return
-        self.futures[option.cluster].remove(key)
+        self.clusters[option.cluster].futures.remove(key)
         option.is_future, option.entry.node = False, ""
         self._entries[option.cluster][key] = option.entry
         self._unsettled.add(option.cluster)
-        self._note()
+        self.note_change()
 
     def _reread(self, key: str) -> None:
         """Update a reservation after ``FutureNodes`` moved it between future and existing nodes."""
@@ -500,7 +507,7 @@ class Reservations:
         option = self._option(uid, node)
         if option is None:
             return
-        futures, index = self.futures[option.cluster], self.indexes[option.cluster]
+        futures, index = self.clusters[option.cluster].futures, self.clusters[option.cluster].index
         option.is_future = futures.waits_for(key) is not None
         placed = (futures.index if option.is_future else index).placed(key)
         option.entry.node = placed.node if placed is not None else ""
@@ -531,20 +538,21 @@ class Reservations:
         for node in nodes:
             option, key = held.on.pop(node), _key(uid, node)
             cluster = option.cluster
-            self.indexes[cluster].remove(key)
-            self.futures[cluster].remove(key)
+            self.clusters[cluster].index.remove(key)
+            self.clusters[cluster].futures.remove(key)
             entry = self._entries[cluster].pop(key, None)
             if entry is not None and entry.node:
-                self.indexes[cluster].touched.add(entry.node)  # another reservation may get the room
+                self.clusters[cluster].index.touched.add(entry.node)  # another reservation may get the room
             if all(other.cluster != cluster for other in held.on.values()):
                 self._tentative[cluster].discard(uid)
-                self.admissions[cluster].drop(uid)
+                self.clusters[cluster].admission.drop(uid)
 
     def _forget(self, uid: str) -> None:
         del self._held[uid]
         self._nominated.discard(uid)
 
-    def _note(self) -> None:
+    def note_change(self) -> None:
+        """Wake up calls that wait, because room or a quota changed."""
         self.changes += 1
         self._changed.set()
 

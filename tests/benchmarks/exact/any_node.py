@@ -17,11 +17,12 @@ from controller_runtime.client.client import Client
 from hack.sandbox.cluster import LOOPBACK
 from multi_scheduler import config as configuration
 from multi_scheduler.agent import Agent, Rejections
+from multi_scheduler.bound_pods import BoundPods, bound_pods
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.state.cluster_state import ClusterState
-from multi_scheduler.state.judge import StateSettings
+from multi_scheduler.state.lower_state import StateSettings
 from multi_scheduler.virtual_node import VirtualNode
 
 
@@ -33,11 +34,11 @@ class AnyNodeAgent(Agent):
 
     async def run(self) -> None:
         """Follow the lower clusters until cancelled."""
-        await asyncio.gather(*(feed.run() for feed in self._state.feeds.values()))
+        await self._state.run_lower(measures=False)
 
     def unready(self) -> str | None:
         """Return that a lower cluster has not been read yet; None: all have been read."""
-        found = [name for name, feed in self._state.feeds.items() if not feed.has_synced]
+        found = [name for name, lower in self._state.clusters.items() if not lower.feed.has_synced]
         return f"not read yet: {', '.join(found)}" if found else None
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
@@ -52,14 +53,15 @@ async def main(config_file: str, upper_kubeconfig: str, port: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
         loaded = await kubeconfig.load(upper_kubeconfig)
         upper = await stack.enter_async_context(Client(loaded, qps=0, user_agent="any-node", cluster="upper"))
-        lower = {}
+        directory = NodeDirectory(upper, config)
+        state = ClusterState(StateSettings(), upper, BoundPods(bound_pods(upper)))
         for cluster in config.clusters:
             loaded = await kubeconfig.load(cluster.kubeconfig)
             client = Client(loaded, qps=0, user_agent="any-node", cluster=cluster.name)
-            lower[cluster.name] = await stack.enter_async_context(client)
-        directory = NodeDirectory(upper, config)
-        clusters = {cluster.name: cluster for cluster in config.clusters}
-        agent = AnyNodeAgent(ClusterState(StateSettings(), upper, lower, clusters))
+            await stack.enter_async_context(client)
+            directory.add(cluster, client)
+            state.add(cluster, client, config.controllers(cluster))
+        agent = AnyNodeAgent(state)
         extender = Extender([Weighted("any-node", agent, 1)], directory, upper=upper)
         server = ExtenderServer(LOOPBACK, port, tls=None, extender=extender)
         server.health.add("any-node", agent.unready)

@@ -44,8 +44,9 @@ def _pod(namespace: str = "shop", annotations: dict[str, str] | None = None, **s
 def _refusals(pod: dict[str, Any], config: dict[str, Any], controllers: list[str]) -> tuple[str, str]:
     """Return why the extender rejects a pod, and why the virtual node does not create it; empty: neither does."""
     extender = AdmissionGate(
-        Cluster(name="a", kubeconfig="", enable_controllers=controllers, **config),
+        Cluster(name="a", kubeconfig="", **config),
         Admission(),
+        controllers,
         enforces=True,
     )
     scene = Scene(

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from clusterset.config import Cluster
 from clusterset.model import cluster_selector, names
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.agent import FitAgent, FitSettings
+from multi_scheduler.bound_pods import BoundPods, bound_pods
+from multi_scheduler.config import Config
+from multi_scheduler.shared import Shared
 from multi_scheduler.state.cluster.pod_requirements import Demand, demand
 from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.state.feeds.cluster_feed import Feed
@@ -57,21 +62,27 @@ def demand_of(pod: Mapping[str, Any]) -> Demand:
 
 def fit_agent(context: AgentContext) -> FitAgent:
     """Return a fit agent with its own state, from a context without one."""
-    state = ClusterState(
-        context.read_settings(FitSettings),
-        context.upper,
-        context.lower,
-        context.clusters,
-        bound_pods=context.bound_pods,
-        recorder=context.recorder,
-        find_node=context.find_node,
-    )
+    bound = BoundPods(context.bound_pods or bound_pods(context.upper))
+    settings = context.read_settings(FitSettings)
+    state = ClusterState(settings, context.upper, bound, context.recorder, context.find_node)
+    for name, client in context.lower.items():
+        config = context.clusters.get(name) or Cluster(name=name, kubeconfig="")
+        given = config.enable_controllers
+        state.add(config, client, KNOWN_CONTROLLERS if given is None else given)
     return FitAgent(replace(context, state=state))
+
+
+def shared_of(config: Config, client: Any) -> Shared:
+    """Return what the agents share, with one client for all clusters of a configuration."""
+    shared = Shared(config, client, bound_pods(client))
+    for cluster in config.clusters:
+        shared.add(cluster, client)
+    return shared
 
 
 def mark_synced(state: ClusterState) -> None:
     """Let the state, and the fit agent that follows it, count as having read all clusters."""
-    informers = [informer for feed in state.feeds.values() for informer in feed.informers]
+    informers = [informer for lower in state.clusters.values() for informer in lower.feed.informers]
     informers += [*state._upper_informers, state.upper_namespaces._informer]
     for informer in informers:
         informer._synced.set()

@@ -7,17 +7,22 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from clusterset.model import names
+from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.annotator import app
+from multi_scheduler.annotator import writer as writing
 from multi_scheduler.annotator.program import PROGRAM
 from multi_scheduler.annotator.writer import Measurement, Writer, differ, values
 from multi_scheduler.config import Config
+from multi_scheduler.state.cluster.node_filter import Node
+from multi_scheduler.state.lower_state import LowerState
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.store import Measured, Pressure, Usage
 from multi_scheduler.virtual_node import VirtualNode
@@ -100,8 +105,9 @@ async def _write_all(writer: Writer) -> None:
 def _writer(scene: Scene, upper: _Client, **lower: _Client) -> Writer:
     directory: Any = SimpleNamespace(of=lambda cluster: [VirtualNode(f"vn-{cluster}", cluster, {}, {})])
     above: Any = upper
-    clients: Any = lower
-    return Writer(above, clients, scene.shared, directory, refresh=300, threshold=0.05)
+    for name, client in lower.items():
+        scene.state.clusters[name].client = cast("Client", client)
+    return Writer(above, scene.shared, directory, lower_nodes=bool(lower), refresh=300, threshold=0.05)
 
 
 @pytest.mark.looptime
@@ -115,14 +121,14 @@ async def test_slow_or_hostile_cluster_does_not_delay_the_others(monkeypatch) ->
         assert [name for name, _ in good.patched] == ["b-0", "b-1", "b-2"]
         await asyncio.sleep(90)
         assert slow.tried == ["a-0", "a-0"]
-    measure = Writer._measure
+    measure = writing._measure
 
-    def broken(self: Writer, cluster: str, *more: Any) -> Measurement:
-        if cluster == "a":
+    def broken(lower: LowerState, node: Node) -> Measurement:
+        if lower.config.name == "a":
             raise OverflowError
-        return measure(self, cluster, *more)
+        return measure(lower, node)
 
-    monkeypatch.setattr(Writer, "_measure", broken)
+    monkeypatch.setattr(writing, "_measure", broken)
     upper.patched.clear()
     async with working(_writer(scene, upper).run(60)):
         await asyncio.sleep(130)
@@ -140,7 +146,7 @@ async def test_usage_of_another_program_is_not_removed() -> None:
     assert names.ANNOTATION_USAGE_AT not in found
     # A node that an earlier process annotated.
     node = {"metadata": {"name": "a-0", "annotations": {names.ANNOTATION_USAGE_AT: "x"}}}
-    scene.state.feeds["a"]._nodes.store.put("a-0", from_dict(node))
+    scene.state.clusters["a"].feed._nodes.store.put("a-0", from_dict(node))
     await _writer(scene, _Client("upper"), a=lower).write("a")
     found = lower.patched[-1][1]
     assert found["mean-free-cpu"] is None
@@ -166,13 +172,9 @@ async def test_nodes_are_annotated_when_their_usage_changes(monkeypatch) -> None
     scene = Scene(FIT, nodes=2)
     for name in ("a-0", "a-1", "b-0", "b-1"):
         scene.used(name, 0.5)
-    monkeypatch.setattr(scene.state.feeds["b"], "trouble", lambda: "silent")
-    directory = SimpleNamespace(of=lambda cluster: [VirtualNode(f"vn-{cluster}", cluster, {}, {})])
+    monkeypatch.setattr(scene.state.clusters["b"].feed, "trouble", lambda: "silent")
     upper, lower = _Client("upper"), _Client("a")
-    clients: Any = {"a": lower}
-    known: Any = directory
-    above: Any = upper
-    writer = Writer(above, clients, scene.shared, known, refresh=300, threshold=0.05)
+    writer = _writer(scene, upper, a=lower, b=_Client("b"))
     lower.refuses = True
     await _write_all(writer)
     ((name, found),) = upper.patched
@@ -200,9 +202,10 @@ async def test_usage_of_real_upper_nodes_is_not_read(monkeypatch: pytest.MonkeyP
 
     file.write_text("{clusters: [{name: a, kubeconfig: k}], upperUsage: {source: Summary}}", encoding="utf-8")
     options = PROGRAM.parse([f"--config={file}"])
+    upper: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
     monkeypatch.setattr(app, "Shared", shared)
     with pytest.raises(asyncio.CancelledError):
-        await app._work(options, options.config, SimpleNamespace(), {})  # type: ignore[arg-type]
+        await app._work(options, upper, upper)
     assert options.config.upper_usage is not None
     assert read == [None]
 

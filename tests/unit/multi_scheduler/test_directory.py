@@ -42,7 +42,9 @@ def _directory(
 ) -> NodeDirectory:
     """Return a directory that has read these Nodes; ``vn_a`` is Node ``vn-a``."""
     fake: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
-    directory = NodeDirectory(fake, Config(clusters=list(clusters), unknown_nodes=unknown))
+    directory = NodeDirectory(fake, Config(unknown_nodes=unknown))
+    for cluster in clusters:
+        directory.add(cluster, fake)
     for name, labels in nodes.items():
         _put(directory, name.replace("_", "-"), labels)
     directory.nodes._synced.set()

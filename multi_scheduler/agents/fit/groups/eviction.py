@@ -5,7 +5,7 @@ Source: kube-scheduler's preemption, which evicts pods of one node for one pod. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from multi_scheduler.agents.fit.groups.held import HeldGroups
@@ -13,8 +13,8 @@ from multi_scheduler.agents.fit.groups.members import Members
 from multi_scheduler.agents.fit.groups.planning import Planner, Shortfall
 from multi_scheduler.agents.fit.groups.standing import Standing
 from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.state.reservations.preemption import Mirrored, without
-from multi_scheduler.state.reservations.reservations import Reservations
 from multi_scheduler.virtual_node import VirtualNode
 
 _PREEMPTING_SECONDS = 180.0
@@ -32,8 +32,7 @@ class GroupEviction:
     planner: Planner
     members: Members
     held: HeldGroups
-    indexes: Mapping[str, ClusterIndex]
-    reservations: Reservations
+    state: ClusterState
     _awaiting: set[str] = field(default_factory=set)
     """Keys of groups with reservations of room that is not free yet."""
 
@@ -66,10 +65,10 @@ class GroupEviction:
 
         def release() -> None:
             for uid in planned:
-                self.reservations.leave_group(uid)
+                self.state.reservations.leave_group(uid)
 
         lower = [one for one in candidates if one.priority < -ready.rank[0]]
-        index = self.indexes[node.cluster]
+        index = self.state.clusters[node.cluster].index
         try:
             victims = choose_victims(index, lower, ending, reserve=reserve, release=release)
         except _UnfinishedError:
@@ -78,7 +77,7 @@ class GroupEviction:
             return None
         leaving = frozenset([*ending, *(one.key for one in lower if one.uid in victims)])
         for uid in planned:
-            self.reservations.await_end(uid, leaving)
+            self.state.reservations.await_end(uid, leaving)
         self.held.hold(key, planned, seconds=_PREEMPTING_SECONDS)
         self._awaiting.add(key)
         return victims or None
@@ -88,8 +87,9 @@ class GroupEviction:
         if key not in self._awaiting:
             return False
         for uid, node in self.held.nodes(key).items():
-            index = self.indexes[node.cluster]
-            if (placed := index.placed(f"{uid}@{node.name}")) is not None and is_over(index, [placed.node]):
+            lower = self.state.clusters.get(node.cluster)
+            placed = lower.index.placed(f"{uid}@{node.name}") if lower is not None else None
+            if lower is not None and placed is not None and is_over(lower.index, [placed.node]):
                 return True
         self._awaiting.discard(key)
         return False

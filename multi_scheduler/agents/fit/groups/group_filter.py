@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +19,10 @@ from multi_scheduler.agents.fit.groups.members import Members
 from multi_scheduler.agents.fit.groups.pending_pods import PendingPods, scheduler_of
 from multi_scheduler.agents.fit.groups.planning import Planner, Shortfall, within
 from multi_scheduler.agents.fit.groups.standing import Standing
-from multi_scheduler.bound_pods import BoundPods
 from multi_scheduler.malformed import UNREADABLE
 from multi_scheduler.state.cluster.scoring import Prediction
+from multi_scheduler.state.cluster_state import ClusterState
+from multi_scheduler.state.measured import now
 from multi_scheduler.state.reservations.preemption import without
 from multi_scheduler.state.reservations.reservations import RECENT_SECONDS
 from multi_scheduler.virtual_node import VirtualNode
@@ -72,9 +72,8 @@ class GroupFilter:
     """Decides about pods of groups."""
 
     upper: Client
+    state: ClusterState
     planner: Planner
-    index_keys: Callable[[str, VirtualNode], Sequence[str]]
-    bound_pods: BoundPods
     pending: PendingPods
     attempts: Attempts
     _ready_since: dict[str, float] = field(default_factory=dict)
@@ -83,20 +82,10 @@ class GroupFilter:
     """By key of a group that does not fit: state and time of the last plan, and what the group lacked."""
 
     def __post_init__(self) -> None:
-        self._reservations, self._indexes = self.planner.reservations, self.planner.indexes
-        self.held = HeldGroups(self._reservations.leave_group, self._started, _now)
-        self.members = Members(
-            self.upper,
-            self._indexes,
-            self.index_keys,
-            self.bound_pods,
-            self.pending,
-            self.held,
-            self.attempts,
-        )
-        self.eviction = GroupEviction(
-            self.planner, self.members, self.held, self._indexes, self._reservations
-        )
+        self._reservations = self.state.reservations
+        self.held = HeldGroups(self._reservations.leave_group, self._started, now)
+        self.members = Members(self.upper, self.state, self.pending, self.held, self.attempts)
+        self.eviction = GroupEviction(self.planner, self.members, self.held, self.state)
 
     def group(self, pod: Mapping[str, Any]) -> Group | None:
         """Return the group of a pod; None: it starts alone."""
@@ -112,7 +101,7 @@ class GroupFilter:
             return rejected(nodes, f"pod group {group}: {group.problem}")
         uid = await self._wait_for(pod, group)
         self.members.offer(uid, nodes)
-        deadline = _now() + _SETTLE_SECONDS
+        deadline = now() + _SETTLE_SECONDS
         while True:
             verdict = self._decide(uid, pod, nodes, group)
             short = verdict.shortfall
@@ -120,7 +109,7 @@ class GroupFilter:
                 return verdict
             may_change = self._may_change(group)
             until = deadline if may_change else min(deadline, short.counted_by)
-            if until <= (now := _now()):
+            if until <= (time := now()):
                 with self.planner.growing() as can_grow:
                     if can_grow:
                         verdict = self._decide(uid, pod, nodes, group)
@@ -129,7 +118,7 @@ class GroupFilter:
                     rejections = replace(verdict.rejections, transient=text)
                     verdict = replace(verdict, rejections=rejections)
                 return verdict
-            await self._reservations.wait(until - now)
+            await self._reservations.wait(until - time)
 
     async def standing(self, pod: Mapping[str, Any], group: Group) -> Standing | None:
         """Return what a pod's group needs to start, with all members created before this pod; None: no usable group."""
@@ -162,7 +151,7 @@ class GroupFilter:
 
     def _started(self, key: str) -> None:
         if (since := self._ready_since.pop(key, None)) is not None:
-            _START_SECONDS.observe(_now() - since)
+            _START_SECONDS.observe(now() - since)
 
     def _decide(
         self, uid: str, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group
@@ -173,7 +162,7 @@ class GroupFilter:
         if found is None or found.waits_for:
             return rejected(nodes, found.waits_for if found is not None else f"pod group {group} is unknown")
         if found.needed:
-            self._ready_since.setdefault(group.key, _now())
+            self._ready_since.setdefault(group.key, now())
         if self.held.count(group.key) < found.needed:
             self.held.drop(group.key)
             if seconds := self.held.barred_for(group.key):
@@ -265,19 +254,22 @@ class GroupFilter:
                 *((one.uid, self.members.candidates.get(one.uid)) for one in ready.members),
             ),
             self._reservations.changes,
-            [index.changes for index in self._indexes.values()],
+            self._changes(),
         )
         known = self._lacking.pop(key, None)
-        if known is not None and known[0] == state and _now() < known[1] + _REMEMBERED_SECONDS:
+        if known is not None and known[0] == state and now() < known[1] + _REMEMBERED_SECONDS:
             self._lacking[key] = known
             return known[2]
         planned = self._plan(ready)
         if isinstance(planned, Shortfall):
-            after = (*state[:1], self._reservations.changes, [one.changes for one in self._indexes.values()])
-            self._lacking[key] = after, _now(), planned
+            after = (*state[:1], self._reservations.changes, self._changes())
+            self._lacking[key] = after, now(), planned
             return planned
         self.held.hold(key, planned)
         return None
+
+    def _changes(self) -> list[int]:
+        return [lower.index.changes for lower in self.state.clusters.values()]
 
     def _plan(self, ready: Standing, *, is_trial: bool = False) -> dict[str, VirtualNode] | Shortfall:
         return self.planner.plan(
@@ -293,20 +285,16 @@ class GroupFilter:
         found = self.members.standing(group.key)
         if found is None or not any(
             self._reservations.tentative(cluster, besides="", at_most=RECENT_SECONDS)
-            for cluster in self._indexes
+            for cluster in self.state.clusters
         ):
             return False
         with contextlib.ExitStack() as stack:
-            for cluster, index in self._indexes.items():
+            for cluster, lower in self.state.clusters.items():
                 recent = self._reservations.tentative(cluster, besides="", at_most=RECENT_SECONDS)
-                stack.enter_context(without(index, recent))
+                stack.enter_context(without(lower.index, recent))
             planned = self._plan(found, is_trial=True)
             if isinstance(planned, Shortfall):
                 return False
             for uid in planned:
                 self._reservations.leave_group(uid)
         return True
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clusterset.model.pod.groups import MOST_MEMBERS, Group, group_of
@@ -18,8 +18,7 @@ from multi_scheduler.agents.fit.groups.held import HeldGroups
 from multi_scheduler.agents.fit.groups.pending_pods import PendingPods
 from multi_scheduler.agents.fit.groups.planning import Homes, domain_selector
 from multi_scheduler.agents.fit.groups.standing import Standing, standing
-from multi_scheduler.bound_pods import BoundPods
-from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.virtual_node import VirtualNode
 
 _LOOK = 60.0
@@ -80,10 +79,7 @@ class Members:
     """The members of all groups."""
 
     upper: Client
-    indexes: Mapping[str, ClusterIndex]
-    index_keys: Callable[[str, VirtualNode], Sequence[str]]
-    """Returns the index keys of a bound pod: of its lower pod, and of its reservation."""
-    bound_pods: BoundPods
+    state: ClusterState
     pending: PendingPods
     held: HeldGroups
     attempts: Attempts
@@ -129,22 +125,24 @@ class Members:
         group = self.pod_groups.resolve(declared)
         if group is None or group.problem:
             return None
-        bound = {one.uid for one in self.bound_pods.of_group(key)}
+        bound = {one.uid for one in self.state.bound_pods.of_group(key)}
         pending = [one for one in members if one.uid not in bound]
         return standing(group, pending, len(bound), now=time.time())
 
     def offered(self, ready: Standing) -> list[VirtualNode]:
         """Return the virtual nodes that the scheduler offered to any of the members."""
         names = {name for one in ready.members for name in self.candidates.get(one.uid, ())}
-        return [self._nodes[name] for name in sorted(names)]
+        nodes = [self._nodes[name] for name in sorted(names)]
+        return [node for node in nodes if node.cluster in self.state.clusters]
 
     def homes(self, group: Group) -> Homes:
         """Return where the bound members of a group run; empty unless the group must run in one place."""
         if not group.is_one_cluster:
             return Homes()
         clusters, domains = set(), set()
-        for pod in self.bound_pods.of_group(group.key):
-            if (node := self._nodes.get((pod.spec or {}).get("nodeName", ""))) is None:
+        for pod in self.state.bound_pods.of_group(group.key):
+            node = self._nodes.get((pod.spec or {}).get("nodeName", ""))
+            if node is None or node.cluster not in self.state.clusters:
                 continue
             clusters.add(node.cluster)
             if group.topology:
@@ -163,8 +161,8 @@ class Members:
 
     def _domain(self, uid: str, node: VirtualNode, topology: str) -> str:
         """Return the domain of the lower node on which a bound pod is, or has reserved room; empty: unknown."""
-        index = self.indexes[node.cluster]
-        placed = next(filter(None, map(index.placed, self.index_keys(uid, node))), None)
+        index = self.state.clusters[node.cluster].index
+        placed = next(filter(None, map(index.placed, self.state.accounting.index_keys(uid, node))), None)
         lower = index.node(placed.node) if placed is not None else None
         return lower.labels.get(topology, "") if lower is not None else ""
 

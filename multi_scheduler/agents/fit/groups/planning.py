@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from clusterset.model import cluster_selector, names
 from clusterset.model.pod import pod_resources
@@ -19,8 +19,9 @@ from controller_runtime.workqueue.charging import TimeBudget
 from multi_scheduler.agents.fit.groups.standing import Standing
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.scoring import Strategy, score
+from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.state.judge import Judgement
-from multi_scheduler.state.reservations.reservations import Reservations
+from multi_scheduler.state.lower_state import LowerState
 from multi_scheduler.virtual_node import VirtualNode
 
 _MOST_DOMAINS = 64
@@ -50,7 +51,7 @@ class Option:
 def parts(
     group: Group,
     nodes: Sequence[VirtualNode],
-    indexes: Mapping[str, ClusterIndex],
+    clusters: Mapping[str, LowerState],
     homes: Homes,
     least: Mapping[str, int],
 ) -> list[Option]:
@@ -59,7 +60,7 @@ def parts(
     Args:
         group: the group.
         nodes: virtual nodes that members may use.
-        indexes: indexes by lower cluster.
+        clusters: the lower clusters by name.
         homes: where the bound members run.
         least: by resource, what each member requests at least; empty: do not compute the number of members with room.
     """
@@ -67,16 +68,17 @@ def parts(
         return [Option("the lower clusters", nodes)]
     found = []
     for cluster in dict.fromkeys(node.cluster for node in nodes):
-        if cluster not in indexes or (homes.clusters and cluster not in homes.clusters):
+        if cluster not in clusters or (homes.clusters and cluster not in homes.clusters):
             continue
         there = [node for node in nodes if node.cluster == cluster]
-        rooms = _rooms(indexes[cluster], group.topology, least) if least else {}
+        index = clusters[cluster].index
+        rooms = _rooms(index, group.topology, least) if least else {}
         if not group.topology:
             found.append(
                 Option(f"lower cluster {cluster}", there, rooms.get("", MOST_MEMBERS if not least else 0))
             )
             continue
-        for value in homes.domains or _domains(indexes[cluster], group.topology):
+        for value in homes.domains or _domains(index, group.topology):
             name = f"lower cluster {cluster}, {group.topology}={value}"
             if inside := [limited for node in there if (limited := within(node, group.topology, value))]:
                 found.append(Option(name, inside, rooms.get(value, 0)))
@@ -122,16 +124,6 @@ def _rooms(index: ClusterIndex, topology: str, least: Mapping[str, int]) -> Coun
     return found
 
 
-class Judge(Protocol):
-    """Predicts the lower nodes of one pod."""
-
-    def __call__(
-        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], *, moves_others: bool = True
-    ) -> Judgement:
-        """Return the prediction; with ``moves_others``, other reservations may make way for the pod."""
-
-
-Grow = Callable[[Sequence[VirtualNode], Judgement], None]
 _LARGE = 50
 """Number of members from which clusters without enough room are excluded first, to save time."""
 MOST_SECONDS = 2.0
@@ -178,14 +170,9 @@ def _least(members: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
 class Planner:
     """Reserves room for groups."""
 
-    judge_existing: Judge
-    """Predicts the lower nodes of one pod, without nodes that may be added."""
-    reservations: Reservations
-    indexes: Mapping[str, ClusterIndex]
+    state: ClusterState
     strategy: Strategy
     """Strategy by which clusters are preferred."""
-    grow: Grow | None = None
-    """Extends a result without places by a node that may be added; None: no cluster can grow."""
     grows: bool = False
     """Whether members may wait for nodes that lower clusters must add."""
     budget: TimeBudget = field(default_factory=lambda: TimeBudget(MOST_SECONDS, SHARE))
@@ -199,7 +186,7 @@ class Planner:
     @contextlib.contextmanager
     def growing(self) -> Iterator[bool]:
         """Let members wait for new nodes inside the block, which must not await. Yields whether any cluster can grow."""
-        self.grows = self.grow is not None
+        self.grows = any(lower.futures for lower in self.state.clusters.values())
         try:
             yield self.grows
         finally:
@@ -207,9 +194,9 @@ class Planner:
 
     def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
         """Predict the lower nodes of one pod, including nodes that must be added if ``grows`` is set."""
-        found = self.judge_existing(pod, nodes, moves_others=not self._is_trial)
-        if self.grows and self.grow is not None and not found.places:
-            self.grow(nodes, found)
+        found = self.state.predict(pod, nodes, moves_others=not self._is_trial)
+        if self.grows and not found.places:
+            self.state.judge.grow(nodes, found)
         return found
 
     def plan(
@@ -264,14 +251,14 @@ class Planner:
         # ``options`` computes room on existing nodes only.
         is_large = (bool(ready.group.topology) or ready.needed >= _LARGE) and not self.grows
         found = parts(
-            ready.group, nodes, self.indexes, homes, _least(members) if members and is_large else {}
+            ready.group, nodes, self.state.clusters, homes, _least(members) if members and is_large else {}
         )
         lacking = Shortfall(
             {node.name: f"pod group {ready.group} has no place for its topology here" for node in nodes}
         )
         if not members or not found:
             return lacking
-        needed = ready.needed - sum(bool(self.reservations.attempted_on(uid)) for uid, _pod in members)
+        needed = ready.needed - sum(bool(self.state.reservations.attempted_on(uid)) for uid, _pod in members)
         for option in found:
             if option.most < needed:
                 lacking.note(option, option.most, _too_small(ready, option, option.most))
@@ -303,7 +290,7 @@ class Planner:
                 if missing > len(members) - number or (missing <= 0 and self._is_late()):
                     break
                 self._check_time()
-                if attempted := self.reservations.attempted_on(uid):
+                if attempted := self.state.reservations.attempted_on(uid):
                     if node := next((one for one in option.nodes if one.name in attempted), None):
                         placed[uid] = node
                     continue
@@ -317,16 +304,18 @@ class Planner:
                 node = max(fitting, key=lambda one: self._value(one, found))
                 place = {node.name: found.places[node.name]}
                 priority = pod["spec"].get("priority") or 0
-                self.reservations.reserve(uid, place, priority=priority, seconds=math.inf, is_of_group=True)
+                self.state.reservations.reserve(
+                    uid, place, priority=priority, seconds=math.inf, is_of_group=True
+                )
                 placed[uid] = node
         finally:
             # Release even after an error that a pod's content causes.
             if len(placed) < ready.needed:
                 for uid in placed:
-                    self.reservations.leave_group(uid)
+                    self.state.reservations.leave_group(uid)
         if len(placed) >= ready.needed:
             for uid in placed:
-                self.reservations.join_group(uid)
+                self.state.reservations.join_group(uid)
             return placed
         reason = next(iter([*why.resolvable.values(), *why.unresolvable.values()]), "")
         text = _too_small(ready, option, len(placed))
@@ -348,7 +337,7 @@ class Planner:
         return max((self._value(node, found) for node in nodes), default=0.0)
 
     def _value(self, node: VirtualNode, found: Judgement) -> float:
-        return score(self.indexes[node.cluster], found.judged.get(node.name), self.strategy)
+        return score(self.state.clusters[node.cluster].index, found.judged.get(node.name), self.strategy)
 
 
 def _too_small(ready: Standing, option: Option, count: int) -> str:

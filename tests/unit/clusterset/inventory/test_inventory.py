@@ -166,27 +166,3 @@ async def test_a_profile_that_changes_all_the_time_changes_its_cluster_less_and_
         assert "profile-b" in inventory.kubeconfigs(())
         await asyncio.sleep(3600)
         assert "https://a599" in Path(inventory.kubeconfigs(())["profile-a"]).read_text(encoding="utf-8")
-
-
-async def test_removals_wait_if_each_change_restarts_all_clusters(
-    server: Server, settings: ClusterProfiles, tmp_path: Path
-):
-    """A cluster that comes and goes restarts the process less and less often. Its kubeconfig exists until it is removed."""
-    client: Any = MemoryClient(server)
-    inventory = Inventory(client, settings, directory=tmp_path / "made", restarts_all=True)
-    (tmp_path / "made").mkdir()
-    async with working(inventory.run()):
-        await asyncio.sleep(1)
-        first = dict(inventory.kubeconfigs(()))
-        server.delete(PLURAL, "fleet/a")
-        await asyncio.sleep(50)
-        assert inventory.kubeconfigs(()) == first
-        assert Path(first["profile-a"]).exists()
-        await asyncio.sleep(10)
-        assert inventory.kubeconfigs(()) == {}
-        assert not Path(first["profile-a"]).exists()
-        server.create(PLURAL, _profile("a"))
-        await asyncio.sleep(110)
-        assert inventory.kubeconfigs(()) == {}
-        await asyncio.sleep(10)
-        assert inventory.kubeconfigs(()) == first

@@ -45,14 +45,14 @@ class Scene:
         )
         self.bound = bound_pods(fake)
         self.bound._synced.set()
-        shared = Shared(
-            config, fake, dict.fromkeys(self.cpus, fake), self.bound, recorder, directory=directory
-        )
+        shared = Shared(config, fake, self.bound, recorder, directory=directory)
+        for cluster in config.clusters:
+            shared.add(cluster, fake)
         self.fit = FitAgent(shared.context(config.agents[0]))
         self.division = DivisionAgent(shared.context(config.agents[1]))
         for name, cpu in self.cpus.items():
             allocatable = {"cpu": str(cpu), "memory": "400Gi", "pods": "1000"}
-            self.fit.state.indexes[name].upsert_node(
+            self.fit.state.clusters[name].index.upsert_node(
                 {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": allocatable}}
             )
         mark_synced(self.fit.state)

@@ -15,11 +15,10 @@ from controller_runtime.errors import ConfigError
 from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.agents.fragmentation import Fragmentation, FragmentationAgent, Shape, Typical, Workload
 from multi_scheduler.config import AgentConfig, Config
-from multi_scheduler.shared import Shared
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Demand, Placed, demand
 from multi_scheduler.virtual_node import VirtualNode
-from tests.unit.multi_scheduler.lower_pods import mark_synced
+from tests.unit.multi_scheduler.lower_pods import mark_synced, shared_of
 
 GPU = "alibabacloud.com/gpu-milli"
 WORKLOAD = [(4000, 500, 0.4), (8000, 1000, 0.3), (32000, 4000, 0.1), (2000, 0, 0.2)]
@@ -181,12 +180,12 @@ class _Scene:
         fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         agents = [AgentConfig(name="fit", config=fit or {"devices": {GPU: 1000}})]
         config = Config(clusters=[Cluster(name=name, kubeconfig="") for name in "ab"], agents=agents)
-        shared = Shared(config, fake, dict.fromkeys("ab", fake))
+        shared = shared_of(config, fake)
         self.fit = FitAgent(shared.context(agents[0]))
         self.agent = FragmentationAgent(shared.context(AgentConfig(name="fragmentation", config=settings)))
         self.nodes = [VirtualNode(f"vn-{name}", name, {}, {}) for name in "ab"]
         for name in "ab":
-            self.fit.state.indexes[name].upsert_node(
+            self.fit.state.clusters[name].index.upsert_node(
                 {
                     "metadata": {"name": name},
                     "status": {"allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110", GPU: "2000"}},
@@ -212,11 +211,11 @@ async def test_prefers_the_cluster_with_an_exact_gap():
     """The pod's own reservation does not count."""
     scene = _Scene({"resource": GPU})
     for number in range(4):
-        scene.fit.state.indexes["b"].place(f"p{number}", Placed("b", {"cpu": 4000, GPU: 500}))
-    scene.fit.state.indexes["b"].remove("p3")
-    before = scene.fit.state.indexes["b"].devices[GPU].free
+        scene.fit.state.clusters["b"].index.place(f"p{number}", Placed("b", {"cpu": 4000, GPU: 500}))
+    scene.fit.state.clusters["b"].index.remove("p3")
+    before = scene.fit.state.clusters["b"].index.devices[GPU].free
     assert await scene.scores("u", 500) == {"vn-a": 0.0, "vn-b": 1.0}
-    assert scene.fit.state.indexes["b"].devices[GPU].free == before
+    assert scene.fit.state.clusters["b"].index.devices[GPU].free == before
     assert await scene.scores("v", 1000) == {"vn-a": 1.0}
 
 

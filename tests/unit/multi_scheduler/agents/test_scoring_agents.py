@@ -24,12 +24,11 @@ from multi_scheduler.agents.pigeon import DemandHistory, PigeonAgent
 from multi_scheduler.agents.pressure import PressureAgent
 from multi_scheduler.agents.safe import SafeAgent
 from multi_scheduler.config import AgentConfig, Config
-from multi_scheduler.shared import Shared, _annotated
 from multi_scheduler.state.feeds.cluster_feed import shrink_pod
 from multi_scheduler.usage.store import Pressure, Sample, Stall
 from multi_scheduler.virtual_node import VirtualNode
 from tests.background import working
-from tests.unit.multi_scheduler.lower_pods import mark_synced
+from tests.unit.multi_scheduler.lower_pods import mark_synced, shared_of
 
 AGENTS: dict[str, Callable[[AgentContext], Agent]] = {
     "congestion": CongestionAgent,
@@ -58,13 +57,13 @@ class Scene:
             agents=list(agents),
             upper_usage=UsageConfig(),
         )
-        self.shared = Shared(config, fake, dict.fromkeys(clusters, fake))
+        self.shared = shared_of(config, fake)
         self.state = self.shared.state
         # Not by entry points, because the installed package may be older than an agent.
         self.agents: list[Agent] = [AGENTS[one.name](self.shared.context(one)) for one in agents]
         self.virtual = [VirtualNode(f"vn-{name}", name, {}, {}) for name in clusters]
-        self.stores = self.shared.stores
-        upper, real = self.shared._upper_nodes, self.shared.view._real
+        self.stores = {name: lower.measured.usage for name, lower in self.state.clusters.items()}
+        upper, real = self.shared._upper_nodes, self.shared.view.real
         assert upper is not None
         assert real is not None
         self.upper, self.real = upper, real.usage
@@ -80,7 +79,7 @@ class Scene:
         if name == REAL:
             self.upper.node(from_dict(node))
         else:
-            self.state.indexes[name.partition("-")[0]].upsert_node(node)
+            self.state.clusters[name.partition("-")[0]].index.upsert_node(node)
 
     def used(self, name: str, cpu: float, memory: float = 0.0, **more: Any) -> None:
         """Add a sample of a node: usage as shares of its capacity."""
@@ -102,7 +101,7 @@ class Scene:
         if node == REAL:
             self.upper.pod(stored)
         else:
-            self.state.feeds[node.partition("-")[0]]._pod(stored)
+            self.state.clusters[node.partition("-")[0]].feed._pod(stored)
 
     async def scores(self, pod: dict[str, Any], *, agent: int = -1) -> dict[str, float]:
         """Filter with all agents, then score with one."""
@@ -144,7 +143,7 @@ async def test_unknown_usage_gets_a_neutral_score(monkeypatch) -> None:
     """Without a sample, and in a cluster that cannot be read."""
     scene = Scene(agent("load"))
     scene.used("a-0", 0.0)
-    monkeypatch.setattr(scene.state.feeds["a"], "trouble", lambda: "silent")
+    monkeypatch.setattr(scene.state.clusters["a"].feed, "trouble", lambda: "silent")
     assert await scene.scores(pod()) == {"vn-a": 0.5, "vn-b": 0.5}
 
 
@@ -327,14 +326,16 @@ async def test_reads_usage_from_annotations_of_lower_nodes() -> None:
     """It is updated and removed with the nodes."""
     scene = Scene(agent("load"))
     found = {"mean-free-cpu": "3000", "std-free-cpu": "0"}
+    measured = scene.state.clusters["a"].measured
+    measured.config = UsageConfig(source="Annotations")
     for name in ("a-0", "a-9"):
-        _annotated(scene.stores["a"], scene.state.indexes["a"], "Annotations", name, found)
+        measured.annotated(name, found)
     assert len(scene.stores["a"]) == 1
     assert await scene.scores(pod("0")) == near({"vn-a": 1 - 0.25 / 2, "vn-b": 0.5})
-    _annotated(scene.stores["a"], scene.state.indexes["a"], "Annotations", "a-0", {"free-cpu": "3000"})
+    measured.annotated("a-0", {"free-cpu": "3000"})
     neutral = near({"vn-a": 0.5, "vn-b": 0.5})
     assert await scene.scores(pod("0", uid="two")) == neutral, "the annotator does not know the usage"
-    _annotated(scene.stores["a"], scene.state.indexes["a"], "Annotations", "a-0", found)
-    scene.state.indexes["a"].remove_node("a-0")
-    _annotated(scene.stores["a"], scene.state.indexes["a"], "Annotations", "a-0", {})
+    measured.annotated("a-0", found)
+    scene.state.clusters["a"].index.remove_node("a-0")
+    measured.annotated("a-0", {})
     assert len(scene.stores["a"]) == 0

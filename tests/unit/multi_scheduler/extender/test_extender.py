@@ -64,7 +64,7 @@ def _fit(
     agent = fit_agent(AgentContext("fit", settings or {}, fake, dict.fromkeys(clusters, fake), configured))
     for name, cpu in clusters.items():
         node = {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": {"cpu": cpu, "pods": "9"}}}
-        agent.state.indexes[name].upsert_node(node)
+        agent.state.clusters[name].index.upsert_node(node)
     mark_synced(agent.state)
     directory: Any = _Directory()
     return agent, Extender([Weighted("fit", agent, 1.0)], directory, upper=fake)
@@ -181,7 +181,7 @@ async def test_preemption_is_accepted_only_where_it_helps():
 async def test_rejects_unread_lower_cluster_with_its_error():
     """Nothing is reserved in a cluster with unknown state."""
     agent, extender = _fit(a="8")
-    agent.state.feeds["a"]._nodes._synced.clear()
+    agent.state.clusters["a"].feed._nodes._synced.clear()
     with pytest.raises(NotReadyError, match="cannot be looked into"):  # the scheduler tries again
         await extender.filter(_asked(_pod("one"), "vn-a"))
 
@@ -335,8 +335,8 @@ async def test_releases_nodes_that_a_later_agent_rejects():
     agent, extender = _fit(a="2", b="2")
     extender = Extender([*extender.agents, Weighted("never", Never(), 1.0)], extender.directory, upper=None)  # type: ignore[arg-type]
     assert (await extender.filter(_asked(_pod("one"), "vn-a", "vn-b"))).passing == ["vn-b"]
-    assert agent.state.indexes["a"].used["cpu"] == 0
-    assert agent.state.indexes["b"].used["cpu"] == 2000
+    assert agent.state.clusters["a"].index.used["cpu"] == 0
+    assert agent.state.clusters["b"].index.used["cpu"] == 2000
 
 
 @pytest.mark.parametrize("score", ["BestFit", "Spread", "BinPack"])
@@ -344,7 +344,7 @@ async def test_unread_cluster_gets_the_lowest_score(score):
     """The score matters only with ``unreachable: Pass``."""
     agent, extender = _fit(a="8", b="8")
     agent._settings = agent.state.judge.settings = FitSettings(score=score, unreachable="Pass")
-    agent.state.feeds["b"]._unreachable = "no answer"
+    agent.state.clusters["b"].feed._unreachable = "no answer"
     await extender.filter(_asked(_pod("first"), "vn-a"))
     asked = _asked(_pod("one"), "vn-a", "vn-b")
     assert (await extender.filter(asked)).passing == ["vn-a", "vn-b"]
@@ -380,7 +380,7 @@ async def test_distinguishes_resolvable_from_unresolvable_rejections():
     """Preemption can free a host port, but cannot add a label."""
     agent, extender = _fit(policy=Policy(host_ports=True), a="8")
     taken = Placed("a-0", {"pods": 1}, ports=(("", "TCP", 80),))
-    agent.state.indexes["a"].place("p", taken)
+    agent.state.clusters["a"].index.place("p", taken)
     pod = _pod("one")
     pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
     assert set((await extender.filter(_asked(pod, "vn-a"))).failed) == {"vn-a"}
@@ -423,7 +423,9 @@ async def test_reserves_room_for_pods_that_others_bound():
     _add(agent, _bound("other", "vn-a"), _bound("real", "real-1"), _bound("running", "vn-a", phase="Running"))
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == []
     assert len(agent.state.reservations) == 1
-    report(agent.state.feeds["a"], lower_pod("other", "elsewhere"))  # it is on a lower node and counts itself
+    report(
+        agent.state.clusters["a"].feed, lower_pod("other", "elsewhere")
+    )  # it is on a lower node and counts itself
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 
@@ -431,12 +433,12 @@ async def test_reserves_room_for_pods_that_others_bound():
 async def test_counts_pod_with_a_lower_pod_once():
     """The lower cluster may be listed after the upper one."""
     agent, extender = _fit(a="3")
-    agent.state.feeds["a"]._nodes._synced.clear()
+    agent.state.clusters["a"].feed._nodes._synced.clear()
     _add(agent, _bound("other", "vn-a"))
     with pytest.raises(NotReadyError, match="cannot be looked into"):
         await extender.filter(_asked(_pod("one"), "vn-a"))
-    report(agent.state.feeds["a"], lower_pod("other", "elsewhere"))
-    agent.state.feeds["a"]._nodes._synced.set()
+    report(agent.state.clusters["a"].feed, lower_pod("other", "elsewhere"))
+    agent.state.clusters["a"].feed._nodes._synced.set()
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 
@@ -455,14 +457,14 @@ async def test_unreadable_bound_pod_does_not_fail_other_calls(monkeypatch):
     """Any tenant can bind pods with spec.nodeName and arbitrary content."""
     agent, extender = _fit(a="3")
     _add(agent, _bound("broken", "vn-a"))
-    judge = agent.state.judge.gates["a"].judge
+    judge = agent.state.clusters["a"].gate.judge
 
     def fail(pod: Any, node: VirtualNode) -> Any:
         if pod["metadata"]["uid"] == "broken":
             raise TypeError("not what the API describes")
         return judge(pod, node)
 
-    monkeypatch.setattr(agent.state.judge.gates["a"], "judge", fail)
+    monkeypatch.setattr(agent.state.clusters["a"].gate, "judge", fail)
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 

@@ -111,7 +111,9 @@ class World:
             found = TRANSFORMS.get(resource, lambda one: one)(from_dict(body))
         except Exception:  # noqa: BLE001 - stops the watch of this cluster only
             return
-        [informer] = [one for one in self.scene.state.feeds["a"].informers if one.resource is resource]
+        [informer] = [
+            one for one in self.scene.state.clusters["a"].feed.informers if one.resource is resource
+        ]
         informer.change("ADDED", found)
 
     async def call(self, wanted: dict[str, Any] | None = None) -> tuple[Any, dict[str, float]]:
@@ -214,7 +216,7 @@ async def test_pod_that_no_agent_can_read_is_refused() -> None:
 async def test_reasons_are_short() -> None:
     """A cluster may have a different taint on each node, and a pod may ask for thousands of resources."""
     world = World()
-    world.scene.state.indexes["a"].remove_node("a-0")
+    world.scene.state.clusters["a"].index.remove_node("a-0")
     for number in range(500):
         taint = {"key": f"{number}-{'k' * 300}", "effect": "NoSchedule"}
         world.send(

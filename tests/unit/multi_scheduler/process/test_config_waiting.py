@@ -15,6 +15,7 @@ from clusterset import waiting
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.errors import ConfigError
 from hack.sandbox.ports import free_ports
+from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.process import configuration
 from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.shared import Shared
@@ -27,7 +28,7 @@ GOOD = HEAD + "clusters: [{name: a, kubeconfig: k}]}"
 def _load(options: SchedulerSettings) -> None:
     """Create the agents, as the extender does at start."""
     upper: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
-    shared = Shared(options.config, upper, {})
+    shared = Shared(options.config, upper, bound_pods(upper))
     for one in options.config.agents:
         shared.agent(one)
 

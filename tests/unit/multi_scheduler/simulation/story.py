@@ -120,7 +120,7 @@ def _check_quiet(world: World) -> None:
                     world.wrong.append(f"{pod.uid} waits in {name}, and its claim is forgotten")
             elif world.agent.state.reservations.stage(pod.uid) is not None:
                 world.wrong.append(f"{pod.uid} runs in {name}, and still has a reservation")
-        reserved = {key for key, _ in world.agent.state.indexes[name].pods() if "@" in key}
+        reserved = {key for key, _ in world.agent.state.clusters[name].index.pods() if "@" in key}
         for pod in world.pods.values():
             if pod.node or pod.uid in world.stalled or claims or reserved:
                 continue

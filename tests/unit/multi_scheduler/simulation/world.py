@@ -186,7 +186,7 @@ class World:
             event(agent)
 
     def _list_cluster(self, name: str, agent: FitAgent) -> None:
-        feed, cluster = agent.state.feeds[name], self.clusters[name]
+        feed, cluster = agent.state.clusters[name].feed, self.clusters[name]
         for node in cluster.nodes.values():
             feed._nodes._store(_node(node), initial=True)
         for pod in cluster.pods.values():
@@ -210,14 +210,14 @@ class World:
     def _node_changed(self, cluster: str, node: Node, kind: str) -> None:
         body = _node(node)
         self._stream(f"{cluster} nodes").send(
-            lambda agent: agent.state.feeds[cluster]._nodes.change(kind, body)
+            lambda agent: agent.state.clusters[cluster].feed._nodes.change(kind, body)
         )
         self._upper_event()
 
     def _lower_changed(self, cluster: str, pod: LowerPod, kind: str) -> None:
         body = shrink_pod(_lower(pod))
         self._stream(f"{cluster} pods").send(
-            lambda agent: agent.state.feeds[cluster]._pods.change(kind, body)
+            lambda agent: agent.state.clusters[cluster].feed._pods.change(kind, body)
         )
         if not pod.upper:
             self._upper_event()  # the virtual node's capacity changes

@@ -39,7 +39,9 @@ def _agent(**namespaces: Any) -> FitAgent:
     agent = fit_agent(AgentContext("fit", {}, fake, {"a": fake}, {"a": config}))
     for name in ("n-0", "n-1"):
         node = {"metadata": {"name": name, "labels": {names.LABEL_HOSTNAME: name}}, "spec": {}}
-        agent.state.indexes["a"].upsert_node({**node, "status": {"allocatable": {"cpu": "16", "pods": "99"}}})
+        agent.state.clusters["a"].index.upsert_node(
+            {**node, "status": {"allocatable": {"cpu": "16", "pods": "99"}}}
+        )
     mark_synced(agent.state)
     for name, labels in {"shop": {"team": "x"}, "lab": {}}.items():
         metadata = {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}
@@ -49,7 +51,9 @@ def _agent(**namespaces: Any) -> FitAgent:
 
 
 def _place(agent: FitAgent, node: str, namespace: str, **labels: str) -> None:
-    agent.state.indexes["a"].place(f"{namespace}-{labels}", Placed(node, {"pods": 1}, (), namespace, labels))
+    agent.state.clusters["a"].index.place(
+        f"{namespace}-{labels}", Placed(node, {"pods": 1}, (), namespace, labels)
+    )
 
 
 def _pod(kind: str, **fields: Any) -> dict[str, Any]:
@@ -65,9 +69,9 @@ def _pod(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 async def _nodes(agent: FitAgent, pod: dict[str, Any]) -> set[str]:
-    gated = agent.state.judge.gates["a"].judge(pod, VIRTUAL)
+    gated = agent.state.clusters["a"].gate.judge(pod, VIRTUAL)
     assert not gated.refusal
-    index = agent.state.indexes["a"]
+    index = agent.state.clusters["a"].index
     return {index.name(slot) for slot in index.feasible(agent.state.judge.demand(gated, VIRTUAL))}
 
 
@@ -106,7 +110,7 @@ async def test_pod_that_matches_its_own_term_is_the_first_of_its_kind():
 async def test_demands_differ_by_the_namespaces_that_a_lower_cluster_may_serve():
     pod = _pod("podAntiAffinity", labelSelector=DB, namespaceSelector={})
     keys = {
-        _agent(allowed=allowed).state.judge.gates["a"].judge(pod, VIRTUAL).demand_key
+        _agent(allowed=allowed).state.clusters["a"].gate.judge(pod, VIRTUAL).demand_key
         for allowed in (["lab"], ["lab", "shop"])
     }
     assert len(keys) == 2
@@ -116,7 +120,7 @@ async def test_too_many_namespaces_are_refused_as_by_the_virtual_node():
     agent = _agent()
     for number in range(1001):
         agent.state.upper_namespaces.namespaces.upsert(f"n-{number}", {})
-    refusal = agent.state.judge.gates["a"].judge(
+    refusal = agent.state.clusters["a"].gate.judge(
         _pod("podAffinity", labelSelector=DB, namespaceSelector={}), VIRTUAL
     )
     assert refusal.refusal.startswith(
@@ -138,7 +142,7 @@ def test_predicts_the_terms_that_the_virtual_node_writes(kind, fields):
     reach = Reach(namespaces, mapping, (), "11111111-2222")
     options = PodOptions(owner=Owner("11111111-2222", "vn-a"), namespace_map=mapping, reach=reach)
     sent = lower_pod.lower_pod(pod, options)["spec"].get("affinity", {})
-    foreseen = _agent().state.judge.gates["a"].judge(pod, VIRTUAL).pod["spec"].get("affinity", {})
+    foreseen = _agent().state.clusters["a"].gate.judge(pod, VIRTUAL).pod["spec"].get("affinity", {})
     exact = json.dumps({"key": names.LABEL_UPPER_CLUSTER, "operator": "In", "values": ["11111111-2222"]})
     known = json.dumps({"key": names.LABEL_UPPER_CLUSTER, "operator": "Exists"})
     assert json.dumps(foreseen) == json.dumps(sent).replace(exact, known)

@@ -10,6 +10,7 @@ import pytest
 from clusterset.admission import Admitted, ClusterRules
 from clusterset.config import Cluster
 from clusterset.model.overrides.config import Override
+from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.policy.config import ImageRules, Policy
 from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
@@ -64,7 +65,7 @@ def test_the_demand_is_that_of_the_overridden_pod(override, selector, pool):
     configured = [convert({"name": "o", **OVERRIDES[override]}, Override)]
     pod, node = _pod(selector), VirtualNode("vn-a", "a", {}, pool)
     config = Cluster(name="a", kubeconfig="", policy=POLICY, overrides=configured)
-    gated = AdmissionGate(config, Admission(), enforces=True).judge(pod, node)
+    gated = AdmissionGate(config, Admission(), KNOWN_CONTROLLERS, enforces=True).judge(pod, node)
     if override == "node selector" and pool == {"pool": "b"}:
         assert gated.refusal.startswith(
             "0 nodes of lower cluster a are available: the pod selects nodes with pool=a"
@@ -88,7 +89,7 @@ def test_clusters_with_different_overrides_do_not_share_a_demand():
     for override in OVERRIDES.values():
         configured = [convert({"name": "o", **override}, Override)]
         config = Cluster(name="a", kubeconfig="", overrides=configured)
-        gate = AdmissionGate(config, Admission(), enforces=True)
+        gate = AdmissionGate(config, Admission(), KNOWN_CONTROLLERS, enforces=True)
         keys.add(gate.judge(_pod(None), VirtualNode("vn-a", "a", {}, {})).demand_key)
     assert len(keys) == len(OVERRIDES)
 
@@ -98,7 +99,7 @@ def test_a_pod_that_overrides_make_too_large_is_refused():
     variable = {"name": "A", "value": "x" * 1000}
     change = {"patch": {"spec": {"containers": [{"name": "*", "env": [variable]}]}}}
     config = Cluster(name="a", kubeconfig="", overrides=[convert({"name": "o", **change}, Override)])
-    gate = AdmissionGate(config, Admission(), enforces=True)
+    gate = AdmissionGate(config, Admission(), KNOWN_CONTROLLERS, enforces=True)
     pod = _pod(None)
     pod["spec"]["containers"] = [{"name": f"c{number}", "image": "i"} for number in range(4000)]
     refusal = gate.judge(pod, VirtualNode("vn-a", "a", {}, {})).refusal

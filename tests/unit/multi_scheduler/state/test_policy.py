@@ -40,14 +40,14 @@ class _Clusters:
         a = Cluster(name="a", kubeconfig="", policy=policy or Policy(), volumes=volumes)
         b = Cluster(name="b", kubeconfig="", policy=Policy(preset="privileged", control_plane=True))
         self.agent = fit_agent(AgentContext("fit", {}, fake, {"a": fake, "b": fake}, {"a": a, "b": b}))
-        for cluster in self.agent.state.feeds:
+        for cluster in self.agent.state.clusters:
             self.add_node(cluster, cluster)
         mark_synced(self.agent.state)
         directory: Any = _Directory()
         self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
 
     def add_node(self, cluster: str, name: str, *taints: dict[str, str], **labels: str) -> None:
-        self.agent.state.indexes[cluster].upsert_node(
+        self.agent.state.clusters[cluster].index.upsert_node(
             {
                 "metadata": {"name": name, "labels": labels},
                 "spec": {"taints": list(taints)},
@@ -83,7 +83,7 @@ async def test_policy_applies_to_the_domain_of_a_group():
         "virtual-node.io/pod-group-topology": "rack",
     }
     clusters = _Clusters(Policy(node_selector_keys=["zone"]))
-    admission = clusters.agent.state.judge.gates["a"]
+    admission = clusters.agent.state.clusters["a"].gate
     node = VirtualNode("vn-a", "a", {}, {})
     assert "nodeSelectorKeys" in admission.judge(_pod(annotations=group), node).refusal
     allowed = group | {"virtual-node.io/pod-group-topology": "zone"}
@@ -148,7 +148,7 @@ async def test_tolerating_everything_gives_no_room_on_control_plane_nodes():
     """The virtual node keeps such pods off these nodes."""
     clusters = _Clusters()
     for cluster in ("a", "b"):
-        clusters.agent.state.indexes[cluster].remove_node(cluster)
+        clusters.agent.state.clusters[cluster].index.remove_node(cluster)
         clusters.add_node(cluster, "cp", TAINT, **{CONTROL_PLANE: ""})
     answer = await clusters.filter(_pod(tolerations=[{"operator": "Exists"}]))
     assert answer.passing == ["vn-b"], "b allows control-plane nodes"
@@ -159,7 +159,7 @@ async def test_tolerating_everything_gives_no_room_on_control_plane_nodes():
 async def test_untainted_control_plane_node_takes_ordinary_pods():
     """For example the only node of a small cluster."""
     clusters = _Clusters()
-    clusters.agent.state.indexes["a"].remove_node("a")
+    clusters.agent.state.clusters["a"].index.remove_node("a")
     clusters.add_node("a", "cp", **{CONTROL_PLANE: ""})
     assert (await clusters.filter(_pod(), "vn-a")).passing == ["vn-a"]
 

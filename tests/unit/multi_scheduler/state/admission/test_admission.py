@@ -53,11 +53,11 @@ class Clusters:
                 "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
                 "status": {"allocatable": {"cpu": "16", "pods": "99"}},
             }
-            self.agent.state.indexes[name].upsert_node(node)
+            self.agent.state.clusters[name].index.upsert_node(node)
         mark_synced(self.agent.state)
         directory: Any = _Directory()
         self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
-        self.admission = self.agent.state.admissions["a"]
+        self.admission = self.agent.state.clusters["a"].admission
 
     def quota(self, *, used: int = 0, hard: int = 1, namespace: str = "shop", **spec: Any) -> None:
         status = {"hard": {"pods": str(hard)}, "used": {"pods": str(used)}}
@@ -83,11 +83,11 @@ class Clusters:
 
     def below(self, uid: str, **spec: Any) -> None:
         """Add a lower pod to cluster a."""
-        self.agent.state.feeds["a"]._pod(self._lower(uid, spec))
+        self.agent.state.clusters["a"].feed._pod(self._lower(uid, spec))
 
     def gone(self, uid: str) -> None:
         """Delete a lower pod of cluster a."""
-        self.agent.state.feeds["a"]._pod_gone(self._lower(uid, {}))
+        self.agent.state.clusters["a"].feed._pod_gone(self._lower(uid, {}))
 
     @staticmethod
     def _lower(uid: str, spec: dict[str, Any]) -> Any:
@@ -238,7 +238,7 @@ async def test_volumes_are_those_of_the_lower_namespace():
         "spec": {"claimRef": {"namespace": "u1-shop", "name": "data"}, "nodeAffinity": {"required": elsewhere}},
         "status": {"phase": "Bound"},
     }  # fmt: skip
-    clusters.agent.state.feeds["a"]._volume(from_dict(volume))
+    clusters.agent.state.clusters["a"].feed._volume(from_dict(volume))
     claim = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
     answer = await clusters.filter(waiting_pod("one", volumes=claim), "vn-a")
     assert "volume node affinity conflict" in answer.unresolvable["vn-a"]

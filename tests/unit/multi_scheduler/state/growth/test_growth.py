@@ -32,7 +32,10 @@ def _pods(number: int, *, first: int = 0, cpu: str = "1") -> list[dict[str, Any]
 
 
 def _expected(world: World) -> dict[str, int]:
-    return {cluster: sum(found.expected().values()) for cluster, found in world.agent.state.futures.items()}
+    return {
+        cluster: sum(lower.futures.expected().values())
+        for cluster, lower in world.agent.state.clusters.items()
+    }
 
 
 def _by_cluster(world: World) -> dict[str, int]:
@@ -102,8 +105,8 @@ async def test_never_expects_more_than_max_nodes():
     assert _expected(world) == {"a": 1, "b": 1}
     (left,) = world.rejected
     assert "no more nodes of shape small can be added" in world.reasons[left["metadata"]["uid"]]
-    world.agent.state.indexes["a"].remove_node("old")
-    world.agent.state._growing._node_changed("a", "old", {})
+    world.agent.state.clusters["a"].index.remove_node("old")
+    world.agent.state._growing._node_changed(world.agent.state.clusters["a"], "old", {})
     world.event()
     await world.run()
     assert _by_cluster(world) == {"a": 6, "b": 4}
@@ -119,7 +122,7 @@ async def test_new_node_takes_the_reservations_when_it_is_usable():
     await world.run()
     assert (_expected(world), len(world.node_of)) == ({"a": 1}, 4)
     world.add_node("a", "n", 4, pool="new")
-    index = world.agent.state.indexes["a"]
+    index = world.agent.state.clusters["a"].index
     assert (_expected(world), index.used["cpu"]) == ({"a": 0}, 4000)
     world.create(*_pods(1, first=4))
     await world.run()
@@ -146,7 +149,7 @@ async def test_lower_scheduler_may_use_new_nodes_in_another_order(seed):
         del waiting[:4]
         assert _expected(world)["a"] * 4 + 3 >= len(waiting) >= _expected(world)["a"]
     assert (_expected(world), len(world.agent.state.reservations)) == ({"a": 0}, 0)
-    assert world.agent.state.indexes["a"].used["cpu"] == 10_000
+    assert world.agent.state.clusters["a"].index.used["cpu"] == 10_000
 
 
 async def test_gives_up_and_remembers():
@@ -173,7 +176,7 @@ async def test_gives_up_and_remembers():
     world.agent.state.reservations.arrived("third")
     await world.later(62)
     world.add_node("a", "late", 4, pool="new")
-    world.agent.state.indexes["a"].remove_node("late")
+    world.agent.state.clusters["a"].index.remove_node("late")
     world.create(pod("fourth"))
     await world.run()
     assert world.node_of["fourth"] == "vn-a", "the late node shows that the shape can be added"

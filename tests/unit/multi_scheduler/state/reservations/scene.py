@@ -86,7 +86,7 @@ class Scene:
             find_node=virtual.get,
         )
         self.agent = fit_agent(context)
-        self.feed, self.index = self.agent.state.feeds["a"], self.agent.state.indexes["a"]
+        self.feed, self.index = self.agent.state.clusters["a"].feed, self.agent.state.clusters["a"].index
         mark_synced(self.agent.state)
         for name in nodes or ("x", "y"):
             self.node(name)

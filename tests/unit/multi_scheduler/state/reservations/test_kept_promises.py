@@ -84,7 +84,7 @@ async def test_bound_pod_waits_for_long():
         "metadata": {"name": "q", "namespace": "store"},
         "status": {"hard": {"pods": "2"}, "used": {"pods": "0"}},
     }
-    scene.agent.state.admissions["a"].upsert_quota(quota)
+    scene.agent.state.clusters["a"].admission.upsert_quota(quota)
     await scene.place("P")
     await asyncio.sleep(7200)
     scene.agent.state.sweep()

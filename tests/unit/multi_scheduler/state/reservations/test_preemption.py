@@ -38,8 +38,8 @@ class _Cluster:
     def __init__(self, *nodes: str) -> None:
         fake: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
         self.agent = fit_agent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
-        self.feed = self.agent.state.feeds["a"]
-        self.index = self.agent.state.indexes["a"]
+        self.feed = self.agent.state.clusters["a"].feed
+        self.index = self.agent.state.clusters["a"].index
         mark_synced(self.agent.state)
         for name in nodes:
             self.index.upsert_node(

@@ -69,12 +69,12 @@ async def test_lower_pod_of_a_refused_pod_appears():
         "metadata": {"name": "q", "namespace": "store"},
         "status": {"hard": {"pods": "0"}, "used": {"pods": "0"}},
     }
-    scene.agent.state.admissions["a"].upsert_quota(quota)
+    scene.agent.state.clusters["a"].admission.upsert_quota(quota)
     scene.bound(pod("P"))
     scene.agent.state.accounting.prepare("a")
     assert scene.agent.state.reservations.stage("P") is None
     quota["status"]["hard"] = {"pods": "5"}
-    scene.agent.state.admissions["a"].upsert_quota(quota)
+    scene.agent.state.clusters["a"].admission.upsert_quota(quota)
     scene.lower("P")
     assert not await scene.passes(pod("R"))
     assert scene.reserved("P") == "x"
@@ -87,7 +87,7 @@ async def test_no_room_is_reserved_for_a_refused_pod_while_its_cluster_is_not_re
         "metadata": {"name": "q", "namespace": "store"},
         "status": {"hard": {"pods": "0"}, "used": {"pods": "0"}},
     }
-    admission = scene.agent.state.admissions["a"]
+    admission = scene.agent.state.clusters["a"].admission
     admission.upsert_quota(quota)
     scene.bound(pod("P"))
     scene.agent.state.sweep()

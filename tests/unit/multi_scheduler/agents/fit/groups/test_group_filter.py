@@ -44,7 +44,7 @@ async def test_group_that_does_not_fit_reserves_nothing():
     world = World(a=[6])
     world.create(*(pod(f"a{number}", "train") for number in range(8)))
     await world.run()
-    assert world.agent.state.indexes["a"].used["cpu"] == 0
+    assert world.agent.state.clusters["a"].index.used["cpu"] == 0
     assert world.reasons["a0"] == (
         "pod group shop/train needs room for 8 pods at once; lower cluster a has room for 6: "
         "lower cluster a: 0/1 nodes are available: 1 Insufficient cpu"
@@ -71,7 +71,7 @@ async def test_two_groups_of_eight_on_twelve_places(seed):
         await world.run()
         assert not (world.bound("x") and world.bound("y"))
     first, second = ("x", "y") if world.bound("x") else ("y", "x")
-    room = sum(world.agent.state.indexes["a"].cpus().values()) >= 8000
+    room = sum(world.agent.state.clusters["a"].index.cpus().values()) >= 8000
     assert (world.bound(first), world.bound(second)) == ((8, 0) if room else (0, 0))
     ended = groups[first] if room else []
     random.shuffle(ended)
@@ -89,7 +89,7 @@ async def test_group_gets_room_in_one_zone():
     await world.run()
     world.start_lower()
     assert world.bound("a") == 8
-    index = world.agent.state.indexes["a"]
+    index = world.agent.state.clusters["a"].index
     assert {placed.node for uid, placed in index.pods() if uid.startswith("lower-shop-a")} == {"a-2", "a-3"}
     world.create(*(pod(f"b{number}", "other", 6, **topology) for number in range(6)))
     await world.run()
@@ -131,7 +131,7 @@ async def test_pods_of_another_scheduler_are_no_members():
     world.create(pod("a0", "train"))
     await world.run()
     assert world.reasons["a0"] == "pod group shop/train has 1 of 8 pods"
-    assert world.agent.state.indexes["a"].used["cpu"] == 0
+    assert world.agent.state.clusters["a"].index.used["cpu"] == 0
 
 
 async def test_domains_that_are_too_small_are_not_tried():
@@ -154,7 +154,7 @@ async def test_planning_time_of_a_namespace_is_limited():
     judged = _count_judgements(world)
     world.create(*(pod(f"a{number}", "train", 90) for number in range(100)))
     for number in range(100):
-        world.agent.state.indexes["a"].changes += 1  # any change makes an earlier result invalid
+        world.agent.state.clusters["a"].index.changes += 1  # any change makes an earlier result invalid
         await world.ask(pod(f"a{number}", "train", 90))
     assert "planning the pod groups of namespace shop takes too long" in world.reasons["a99"]
     assert len(judged) < 500
@@ -182,7 +182,7 @@ async def test_unfinished_planning_reserves_and_evicts_nothing():
     await world.ask(high[0])
     found = await world.extender.preempt(high[0], {"vn-a": Victims(["low0"], 0)})
     assert not found
-    assert world.agent.state.indexes["a"].used["cpu"] == 20_000
+    assert world.agent.state.clusters["a"].index.used["cpu"] == 20_000
     assert not world.agent.groups.held
 
 
@@ -199,14 +199,14 @@ class _Clock:
 
 def _count_judgements(world: World) -> list[str]:
     """Return a list that gets an entry for each later prediction for one pod."""
-    planner, calls = world.agent.groups.planner, list[str]()
-    judge = planner.judge_existing
+    state, calls = world.agent.state, list[str]()
+    predict = state.predict
 
     def counted(one: Any, nodes: Any, **options: Any) -> Any:
         calls.append(one["metadata"]["name"])
-        return judge(one, nodes, **options)
+        return predict(one, nodes, **options)
 
-    planner.judge_existing = counted  # type: ignore[assignment]
+    state.predict = counted  # type: ignore[method-assign, assignment]
     return calls
 
 
@@ -227,7 +227,7 @@ async def test_group_with_precedence_gets_its_room_first(order):
     for name in order:
         world.create(*(pod(f"{name}{number}", name, at=int(name == "new")) for number in range(8)))
     await world.run()
-    world.agent.state.indexes["a"].upsert_node(
+    world.agent.state.clusters["a"].index.upsert_node(
         {"metadata": {"name": "more"}, "status": {"allocatable": {"cpu": "5", "pods": "9"}}}
     )
     world.event()
@@ -260,7 +260,7 @@ async def test_deleted_group_releases_its_room():
     for one in group[1:]:
         world.delete(one)
     await world.later(4)
-    assert world.agent.state.indexes["a"].used["cpu"] == 0
+    assert world.agent.state.clusters["a"].index.used["cpu"] == 0
 
 
 @pytest.mark.parametrize("is_asked", [True, False])

@@ -118,15 +118,15 @@ class World:
         self, cluster: str, name: str, cores: int, taints: Sequence[Any] = (), **labels: str
     ) -> None:
         """Add or change a lower node."""
-        self.agent.state.indexes[cluster].upsert_node(
+        self.agent.state.clusters[cluster].index.upsert_node(
             {
                 "metadata": {"name": name, "labels": labels},
                 "spec": {"taints": list(taints)},
                 "status": {"allocatable": {"cpu": str(cores), "pods": "999"}},
             }
         )
-        if self.agent.state.futures[cluster]:
-            self.agent.state._growing._node_changed(cluster, name, {})
+        if (lower := self.agent.state.clusters[cluster]).futures:
+            self.agent.state._growing._node_changed(lower, name, {})
 
     def create(self, *pods: dict[str, Any]) -> None:
         """Create upper pods; the scheduler's queue and the agent's cache get them."""
@@ -183,14 +183,14 @@ class World:
         """Let the lower schedulers place the lower pods of some bound pods where the agent expects them."""
         for uid, node in self.node_of.items():
             cluster = node.removeprefix("vn-")
-            reserved = self.agent.state.indexes[cluster].placed(f"{uid}@{node}")
+            reserved = self.agent.state.clusters[cluster].index.placed(f"{uid}@{node}")
             if reserved is not None:
                 self.land(uid, cluster, reserved.node, reserved.requests)
 
     def land(self, uid: str, cluster: str, node: str, requests: Mapping[str, int]) -> None:
         """Let a lower scheduler bind a lower pod."""
         self._landed[uid] = lower_pod(uid, node, requests)
-        report(self.agent.state.feeds[cluster], self._landed[uid])
+        report(self.agent.state.clusters[cluster].feed, self._landed[uid])
 
     def finish(self, one: dict[str, Any]) -> None:
         """End a bound pod, which requeues rejected pods."""
@@ -200,7 +200,7 @@ class World:
         bound = {**one, "spec": {**one["spec"], "nodeName": node}}
         self.agent.state.bound_pods.informer.change("DELETED", shrink(from_dict(bound)))
         if uid in self._landed:
-            report(self.agent.state.feeds[node.removeprefix("vn-")], self._landed.pop(uid), "DELETED")
+            report(self.agent.state.clusters[node.removeprefix("vn-")].feed, self._landed.pop(uid), "DELETED")
         self.event()
 
     async def later(self, seconds: float) -> None:
