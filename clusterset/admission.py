@@ -14,7 +14,7 @@ from clusterset.config import Cluster
 from clusterset.model import cluster_selector, names, namespace_map
 from clusterset.model.namespace_map import NEVER_MIRRORED, NamespaceMap
 from clusterset.model.overrides.applying import OverrideSet, applied
-from clusterset.model.pod import node_pools, resource_claims
+from clusterset.model.pod import resource_claims
 from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
 from clusterset.model.pod.eligibility import PV_CONTROLLERS, not_mirrored
@@ -24,6 +24,40 @@ from clusterset.model.policy.rules import Effective, PolicySet
 from clusterset.model.policy.scheduling import keep_off_control_plane
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
+
+
+def within(spec: dict[str, Any], pool: Mapping[str, str]) -> dict[str, Any]:
+    """Return a lower pod's spec restricted to nodes of the pool.
+
+    Args:
+        spec: the lower pod's spec.
+        pool: labels of the pool's nodes; empty: all nodes of the lower cluster belong to it.
+    """
+    return {**spec, "nodeSelector": {**(spec.get("nodeSelector") or {}), **pool}} if pool else spec
+
+
+def contradiction(spec: Mapping[str, Any], pool: Mapping[str, str], *, node_name: str, cluster: str) -> str:
+    """Return why no node of the pool can run a lower pod; empty: nodeSelector and pool do not conflict.
+
+    They conflict if both require the same label with different values.
+
+    Args:
+        spec: the lower pod's spec, before ``within``.
+        pool: labels of the pool's nodes.
+        node_name: the virtual node.
+        cluster: the lower cluster.
+    """
+    selector = spec.get("nodeSelector") or {}
+    others = [key for key in pool if key in selector and selector[key] != pool[key]]
+    if not others:
+        return ""
+    wanted = ", ".join(f"{key}={selector[key]}" for key in others)
+    has = ", ".join(f"{key}={pool[key]}" for key in others)
+    return (
+        f"0 nodes of lower cluster {cluster} are available: the pod selects nodes with {wanted} (nodeSelector of its "
+        f"clusterSelector), virtual node {node_name} stands for those with {has} only (nodeSelector in its "
+        "configuration). Have the pod choose another virtual node, or change one of the two"
+    )
 
 
 class TargetNode(Protocol):
@@ -245,9 +279,7 @@ class ClusterRules:
         if (known := verdict.lower.get(changes)) is None:
             # The virtual node applies overrides again, to the complete lower pod, and that counts.
             lower = applied({**pod, "spec": verdict.requested}, overrides, budget.copy())
-            if why := node_pools.contradiction(
-                lower["spec"], node.pool, node_name=node.name, cluster=self.cluster
-            ):
+            if why := contradiction(lower["spec"], node.pool, node_name=node.name, cluster=self.cluster):
                 return Refusal(why, is_unschedulable=True)
             spec = lower["spec"] = on_allowed_nodes(lower["spec"], verdict.rules, node.pool)
             key = repr([*map(spec.get, ("nodeSelector", "affinity", "tolerations")), changes])
@@ -310,4 +342,4 @@ class NamespaceRefusal:
 
 def on_allowed_nodes(spec: dict[str, Any], rules: Effective, pool: Mapping[str, str]) -> dict[str, Any]:
     """Return a lower pod's spec restricted to the nodes that the policy allows, and to the pool of its virtual node."""
-    return node_pools.within(keep_off_control_plane(spec, rules), pool)
+    return within(keep_off_control_plane(spec, rules), pool)

@@ -10,11 +10,23 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from clusterset.config import Cluster
-from clusterset.connection import connection
 from controller_runtime import log
+from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.process import lifecycle
 from controller_runtime.util.file_changes import FileChanges
+
+
+async def connection(cluster: Cluster) -> ConnectionConfig:
+    """Return how to connect to a lower cluster.
+
+    Raises:
+        ConfigError: the kubeconfig cannot be used.
+    """
+    return await kubeconfig.load(
+        cluster.kubeconfig, context=cluster.context, server=cluster.server, in_cluster=False
+    )
+
 
 _AGAIN = 60.0
 """Seconds until an unchanged kubeconfig that cannot be used is loaded again. Users who are not administrators can cause this

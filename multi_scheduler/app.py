@@ -28,7 +28,7 @@ from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.process import configuration, connections
 from multi_scheduler.process.connections import LowerClients
 from multi_scheduler.program import PROGRAM, SchedulerSettings
-from multi_scheduler.safe_scheduler import routes
+from multi_scheduler.safe_scheduler import scheduler
 from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
 from multi_scheduler.shared import Shared
 
@@ -62,7 +62,7 @@ async def _serve(options: SchedulerSettings, upper: Client, lower: LowerClients)
         active = _active(options, upper, bound)
         server = _server(options, extender, certificates, active)
         if options.safe_scheduler_routes:
-            routes.add_routes(
+            scheduler.add_routes(
                 server,
                 SafeScheduler(read_settings(os.environ)),
                 extender.alone(),

@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from controller_runtime import leading, log
+from controller_runtime import log
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.leaderelection import settings
 from controller_runtime.process import version
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller
@@ -36,12 +37,12 @@ async def run(options: SwarmSettings, legacy: LegacySettings | None = None) -> N
         ConfigError: a setting is wrong and the user must correct it.
     """
 
-    def prepare(client: Client) -> leading.Prepared:
+    def prepare(client: Client) -> settings.Prepared:
         caches = Caches(client, options.namespace or None)
         return caches.all(), lambda synced: work(options, client, caches, synced, legacy)
 
     routes = {"/internal/health": _internal_health}
-    await leading.run(PROGRAM.name, options, prepare, namespace=options.lease_namespace, routes=routes)
+    await settings.run(PROGRAM.name, options, prepare, namespace=options.lease_namespace, routes=routes)
 
 
 async def run_legacy(options: LegacySettings) -> None:
@@ -53,7 +54,7 @@ async def work(
     options: SwarmSettings,
     client: Client,
     caches: Caches,
-    synced: leading.Synced,
+    synced: settings.Synced,
     legacy: LegacySettings | None = None,
 ) -> None:
     """Run the leader's tasks until cancelled."""

@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 
 import msgspec
 import structlog
 
-from clusterset.connection import connection
-from clusterset.following import Kubeconfigs, changes
+from clusterset.following import Kubeconfigs, changes, connection
 from clusterset.profile_clusters import ProfileClusters
+from controller_runtime import resources
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
 from controller_runtime.client.connecting import connected
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.leaderelection.elector import LeaderElector
-from controller_runtime.process import lifecycle, loop_stalls
-from virtual_node import process_serving, upper_identity
+from controller_runtime.process import lifecycle
+from controller_runtime.serving.server import HealthServer
 from virtual_node.cluster import start_checks
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT
 from virtual_node.config.command_line import DaemonSettings
-from virtual_node.config.types import SHARDED
+from virtual_node.config.types import SHARDED, Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.nodes.lease import Identity
 from virtual_node.process_health import ProcessHealth
@@ -32,6 +33,7 @@ from virtual_node.process_state import ProcessState
 from virtual_node.sharding.member import Member
 from virtual_node.sharding.shards import Shards
 from virtual_node.supervision import Supervisor
+from virtual_node.workers import families
 from virtual_node.workers.worker import Worker
 
 _CONFIG_POLL = 2.0
@@ -92,16 +94,16 @@ class App:
             self._supervisor.shared = SharedInformers(upper, bytes_per_namespace=limit)
             # Served before other requests are sent, so that an occupied port is reported immediately, and probes show
             # why the process is not ready.
-            served = process_serving.serving(state, config, upper=upper, worker=self._worker)
+            served = serving(state, config, upper=upper, worker=self._worker)
             self._health = await stack.enter_async_context(served)
-            state.cluster_id = config.cluster_id or await upper_identity.read(
+            state.cluster_id = config.cluster_id or await read(
                 upper, startup_timeout=self._options.startup_timeout
             )
             if not self._options.config_file:
                 for cluster in config.clusters:
                     await start_checks.refuse(cluster, upper=upper)
             self._log.info("upper cluster", server=upper.config.server, cluster_id=state.cluster_id)
-            await stack.enter_async_context(loop_stalls.measured())
+            await stack.enter_async_context(lifecycle.measured())
             await stack.enter_async_context(lifecycle.beside(self._file.publish(upper)))
             recorder = EventRecorder(upper, component=COMPONENT, host=socket.gethostname())
             await stack.enter_async_context(self._profiles.following(upper, recorder=recorder))
@@ -243,3 +245,80 @@ class App:
         """Copy to the state which files are not applied."""
         of_file = {"": self._file.rejected} if self._file.rejected else {}
         self.state.rejected = {**of_file, **self._kubeconfigs.refused}
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    state: ProcessState, config: Config, *, upper: Client, worker: Worker | None
+) -> AsyncIterator[ProcessHealth | None]:
+    """Serve until the context ends; yield the evaluator of health, or None if nothing is configured to serve.
+
+    Args:
+        state: of the process.
+        config: the configuration at start; the addresses do not change later.
+        upper: client of the upper cluster.
+        worker: this process as one of ``--workers``; None: it is the only process.
+
+    Raises:
+        ConfigError: an address cannot be used.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        if config.metrics_address:
+            server = HealthServer(
+                config.metrics_address,
+                checks=state.checks(),
+                setting="--metrics-addr (metricsAddress)",
+                listener=worker.socket() if worker else None,
+            )
+            if worker:
+                server.add_route("GET", families.PATH, families.serve)
+            await stack.enter_async_context(server)
+        if not config.web_address and not config.metrics_address:
+            yield None
+            return
+        election = config.leader_election
+        health = ProcessHealth(
+            state,
+            upper=upper,
+            replicas_in=election.namespace if election.enabled else "",
+            history=config.inspection_history,
+        )
+        if config.web_address:
+            from virtual_node.web.server import page  # noqa: PLC0415 - loaded only if the page is served
+
+            number = worker.number if worker else 1
+            await stack.enter_async_context(page(state, config, upper=upper, health=health, worker=number))
+        yield health
+
+
+async def read(upper: Client, *, startup_timeout: float) -> str:
+    """Wait until the upper cluster answers, and return its identity.
+
+    Args:
+        upper: client of the upper cluster.
+        startup_timeout: maximum seconds to wait; 0: no limit.
+
+    Raises:
+        ConfigError: the cluster does not answer in time, or refuses the read.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + startup_timeout if startup_timeout else None
+    delay = 0.5
+    log = structlog.get_logger(component=COMPONENT)
+    while True:
+        try:
+            namespace = await upper.get(resources.NAMESPACES, "kube-system")
+            return str(namespace["metadata"]["uid"])
+        except (Forbidden, Unauthorized) as error:
+            raise ConfigError(
+                f"the upper cluster does not let us read namespace kube-system ({error}); "
+                "grant it, or give --cluster-id"
+            ) from None
+        except ApiError as error:
+            if deadline is not None and loop.time() + delay > deadline:
+                raise ConfigError(
+                    f"the upper cluster did not answer within --startup-timeout: {error}"
+                ) from None
+            log.warning("upper cluster does not answer yet", error=str(error), retry_in=delay)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 10.0)

@@ -5,20 +5,139 @@
 
 from __future__ import annotations
 
+import base64
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import msgspec
 from aiohttp import web
 from prometheus_client import Counter, Histogram
 
 from controller_runtime import log
+from controller_runtime.apimachinery.decoding import Json, decode, decoder
 from controller_runtime.serving.server import RETRY_AFTER, HttpsServer
 from controller_runtime.tls.reloader import CertificateReloader
-from webhook import admission, manifests
+from webhook import manifests
 from webhook.mutation import mutate, validation
 from webhook.mutation.mutate import pod_patch
+
+_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+_NULL = msgspec.Raw(b"null")
+
+
+class BadReviewError(ValueError):
+    """The body is not a supported AdmissionReview; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An admission request of the API server."""
+
+    api_version: str
+    uid: str
+    operation: str
+    kind: str
+    namespace: str
+    name: str
+    object: Mapping[str, Any]
+    old: msgspec.Raw
+    """The oldObject of an update, not decoded. Few responses need it, and decoding takes 30 times the memory."""
+
+    @property
+    def old_object(self) -> Mapping[str, Any]:
+        """Return the decoded oldObject of an update; empty for a creation.
+
+        Raises:
+            ValueError: oldObject is not valid JSON.
+        """
+        try:
+            return _object(self.old)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"oldObject: {error}") from None
+
+
+def parse(body: bytes) -> Request:
+    """Return the request of an AdmissionReview.
+
+    Raises:
+        BadReviewError: the body is not a supported AdmissionReview.
+    """
+    if not body:
+        raise BadReviewError("the body is empty; an AdmissionReview was expected")
+    try:
+        review = _review_members(body)
+    except msgspec.DecodeError as error:
+        raise BadReviewError(f"the body is not a JSON object: {error}") from None
+    try:
+        return _request(review)
+    except msgspec.DecodeError as error:
+        raise BadReviewError(f"the body is not an AdmissionReview: {error}") from None
+
+
+def _request(review: Mapping[str, msgspec.Raw]) -> Request:
+    if _text(review, "kind") != "AdmissionReview":
+        raise BadReviewError("the body is not an AdmissionReview")
+    api_version = _text(review, "apiVersion")
+    if api_version not in _VERSIONS:
+        raise BadReviewError(f"apiVersion {api_version!r}: {' and '.join(_VERSIONS)} are supported")
+    request = _members(review.get("request", _NULL)) or {}
+    uid = _text(request, "uid")
+    if not uid:
+        raise BadReviewError("request.uid is missing")
+    kind = _members(request.get("kind", _NULL)) or {}
+    return Request(
+        api_version=api_version,
+        uid=uid,
+        operation=_text(request, "operation"),
+        kind=_text(kind, "kind"),
+        namespace=_text(request, "namespace"),
+        name=_text(request, "name"),
+        object=_object(request.get("object", _NULL)),
+        old=request.get("oldObject", _NULL),
+    )
+
+
+def _text(members: Mapping[str, msgspec.Raw], name: str) -> str:
+    return _string(members.get(name, _NULL)) or ""
+
+
+def _object(raw: msgspec.Raw) -> Mapping[str, Any]:
+    found = decode(raw)
+    return found if isinstance(found, dict) else {}
+
+
+def allowed(
+    request: Request, *, patch: Sequence[Mapping[str, Any]] = (), warnings: Sequence[str] = ()
+) -> bytes:
+    """Return the response that admits the object, changed by a JSON patch."""
+    response: dict[str, Any] = {"uid": request.uid, "allowed": True}
+    if patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(msgspec.json.encode(patch)).decode()
+    if warnings:
+        response["warnings"] = list(warnings)
+    return _review(request, response)
+
+
+def denied(request: Request, message: str, *, code: int = 422) -> bytes:
+    """Return the response that denies the object with a message for its author."""
+    status = {"status": "Failure", "code": code, "reason": "Invalid", "message": message}
+    return _review(request, {"uid": request.uid, "allowed": False, "status": status})
+
+
+def _review(request: Request, response: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(
+        {"apiVersion": request.api_version, "kind": "AdmissionReview", "response": response}
+    )
+
+
+_review_members = decoder(dict[str, msgspec.Raw])
+_members: Callable[[Json], dict[str, msgspec.Raw] | None] = decoder(dict[str, msgspec.Raw] | None)  # type: ignore[arg-type]
+_string: Callable[[Json], str | None] = decoder(str | None)  # type: ignore[arg-type]
+
 
 MAX_BODY_BYTES = 7 * 1024**2
 """The API server accepts requests of 3 MiB, and a review of an update contains the object twice. The seventh
@@ -92,7 +211,7 @@ class WebhookServer(HttpsServer):
         return await self._answer(request, "workload", review_workload)
 
     async def _answer(
-        self, request: web.Request, kind: str, decide: Callable[[admission.Request], bytes]
+        self, request: web.Request, kind: str, decide: Callable[[Request], bytes]
     ) -> web.Response:
         if request.content_type != "application/json":
             return self._refuse(kind, 415, "an AdmissionReview as application/json was expected")
@@ -102,13 +221,13 @@ class WebhookServer(HttpsServer):
             answer = self._review(kind, decide, await self.bodies.read(request))
         except web.HTTPException as error:
             return self._refuse(kind, error.status, error.text or "", error.headers)
-        except admission.BadReviewError as error:
+        except BadReviewError as error:
             return self._refuse(kind, 400, str(error))
         return await self.bodies.write(request, web.Response(body=answer, content_type="application/json"))
 
-    def _review(self, kind: str, decide: Callable[[admission.Request], bytes], body: bytes) -> bytes:
+    def _review(self, kind: str, decide: Callable[[Request], bytes], body: bytes) -> bytes:
         started = time.perf_counter()
-        review = admission.parse(body)
+        review = parse(body)
         answer = decide(review)
         _SECONDS.labels(kind).observe(time.perf_counter() - started)
         outcome = "denied" if b'"allowed":false' in answer else "allowed"
@@ -126,7 +245,7 @@ class WebhookServer(HttpsServer):
 
 
 def review_pod(
-    request: admission.Request, surroundings: Callable[[Mapping[str, Any], str], mutate.Surroundings]
+    request: Request, surroundings: Callable[[Mapping[str, Any], str], mutate.Surroundings]
 ) -> bytes:
     """Return the response for a pod: a patch with the mutation, or a denial with the reason.
 
@@ -135,41 +254,41 @@ def review_pod(
         surroundings: returns the state that the mutation of a pod in a namespace depends on.
     """
     if request.kind not in {"", "Pod"} or request.operation not in {"", "CREATE"}:
-        return admission.allowed(request)
+        return allowed(request)
     pod = request.object
     if not isinstance(pod.get("spec"), dict) or not isinstance(pod.get("metadata"), dict):
-        return admission.denied(request, "object: a Pod with metadata and spec was expected", code=400)
+        return denied(request, "object: a Pod with metadata and spec was expected", code=400)
     namespace = request.namespace or str(pod["metadata"].get("namespace") or "")
     try:
         if not mutate.needs_mutation(pod, namespace):
-            return admission.allowed(request)
+            return allowed(request)
         changed = mutate.mutate(pod, surroundings(pod, namespace))
     except validation.RefusedError as error:
-        return admission.denied(request, str(error))
+        return denied(request, str(error))
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         # The API server sends well-formed pods, so only another client sends such a request.
-        return admission.denied(request, f"object: not a Pod as core/v1 has it ({error})", code=400)
+        return denied(request, f"object: not a Pod as core/v1 has it ({error})", code=400)
     warnings = list(validation.unused(pod["metadata"].get("annotations")))
-    return admission.allowed(request, patch=pod_patch(pod, changed), warnings=warnings)
+    return allowed(request, patch=pod_patch(pod, changed), warnings=warnings)
 
 
-def review_workload(request: admission.Request) -> bytes:
+def review_workload(request: Request) -> bytes:
     """Return the response for a workload: warnings about its pod template, or a denial if all its pods would be denied."""
     try:
         path, template = validation.pod_template(request.kind, request.object)
         if request.operation not in {"", "CREATE", "UPDATE"} or not validation.is_virtual(template):
-            return admission.allowed(request)
+            return allowed(request)
         found = validation.warnings(request.kind, request.namespace, template, path)
         if problem := validation.invalid(template, path):
             if not _may_stay(request, problem):
-                return admission.denied(request, problem)
+                return denied(request, problem)
             found.insert(0, problem)
     except (AttributeError, TypeError, KeyError, ValueError) as error:
-        return admission.denied(request, f"object: not a {request.kind} ({error})", code=400)
-    return admission.allowed(request, warnings=found)
+        return denied(request, f"object: not a {request.kind} ({error})", code=400)
+    return allowed(request, warnings=found)
 
 
-def _may_stay(request: admission.Request, problem: str) -> bool:
+def _may_stay(request: Request, problem: str) -> bool:
     """Report whether an invalid workload is admitted: it is being deleted, or was invalid before in the same way.
 
     Controllers update workloads, too, for example to remove a finalizer. A denial would then prevent the

@@ -17,8 +17,7 @@ from hack.chart import configuration, policy, values
 from hack.chart.rights import CHART
 from multi_scheduler.config import Config as SchedulerConfig
 from virtual_node.commands.inspect.rules.registry import CHECKS
-from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.types import LeaderElectionConfig
+from virtual_node.config.types import KubeletConfig, LeaderElectionConfig
 
 FILE = CHART / "values.schema.json"
 

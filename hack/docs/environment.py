@@ -9,8 +9,7 @@ from controller_runtime.process.settings import settings
 from controller_runtime.util.docstrings import attribute_docstrings
 from hack.docs import markdown
 from virtual_node.config.command_line import DaemonSettings
-from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.types import Config, LeaderElectionConfig
+from virtual_node.config.types import Config, KubeletConfig, LeaderElectionConfig
 
 _PATHS: dict[type[msgspec.Struct], str] = {
     Config: "",

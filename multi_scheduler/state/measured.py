@@ -6,9 +6,16 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterset.model import names
 from clusterset.usage import UsageConfig
+from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
+from controller_runtime.objects import Object
+from multi_scheduler.bound_pods import BOUND
 from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.pod_requirements import Placed
+from multi_scheduler.state.feeds.cluster_feed import shrink_node, shrink_pod
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.feed import UsageFeed
 from multi_scheduler.usage.sources import make_source
@@ -73,3 +80,70 @@ class MeasuredNodes:
 def now() -> float:
     """Return the seconds of the event loop's clock."""
     return asyncio.get_running_loop().time()
+
+
+NAME = "upper cluster"
+"""The upper cluster's name in logs and metrics of usage. It cannot be the name of a lower cluster."""
+
+
+@dataclass(eq=False)
+class UpperNodes:
+    """Keeps an index of the upper cluster's real nodes with their pods and usage."""
+
+    client: Client
+    config: UsageConfig
+    """Source of the usage."""
+
+    def __post_init__(self) -> None:
+        """Create informers; ``run`` starts them."""
+        self.index = ClusterIndex()
+        self.measured = MeasuredNodes(NAME, self.client, self.config, self.index)
+        real = f"{names.LABEL_NODE_TYPE}!={names.NODE_TYPE_VIRTUAL}"
+        self._nodes = Informer(
+            self.client, resources.NODES, label_selector=real, transform=shrink_node, name="real-nodes"
+        )
+        self._pods = Informer(
+            self.client, resources.PODS, field_selector=BOUND, transform=_shrink_pod, name="real-pods"
+        )
+        self._nodes.on_change(self.node, self._gone)
+        self._pods.on_change(self.pod, self._pod_gone)
+
+    async def run(self) -> None:
+        """Follow nodes, pods and usage until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._nodes.run())
+            group.create_task(self._pods.run())
+            group.create_task(self.measured.measure(), name="usage")
+
+    def node(self, node: Object) -> None:
+        """Store a new or changed node."""
+        self.index.upsert_node(node.to_dict())
+        self.measured.annotated(node.name, node.annotations)
+
+    def pod(self, pod: Object) -> None:
+        """Store a new or changed bound pod."""
+        spec, status = pod.spec or {}, pod.status or {}
+        placed = Placed(
+            node=spec["nodeName"],
+            requests=spec["requests"],
+            namespace=pod.namespace,
+            labels={},
+            limits=spec.get("limits") or {},
+            since=status.get("since", 0.0),
+        )
+        self.index.place(pod.uid, placed)
+
+    def _pod_gone(self, pod: Object) -> None:
+        self.index.remove(pod.uid)
+
+    def _gone(self, node: Object) -> None:
+        self.index.remove_node(node.name)
+        self.measured.annotated(node.name, {})
+
+
+def _shrink_pod(pod: Object) -> Object:
+    """Reduce a pod to its requests and limits. Ports and affinities do not matter for usage."""
+    shrunk = shrink_pod(pod)
+    spec = shrunk.spec or {}
+    kept = {key: spec[key] for key in ("nodeName", "requests", "limits") if key in spec}
+    return shrunk.with_fields(spec=kept).with_only()

@@ -21,7 +21,7 @@ from tests.fuzz.target import MALFORMED, Target
 from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
 from tests.unit.webhook.pods import VIRTUAL
 from virtual_node.kubelet.auth import review_token
-from webhook import admission
+from webhook import server
 from webhook.server import review_pod, review_workload
 
 _AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
@@ -90,8 +90,8 @@ _TOKEN = {"status": {"authenticated": True, "user": {
     "username": "u", "uid": "1", "groups": ["a"], "extra": {"k": ["v"]}}}}  # fmt: skip
 
 TARGETS = (
-    Target("pod-review", lambda raw: _checked(review_pod(admission.parse(raw), _KNOWLEDGE.surroundings)), (_review("Pod", _POD),)),
-    Target("workload-review", lambda raw: _checked(review_workload(admission.parse(raw))), (
+    Target("pod-review", lambda raw: _checked(review_pod(server.parse(raw), _KNOWLEDGE.surroundings)), (_review("Pod", _POD),)),
+    Target("workload-review", lambda raw: _checked(review_workload(server.parse(raw))), (
         _review("Deployment", _TEMPLATE), _review("Deployment", _TEMPLATE, _TEMPLATE),
         _review("CronJob", {"spec": {"jobTemplate": {"spec": {"template": _POD}}}}))),
     Target("fit", lambda raw: asyncio.run(_fit(raw)), (_REQUEST,), MALFORMED),

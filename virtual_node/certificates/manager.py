@@ -12,7 +12,7 @@ from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader
 from virtual_node.certificates.rotation import Issued, RecordEvent, ServingCertificate
-from virtual_node.config.kubelet_types import KubeletConfig
+from virtual_node.config.types import KubeletConfig
 from virtual_node.kubelet.auth import load_client_ca
 
 _REFRESH_SECONDS = 300.0

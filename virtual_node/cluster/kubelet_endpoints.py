@@ -24,7 +24,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving.connections import Connections
 from virtual_node.certificates.manager import ClientAuthority, NodeCertificates
-from virtual_node.config.kubelet_types import KubeletConfig
+from virtual_node.config.types import KubeletConfig
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.kubelet.auth import Authenticator, Authorizer
 from virtual_node.kubelet.base import PodTarget, Refusal, quoted

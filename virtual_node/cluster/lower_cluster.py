@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from clusterset.config import Cluster
-from clusterset.connection import connection
+from clusterset.following import connection
 from clusterset.model.pod.eligibility import PV_CONTROLLERS
 from controller_runtime.auth import kubeconfig
 from controller_runtime.cache.informer import Informer

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clusterset.config import Cluster
-from clusterset.connection import connection
+from clusterset.following import connection
 from clusterset.inventory import providers
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
@@ -17,8 +17,7 @@ from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader
 from virtual_node.cluster.credential_renewal import kube_system
-from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.types import Config
+from virtual_node.config.types import Config, KubeletConfig
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.nodes.node import is_real
 

@@ -27,8 +27,7 @@ from controller_runtime.process.program import Program, ProgramSettings, load
 from controller_runtime.process.settings import UPPER, Setting, add_flags, settings
 from controller_runtime.util.docstrings import attribute_docstrings
 from virtual_node.config import file, program
-from virtual_node.config.kubelet_types import KUBELET
-from virtual_node.config.types import SHARDED, Config
+from virtual_node.config.types import KUBELET, SHARDED, Config
 
 DEFAULT_NODE_NAME = "virtual-kubelet"
 _OF_CLUSTER = {

@@ -37,7 +37,7 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
 from controller_runtime.leaderelection import candidate
 from controller_runtime.objects import Object, from_dict
-from controller_runtime.process import loop_stalls
+from controller_runtime.process import lifecycle
 from controller_runtime.workqueue.queue import longest_wait
 from virtual_node.config.types import LeaderElectionConfig
 from virtual_node.sharding.member import Load, Member, host_of, lease_of, share_of
@@ -109,7 +109,7 @@ class Shards:
             await self._leases.wait_synced()
             while True:
                 self._changed.clear()
-                load = Load(delay=loop_stalls.recent(), busy=loop_stalls.busy(), age=longest_wait())
+                load = Load(delay=lifecycle.recent(), busy=lifecycle.busy(), age=longest_wait())
                 self._member.evaluate(load, _time())
                 try:
                     await self._reconcile()

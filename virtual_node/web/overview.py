@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -14,17 +14,98 @@ import msgspec
 from controller_runtime.objects import Object
 from controller_runtime.util.keyed import SharedAnswers
 from controller_runtime.util.responsive import Slicer
+from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.faults import Health
 from virtual_node.health.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
 from virtual_node.health.objects import Json
-from virtual_node.web import clusters, history
+from virtual_node.web import clusters
 from virtual_node.web.clusters import cluster_card, cluster_detail, stopped_card
 from virtual_node.web.events import shown_events
 from virtual_node.web.groups import Groups, View
 from virtual_node.web.pod_detail import pod_view
 from virtual_node.web.reading import Reader, Reading
 from virtual_node.web.swarms import swarm_table
+
+INTERVAL = 30.0
+"""Seconds between two samples."""
+_SAMPLES = 120
+"""Number of samples of one hour."""
+_HISTORY_SHARE = 0.99
+
+Buckets = dict[float, float]
+"""Maps upper bounds in seconds to the number of observations up to them since the process started."""
+
+Sample = tuple[int, float | None]
+"""Number of pods, and lag in seconds; None: nothing was mirrored."""
+
+
+class History:
+    """Keeps the samples of every lower cluster for an hour."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[Sample]] = {}
+        self._before: dict[tuple[str, str], Buckets] = {}
+
+    def sample(self, pods: Mapping[str, int]) -> None:
+        """Add a sample of each lower cluster, and drop the samples of clusters that are not in ``pods``.
+
+        Args:
+            pods: number of pods by lower cluster.
+        """
+        now = mirror_buckets()
+        self._samples = {name: samples for name, samples in self._samples.items() if name in pods}
+        for name, count in pods.items():
+            late = [
+                seconds
+                for key, buckets in now.items()
+                if key[0] == name and (seconds := late_since(self._before.get(key, {}), buckets)) is not None
+            ]
+            self._samples.setdefault(name, deque(maxlen=_SAMPLES)).append((count, max(late, default=None)))
+        self._before = now
+
+    def remember(self, cluster: str, samples: Iterable[Sample]) -> None:
+        """Insert earlier samples before the known samples of a lower cluster."""
+        known = self._samples.get(cluster, ())
+        self._samples[cluster] = deque([*samples, *known], maxlen=_SAMPLES)
+
+    def of(self, cluster: str) -> dict[str, Any]:
+        """Return a lower cluster's samples, the oldest first; a lag of None means that nothing was mirrored."""
+        samples = self._samples.get(cluster, ())
+        return {
+            "interval": INTERVAL,
+            "pods": [count for count, _ in samples],
+            "lag": [late for _, late in samples],
+        }
+
+    def lag(self, cluster: str) -> float | None:
+        """Return the newest known lag in seconds; None: unknown."""
+        return next((late for _, late in reversed(self._samples.get(cluster, ())) if late is not None), None)
+
+
+def mirror_buckets() -> dict[tuple[str, str], Buckets]:
+    """Return the histogram of ``virtual_node_mirror_seconds`` by cluster and direction."""
+    found: dict[tuple[str, str], Buckets] = {}
+    for sample in (sample for family in metrics.MIRROR_SECONDS.collect() for sample in family.samples):
+        if sample.name.endswith("_bucket"):
+            labels = sample.labels
+            found.setdefault((labels["cluster"], labels["direction"]), {})[float(labels["le"])] = sample.value
+    return found
+
+
+def late_since(before: Buckets, now: Buckets) -> float | None:
+    """Return the 99th percentile of the observations from ``before`` to ``now``, as its bucket's upper bound.
+
+    Returns:
+        Seconds; the largest finite bound stands for the infinite bucket. None: nothing was observed.
+    """
+    counts = {bound: count - before.get(bound, 0.0) for bound, count in sorted(now.items())}
+    total = max(counts.values(), default=0.0)
+    finite = [bound for bound in counts if bound != float("inf")]
+    if total <= 0 or not finite:
+        return None
+    return next((bound for bound in finite if counts[bound] >= _HISTORY_SHARE * total), finite[-1])
+
 
 _SHARED_SECONDS = 0.5
 """Minimum seconds between two reads of the caches."""
@@ -71,7 +152,7 @@ class Overview:
     pod_events: Callable[[Object], list[dict[str, Any]]] = lambda _pod: []
     swarms: Callable[[], Sequence[Json] | None] = tuple
     inspection: Callable[[], Inspection | None] = lambda: None
-    history: history.History = field(default_factory=history.History, init=False)
+    history: History = field(default_factory=History, init=False)
 
     def __post_init__(self) -> None:
         """Begin without rows."""
@@ -94,7 +175,7 @@ class Overview:
                 if cluster.caches is not None else 0
                 for name, cluster in self.clusters.items()
             })  # fmt: skip
-            await asyncio.sleep(history.INTERVAL)
+            await asyncio.sleep(INTERVAL)
 
     async def parts(self, view: View, *, in_full: bool = True) -> Parts:
         """Return the page's data for one view.

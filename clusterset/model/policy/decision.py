@@ -6,11 +6,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterset.model.policy import images, pod_annotations, pod_security, scheduling, volumes
+from clusterset.model import names
+from clusterset.model.policy import images, pod_security, scheduling, volumes
 from clusterset.model.policy.config import AnnotationRules, ImageRules
 from clusterset.model.policy.findings import FieldValue
 from clusterset.model.policy.presets import ALL
-from clusterset.model.policy.rules import Effective, field_of
+from clusterset.model.policy.rules import Effective, field_of, matches
+
+_OURS = frozenset(
+    {
+        names.ANNOTATION_CLUSTER_SELECTOR,
+        names.ANNOTATION_TRIPPED_LABELS,
+        names.ANNOTATION_UNSCHEDULABLE_NODE,
+        names.ANNOTATION_DESCHEDULE_COUNT,
+        names.ANNOTATION_GLOBAL,
+    }
+)
+"""Annotations that only this project reads. Other rules check what they request."""
+
+
+def annotation_field(key: str) -> str:
+    """Return the field of an annotation, as violations name it."""
+    return f"metadata.annotations[{key}]"
+
+
+def check(pod: Mapping[str, Any], allowed: AnnotationRules) -> Iterator[FieldValue]:
+    """Yield the annotations that are not allowed; those that stay in the upper cluster are skipped."""
+    for key, value in (pod["metadata"].get("annotations") or {}).items():
+        if key in _OURS or key in names.UPPER_ONLY_ON_PODS or names.is_reserved(key):
+            continue
+        if not matches(key, allowed.allow) or matches(key, allowed.deny):
+            yield annotation_field(key), value or "empty"
+
 
 _SHOWN = 3
 """Maximum violations in a message, because an event is limited to 1 KiB."""
@@ -92,7 +119,7 @@ def _fields(pod: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple
         if ALL not in (listed := _listed(rule, values)):
             for field, value in outside(pod, listed):
                 yield rule, field, value
-    for field, value in pod_annotations.check(pod, values["annotations"]):
+    for field, value in check(pod, values["annotations"]):
         yield "annotations", field, value
     for field, value in images.check(pod, values["images"]):
         yield "images", field, value

@@ -9,7 +9,7 @@ import pytest
 from controller_runtime.objects import from_dict
 from swarm import crd, handover, spec
 from swarm.controller.caches import shrink_pod, view
-from swarm.controller.restarts import due
+from swarm.controller.reconciler import due
 from swarm.handover import Acknowledgement, Holder, Ledger, Slot
 from swarm.planning import Pod
 

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from controller_runtime.serving.server import Bodies
 from tests.waiting import becomes
-from webhook import admission
 from webhook.mutation.mutate import Surroundings
-from webhook.server import MAX_BODY_BYTES, WebhookServer, review_pod, review_workload
+from webhook.server import MAX_BODY_BYTES, WebhookServer, parse, review_pod, review_workload
 
 
 class _Knowledge:
@@ -183,7 +182,7 @@ async def test_denial_names_the_invalid_field(server):
 
 
 def _decide(review: Any) -> dict[str, Any]:
-    request = admission.parse(msgspec.json.encode(review))
+    request = parse(msgspec.json.encode(review))
     found: dict[str, Any] = msgspec.json.decode(review_pod(request, _Knowledge().surroundings))
     response: dict[str, Any] = found["response"]
     return response
@@ -240,7 +239,7 @@ def test_responds_to_arbitrary_fields(spec, owners):
 def _workload(kind: str, template: dict[str, Any]) -> dict[str, Any]:
     spec = {"template": template}
     obj = {"spec": {"jobTemplate": {"spec": spec}} if kind == "CronJob" else spec}
-    request = admission.parse(msgspec.json.encode(_review(obj, kind=kind)))
+    request = parse(msgspec.json.encode(_review(obj, kind=kind)))
     found: dict[str, Any] = msgspec.json.decode(review_workload(request))["response"]
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.overrides.applying import OverrideSet
-from clusterset.model.policy import pod_annotations
+from clusterset.model.policy import decision
 from clusterset.model.policy.decision import Violation, summary, violations
 from clusterset.model.policy.findings import DEBUG_CONTAINERS
 from clusterset.model.policy.rules import Effective, field_of
@@ -76,7 +76,7 @@ class ChangePolicy:
         refused = self._new_violations("metadata", {"annotations": carried})
         fields = {one.field for one in refused}
         own = {key for key in wanted if key in sent and sent[key] == wanted[key]}
-        forbidden = {key for key in own if pod_annotations.field_of(key) in fields}
+        forbidden = {key for key in own if decision.annotation_field(key) in fields}
         return without_annotations(patch, forbidden, self._annotations), refused
 
     def spec(self, patch: Patch, requested: Patch) -> tuple[Patch, list[Violation]]:

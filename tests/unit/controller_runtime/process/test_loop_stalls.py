@@ -7,7 +7,7 @@ import time
 
 from prometheus_client import REGISTRY
 
-from controller_runtime.process import loop_stalls
+from controller_runtime.process import lifecycle
 
 _NAME = "virtual_node_event_loop_stall_seconds"
 
@@ -22,25 +22,25 @@ async def test_blocking_callback_is_measured() -> None:
     """Half a second is counted, and measuring ends with its block."""
     before = _late()
     tasks = len(asyncio.all_tasks())
-    async with loop_stalls.measured():
+    async with lifecycle.measured():
         await asyncio.sleep(0.01)
         time.sleep(0.5)  # noqa: ASYNC251 - what is measured
         await asyncio.sleep(0.1)
-        assert loop_stalls.recent() > 0
+        assert lifecycle.recent() > 0
     assert _late() > before
-    assert loop_stalls.recent() == loop_stalls.busy() == 0.0
+    assert lifecycle.recent() == lifecycle.busy() == 0.0
     assert len(asyncio.all_tasks()) == tasks
 
 
 async def test_cpu_time_of_the_loop_is_measured() -> None:
     """A callback that computes counts, and one that only waits does not."""
-    async with loop_stalls.measured():
+    async with lifecycle.measured():
         await asyncio.sleep(0.01)
         time.sleep(0.3)  # noqa: ASYNC251 - uses no CPU time
         await asyncio.sleep(0.1)
-        idle = loop_stalls.busy()
+        idle = lifecycle.busy()
         end = time.thread_time() + 0.3
         while time.thread_time() < end:
             pass
         await asyncio.sleep(0.1)
-        assert loop_stalls.busy() > idle + 0.2 / 30
+        assert lifecycle.busy() > idle + 0.2 / 30

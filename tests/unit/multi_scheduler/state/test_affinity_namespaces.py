@@ -19,7 +19,7 @@ from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.state.cluster.pod_requirements import Placed
-from multi_scheduler.state.feeds.upper_namespaces import UpperNamespaceFeed
+from multi_scheduler.state.cluster_state import UpperNamespaceFeed
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
 from virtual_node.translate.base.options import PodOptions

@@ -13,7 +13,7 @@ import pytest
 
 from clusterset.config import Cluster
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
-from virtual_node.config.kubelet_types import KubeletConfig
+from virtual_node.config.types import KubeletConfig
 
 PARIS = Cluster(name="paris", kubeconfig="/paris")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from virtual_node import metrics
-from virtual_node.web.history import History, late_since
+from virtual_node.web.overview import History, late_since
 
 _INF = float("inf")
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from clusterset.model import cluster_selector
-from webhook import admission
+from webhook import server
 from webhook.mutation import mutate
 from webhook.mutation.mutate import Surroundings
 from webhook.mutation.validation import RefusedError
@@ -225,7 +225,7 @@ def test_largest_pods_take_no_long_time(pod):
 
 
 def _answer(review: dict[str, Any], decide: Any) -> dict[str, Any]:
-    request = admission.parse(
+    request = server.parse(
         msgspec.json.encode(
             {
                 "apiVersion": "admission.k8s.io/v1",

@@ -14,7 +14,7 @@ import pytest
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, NotFound
 from tests.unit.virtual_node.commands.healthy_clusters import NOW, healthy
-from virtual_node.commands.inspect import history, report
+from virtual_node.commands.inspect import command, history
 from virtual_node.commands.inspect.facts import InspectFacts, InspectFinding, Subject
 from virtual_node.health.inspections import Inspection, RecordedFinding
 
@@ -115,7 +115,7 @@ def test_a_history_fits_into_a_config_map(text: str, capsys: pytest.CaptureFixtu
     assert (len(recorded.findings), recorded.findings[0].state) == (1000, "unknown")
     assert len(msgspec.json.encode(recorded)) < 900 * 1024
     assert {one.state for one in recorded.findings[1:]} == {"persisting"}
-    report.show(facts, many, recorded, form="json", headers=True)
+    command.show(facts, many, recorded, form="json", headers=True)
     states = [one.get("state") for one in json.loads(capsys.readouterr().out)["findings"]]
     assert states[:999] == ["persisting"] * 999
 
@@ -173,10 +173,10 @@ def test_the_report_has_states(capsys: pytest.CaptureFixture[str]):
     findings = [found("new"), found("old")]
     recorded = runs(([found("old"), found("gone")], {}))
     recorded = history.compare(recorded, facts, findings)
-    report.show(facts, findings, recorded, form="table", headers=True)
+    command.show(facts, findings, recorded, form="table", headers=True)
     lines = [line.split()[:6] for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in lines[:4]] == ["STATE", "new", "5", "fixed"]
-    report.show(facts, findings, recorded, form="json", headers=True)
+    command.show(facts, findings, recorded, form="json", headers=True)
     data = json.loads(capsys.readouterr().out)
     assert [(one["object"], one["state"]) for one in data["findings"]] == [
         ("shop/new", "new"),
@@ -184,5 +184,5 @@ def test_the_report_has_states(capsys: pytest.CaptureFixture[str]):
     ]
     assert [one["object"] for one in data["fixed"]] == ["shop/gone"]
     assert data["runs"][-1]["fixed"] == 1
-    report.show(facts, findings, None, form="table", headers=True)
+    command.show(facts, findings, None, form="table", headers=True)
     assert capsys.readouterr().out.startswith("SEVERITY")

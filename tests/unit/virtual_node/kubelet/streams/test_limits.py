@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.virtual_node.kubelet.conftest import Rig
 from tests.unit.virtual_node.kubelet.stream_client import SPDY, closed, echo, upgrade
 from virtual_node.config.file import validate
-from virtual_node.config.kubelet_types import KubeletConfig, KubeletLimits
-from virtual_node.config.types import Config
+from virtual_node.config.types import Config, KubeletConfig, KubeletLimits
 from virtual_node.kubelet.base import Refusal
 from virtual_node.kubelet.streams.limits import StreamLimits, exceeded
 
