@@ -5,7 +5,7 @@ this program: publish a DNS name, open a load balancer, replicate a Secret into 
 a GitOps tool. So the keys of ``DENIED`` are left out, and an operator adds or removes keys with ``policy.metadata``. The
 list cannot be complete, because every lower cluster has other programs.
 
-Annotations of pods have a rule of their own (``pod_annotations``), which refuses the pod, because a pod without an
+Annotations of pods have a rule of their own (``decision``), which refuses the pod, because a pod without an
 annotation would run in another way than its user asked for. For the same reason, ``refused`` refuses routes.
 """
 
