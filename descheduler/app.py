@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from controller_runtime import log, resources
+from controller_runtime import leading, log, resources
 from controller_runtime.cache.bounded import BoundedInformer
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.events.recorder import EventRecorder
-from controller_runtime.leaderelection import settings
 from controller_runtime.objects import Object
 from descheduler.memory import Memory
 from descheduler.moving.deletion_costs import DeletionCosts
@@ -36,7 +35,7 @@ async def run(options: DeschedulerSettings) -> None:
     for warning in options.warnings:
         _log.warning(warning)
 
-    def prepare(client: Client) -> settings.Prepared:
+    def prepare(client: Client) -> leading.Prepared:
         nodes = Informer(client, resources.NODES, transform=_shrink_node, name="nodes")
         cached = BoundedInformer(
             client,
@@ -49,11 +48,11 @@ async def run(options: DeschedulerSettings) -> None:
         view = ClusterView(nodes=nodes, pods=cached, node_selector=options.node_selector)
         return (nodes, cached), lambda synced: _work(options, client, view, synced)
 
-    await settings.run(PROGRAM.name, options, prepare, namespace=options.freeze_namespace)
+    await leading.run(PROGRAM.name, options, prepare, namespace=options.freeze_namespace)
 
 
 async def _work(
-    options: DeschedulerSettings, client: Client, view: ClusterView, synced: settings.Synced
+    options: DeschedulerSettings, client: Client, view: ClusterView, synced: leading.Synced
 ) -> None:
     """Load the memory of moves and run the strategies until cancelled. Only the leader calls this."""
     # Created for every term of leadership, because state of an earlier term may be stale.

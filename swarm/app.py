@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from controller_runtime import log
+from controller_runtime import leading, log
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
-from controller_runtime.leaderelection import settings
 from controller_runtime.process import version
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller
@@ -37,12 +36,12 @@ async def run(options: SwarmSettings, legacy: LegacySettings | None = None) -> N
         ConfigError: a setting is wrong and the user must correct it.
     """
 
-    def prepare(client: Client) -> settings.Prepared:
+    def prepare(client: Client) -> leading.Prepared:
         caches = Caches(client, options.namespace or None)
         return caches.all(), lambda synced: work(options, client, caches, synced, legacy)
 
     routes = {"/internal/health": _internal_health}
-    await settings.run(PROGRAM.name, options, prepare, namespace=options.lease_namespace, routes=routes)
+    await leading.run(PROGRAM.name, options, prepare, namespace=options.lease_namespace, routes=routes)
 
 
 async def run_legacy(options: LegacySettings) -> None:
@@ -54,7 +53,7 @@ async def work(
     options: SwarmSettings,
     client: Client,
     caches: Caches,
-    synced: settings.Synced,
+    synced: leading.Synced,
     legacy: LegacySettings | None = None,
 ) -> None:
     """Run the leader's tasks until cancelled."""

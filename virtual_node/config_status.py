@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.process import lifecycle
+from controller_runtime.util import clock
 from controller_runtime.util.file_changes import FileChanges
 from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import COMPONENT
@@ -106,20 +106,17 @@ class ConfigStatus:
             group.create_task(self._repeat(recorder, self._pod))
 
     async def _repeat(self, recorder: EventRecorder, pod: Mapping[str, Any]) -> None:
-        loop = asyncio.get_running_loop()
         reported, again = "", 0.0
         while True:
             self._changed.clear()
             trouble = self._trouble()
-            if trouble and (trouble != reported or loop.time() >= again):
+            if trouble and (trouble != reported or clock.now() >= again):
                 recorder.event(pod, "Warning", REJECTED, trouble)
-                again = loop.time() + _REPEAT
+                again = clock.now() + _REPEAT
             elif reported and not trouble:
                 recorder.event(pod, "Normal", APPLIED, "the content of the configuration file is used")
             reported = trouble
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK):
-                    await self._changed.wait()
+            await clock.wait(self._changed, _LOOK)
 
     def _trouble(self) -> str:
         """Return which parts of the configuration are not used, and why; empty: all are used."""

@@ -11,7 +11,7 @@ from clusterset.config import Cluster
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.errors import CacheFull, ConfigError
 from controller_runtime.process import lifecycle
-from controller_runtime.util import backoff
+from controller_runtime.util import backoff, clock
 from virtual_node import metrics
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
@@ -73,10 +73,9 @@ class Supervisor:
     ) -> None:
         """Run one lower cluster and restart it when it fails; a failure never affects another cluster."""
         state, log = self._state, self._log.bind(cluster=cluster.name)
-        loop = asyncio.get_running_loop()
         restarts = backoff.Restarts()
         while True:
-            started = loop.time()
+            started = clock.now()
             lower = LowerCluster(
                 cluster,
                 settings=config,
@@ -109,7 +108,7 @@ class Supervisor:
             state.incorrect.pop(cluster.name, None)
             if unusable:
                 state.incorrect[cluster.name] = unusable
-            delay = max(restarts.delay(loop.time() - started), _TOO_LARGE_PAUSE if is_too_large else 0.0)
+            delay = max(restarts.delay(clock.now() - started), _TOO_LARGE_PAUSE if is_too_large else 0.0)
             log.info("restarting lower cluster", retry_in=round(delay, 1))
             await asyncio.sleep(delay)
 

@@ -28,7 +28,7 @@ from controller_runtime.errors import (
 )
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource
-from controller_runtime.util import backoff
+from controller_runtime.util import backoff, clock
 from controller_runtime.util.responsive import Slicer
 
 _RESTARTS = Counter(
@@ -134,17 +134,16 @@ class Reflector:
         """Return the seconds since the server last answered; infinite before the first answer."""
         if self._contact is None:
             return float("inf")
-        return asyncio.get_running_loop().time() - self._contact
+        return clock.now() - self._contact
 
     def list_again(self) -> None:
         """End the watch and list the collection, because the sink needs objects that it has ignored so far."""
         self._to_list.set()
         if self._silence is not None and not self._silence.expired():
-            self._silence.reschedule(asyncio.get_running_loop().time())
+            self._silence.reschedule(clock.now())
 
     async def run(self) -> None:
         """Follow the server until cancelled; retry failures with back-off."""
-        loop = asyncio.get_running_loop()
         outage = self._client.outage
         patience = WatchBackoff()
         logged = doubts = shorts = 0
@@ -155,16 +154,16 @@ class Reflector:
                 # The first list is never minor, because, for example, a pod may wait for a Secret in it.
                 await outage.turn(is_minor=self._is_minor and self._contact is not None)
             is_answered = False
-            patience.begins(loop.time())
+            patience.begins(clock.now())
             try:
                 if self._to_list.is_set():
                     self._to_list.clear()
                     self.resource_version = ""
                 if not self.resource_version:
                     await self._list()
-                begun = loop.time()
+                begun = clock.now()
                 await self._watch()
-                shorts = shorts + 1 if loop.time() - begun < _SHORT else 0
+                shorts = shorts + 1 if clock.now() - begun < _SHORT else 0
                 await asyncio.sleep(_after_short(shorts))
                 continue
             except (ApiError, ConfigError) as error:
@@ -178,10 +177,10 @@ class Reflector:
             doubts = doubts + 1 if _may_be_the_version(trouble) else 0
             if is_history_missing(trouble) or doubts > 1:
                 self.resource_version = ""
-            delay = patience.pause(trouble, now=loop.time(), is_watch=bool(self.resource_version))
+            delay = patience.pause(trouble, now=clock.now(), is_watch=bool(self.resource_version))
             if patience.attempts == 1:
                 logged = 0
-            lasting = loop.time() - patience.since
+            lasting = clock.now() - patience.since
             level = self._log.debug
             if logged < len(_WARN_AFTER) and lasting >= _WARN_AFTER[logged]:
                 logged += 1
@@ -217,8 +216,7 @@ class Reflector:
         )
         patience = _BOOKMARK_SILENCE if self._sends_bookmarks else None
         slicer = Slicer()
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun = clock.now()
         is_empty = True
         try:
             async with contextlib.aclosing(batches), asyncio.timeout(patience) as silence:
@@ -238,14 +236,14 @@ class Reflector:
                     if self._to_list.is_set():
                         return
                     if self._sends_bookmarks:
-                        silence.reschedule(loop.time() + _BOOKMARK_SILENCE)
+                        silence.reschedule(clock.now() + _BOOKMARK_SILENCE)
         except TimeoutError:
             if self._to_list.is_set():
                 return
             raise _Silent(f"the watch has been silent for {_BOOKMARK_SILENCE:g} s") from None
         finally:
             self._silence = None
-        if is_empty and loop.time() - begun < _SHORT:
+        if is_empty and clock.now() - begun < _SHORT:
             raise ConnectionFailed("the watch ended as soon as it started")
 
     def _take(self, event: WatchEvent) -> None:
@@ -258,7 +256,7 @@ class Reflector:
         self.resource_version = event.object.resource_version
 
     def _note_contact(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = clock.now()
         if self._contact is None or self.last_error is not None:
             self.followed_since = now
         self._contact = now

@@ -34,6 +34,7 @@ from controller_runtime.errors import (
     Unauthorized,
     without_frames,
 )
+from controller_runtime.util import clock
 from controller_runtime.util.rate_limiter import TokenBucket
 
 _CONNECT_TIMEOUT = 10.0
@@ -212,7 +213,6 @@ class Transport:
     async def _exchange(
         self, method: str, path: str, options: RequestOptions, held: contextlib.AsyncExitStack
     ) -> bytes:
-        loop = asyncio.get_running_loop()
         verb = options.get("verb") or method
         url = self._url(path, options.get("params"))
         body, timeout = options.get("body"), options.get("timeout")
@@ -228,7 +228,7 @@ class Transport:
         retry, pools = Retry(self.config, method, path), self._pools
         while True:
             await self.bucket.acquire(options.get("flow", ""))
-            started = loop.time()
+            started = clock.now()
             if deadline is None:
                 deadline = started + (self.timeout if timeout is None else timeout)
             else:
@@ -256,11 +256,11 @@ class Transport:
                 self._broke(verb, retry, error)
                 continue
             self._metrics.count(verb, response.status)
-            self._metrics.observe(verb, loop.time() - started)
+            self._metrics.observe(verb, clock.now() - started)
             if response.status < 300:
                 return answer
             await held.aclose()
-            left = deadline - loop.time()
+            left = deadline - clock.now()
             await retry.after(
                 errors.error_from_response(response.status, answer, response.headers), left=left
             )
@@ -297,7 +297,6 @@ class Transport:
             ConnectionFailed: there was no answer.
             ConfigError: there are no credentials.
         """
-        loop = asyncio.get_running_loop()
         verb = verb or method
         url = self._url(path, params)
         limit = aiohttp.ClientTimeout(sock_connect=_CONNECT_TIMEOUT, sock_read=read_timeout)
@@ -305,7 +304,7 @@ class Transport:
         deadline: float | None = None
         while True:
             await self.bucket.acquire(flow)
-            started = loop.time()
+            started = clock.now()
             deadline = deadline or started + self.timeout
             sent = await retry.credentials()
             with pools.current() as pool:
@@ -319,7 +318,7 @@ class Transport:
                     continue
                 async with response:
                     self._metrics.count(verb, response.status)
-                    self._metrics.observe(verb, loop.time() - started)
+                    self._metrics.observe(verb, clock.now() - started)
                     if response.status < 300:
                         yield response
                         return
@@ -328,7 +327,7 @@ class Transport:
                             answer = await self.reader.read(response, f"{method} {url.path}", held=held)
                     except NETWORK_ERRORS as error:
                         raise self.failure(error) from error
-            left = deadline - loop.time()
+            left = deadline - clock.now()
             await retry.after(
                 errors.error_from_response(response.status, answer, response.headers), left=left
             )

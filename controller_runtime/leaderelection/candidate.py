@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from controller_runtime import log, resources
 from controller_runtime.apimachinery.timestamps import micro_time
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.util import clock
 
 
 def new_identity() -> str:
@@ -66,7 +67,7 @@ class Candidate:
     @property
     def is_holder(self) -> bool:
         """Report whether this candidate has authority at this moment; correct even after the loop was stalled."""
-        return self._renewed_at is not None and _time() < self.authority_ends
+        return self._renewed_at is not None and clock.now() < self.authority_ends
 
     @property
     def authority_ends(self) -> float:
@@ -89,7 +90,7 @@ class Candidate:
 
     async def attempt(self) -> bool:
         """Try once to acquire or renew, within half the renew deadline; return success and never raise."""
-        started, limit = _time(), self.renew_deadline / 2
+        started, limit = clock.now(), self.renew_deadline / 2
         try:
             async with asyncio.timeout(limit):
                 held = await self._acquire_or_renew()
@@ -159,7 +160,7 @@ class Candidate:
     def _observe(self, lease: dict[str, Any]) -> None:
         """Store the Lease; restart the time until its expiry only if its spec has changed."""
         if self._lease is None or spec_of(lease) != spec_of(self._lease):
-            self._observed_at = _time()
+            self._observed_at = clock.now()
         self._lease = lease
 
     def _is_taken(self) -> bool:
@@ -167,11 +168,7 @@ class Candidate:
         if self.holder in {"", self.identity}:
             return False
         duration = float(spec_of(self._lease).get("leaseDurationSeconds") or self.lease_duration)
-        return _time() < self._observed_at + duration
-
-
-def _time() -> float:
-    return asyncio.get_running_loop().time()
+        return clock.now() < self._observed_at + duration
 
 
 class Term(NamedTuple):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conf
 from controller_runtime.tls.key_pairs import covers, is_issued_by, make_ca, share_left, sign
 from controller_runtime.tls.pem import KeyPair
 from controller_runtime.tls.reloader import server_context
+from controller_runtime.util import clock
 
 CA_VALIDITY = timedelta(days=3650)
 SERVING_VALIDITY = timedelta(days=90)
@@ -175,9 +175,7 @@ class CertificateKeeper(ABC):
             except ApiError as error:
                 wait = _RETRY
                 self._fail(error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._recheck.wait()
+            await clock.wait(self._recheck, wait)
 
     async def check(self) -> None:
         """Read the Secret once, write what is missing or due for renewal, and call ``use``.

@@ -28,6 +28,7 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.objects import Object
 from controller_runtime.process.flags import duration
 from controller_runtime.process.settings import NotNegative, Positive, Setting
+from controller_runtime.util import clock
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving.move_reports import Move
@@ -108,14 +109,14 @@ class StaleCluster(Strategy):
     def _observe(self, name: str, spec: Mapping[str, Any]) -> None:
         heartbeats = self._lost.heartbeats
         duration, resumed = float(spec.get("leaseDurationSeconds") or 0), heartbeats.resumed_at
-        heartbeats.observe(name, spec.get("renewTime") or "", duration=duration, now=_time())
+        heartbeats.observe(name, spec.get("renewTime") or "", duration=duration, now=clock.now())
         if heartbeats.resumed_at != resumed:  # lost nodes must be silent for some time again
             for lost in self._lost.tainted:
                 self.nodes.enqueue(lost)
 
     def _node_changed(self, node: Object) -> None:
         if self.context.view.is_virtual(node.name):
-            self._lost.observe(node, now=_time())
+            self._lost.observe(node, now=clock.now())
             self.nodes.enqueue(node.name)
 
     def _node_added(self, node: Object, _initial: bool) -> None:  # noqa: FBT001 - the informer's signature
@@ -129,13 +130,13 @@ class StaleCluster(Strategy):
 
     def is_lost(self, node: str) -> bool:
         """Report whether a node is lost now; False for a recovering node."""
-        return self._lost.is_lost(node, now=_time())
+        return self._lost.is_lost(node, now=clock.now())
 
     async def _judge(self, name: str) -> Result | None:
         node = self.context.view.nodes.store.get(name)
         if node is None or not self.context.view.is_virtual(name):
             return None
-        now = _time()
+        now = clock.now()
         due = self._lost.due(name)
         if due is None:
             return await self._handle_healthy(node, now, None)
@@ -229,7 +230,7 @@ class StaleCluster(Strategy):
 
     def _seconds_until_move(self, pod: Object, node: Object) -> float:
         may_run = pods.has_lower_node(pod)
-        return self._lost.seconds_until_move(node.name, has_lower_node=may_run, now=_time())
+        return self._lost.seconds_until_move(node.name, has_lower_node=may_run, now=clock.now())
 
     async def _move(self, key: str) -> Result | None:
         due = self._pod_to_move(key)
@@ -243,7 +244,7 @@ class StaleCluster(Strategy):
         if (rest := self._seconds_until_move(pod, node)) > 0:
             self.context.mover.waiting.settle(self.name, pod)
             return Result(requeue_after=rest)
-        lost_for = self._lost.lost_for(node.name, now=_time())
+        lost_for = self._lost.lost_for(node.name, now=clock.now())
         request = Move(
             strategy=self.name,
             reason=f"cluster is lost: {why_lost(node)}",
@@ -252,10 +253,6 @@ class StaleCluster(Strategy):
             budget_matters=not self._budget_timeout or lost_for < self._budget_timeout,
         )
         return self.pods.result(key, await self.context.mover.move(pod, request))
-
-
-def _time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def mark(client: Client, node: Object, *, since: datetime, silence: Silence) -> None:

@@ -22,6 +22,7 @@ from prometheus_client import Gauge
 from controller_runtime import log, resources
 from controller_runtime.errors import ApiError
 from controller_runtime.leaderelection.candidate import Candidate, Term
+from controller_runtime.util import clock
 from multi_scheduler.extender.extender import NotReadyError
 
 AUTHORITY_SECONDS = 10.0
@@ -188,7 +189,7 @@ class ActiveReplica:
     @property
     def situation(self) -> Situation:
         """Return what this process knows now."""
-        now = _now()
+        now = clock.now()
         return Situation(
             authority_left=self.candidate.authority_ends - now,
             knows_bound_pods=self._knows,
@@ -224,7 +225,7 @@ class ActiveReplica:
                 raise NotActiveError(self._refusal())
         finally:
             self._calls -= 1
-            self._called_at = _now()
+            self._called_at = clock.now()
 
     def filtered(self, uid: str) -> None:
         """Note a pod that was filtered, so that it may be bound."""
@@ -296,7 +297,7 @@ class ActiveReplica:
             held = await self.candidate.attempt()
         finally:
             self._is_attempting = False
-            self._attempted_at = _now()
+            self._attempted_at = clock.now()
         if held and self.candidate.term != self._term:
             self._begin()
         elif not held and self._other_holder():
@@ -352,9 +353,7 @@ class ActiveReplica:
             await self.candidate.release()
 
     async def _rest(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if seconds == float("inf") else seconds):
-                await self._wake.wait()
+        await clock.wait(self._wake, None if seconds == float("inf") else seconds)
         self._wake.clear()
         self._report()
 
@@ -385,7 +384,3 @@ class ActiveReplica:
 
     def _refusal(self) -> str:
         return self.situation.refusal(f"{self.candidate.namespace}/{self.candidate.name}")
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -20,13 +20,13 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
+from controller_runtime.util.clock import now
 from multi_scheduler.bound_pods import BoundPods, node_of
 from multi_scheduler.state.accounting import Accounting
 from multi_scheduler.state.cluster.scoring import Prediction
 from multi_scheduler.state.growing import Growing
 from multi_scheduler.state.judge import Judge, Judgement
 from multi_scheduler.state.lower_state import LowerState, StateSettings
-from multi_scheduler.state.measured import now
 from multi_scheduler.state.reservations.reservations import Reservations
 from multi_scheduler.virtual_node import VirtualNode
 

@@ -14,13 +14,14 @@ from clusterset.config import Cluster
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.usage import UsageConfig
 from controller_runtime.client.client import Client
+from controller_runtime.util.clock import now
 from multi_scheduler.state.admission.gate import AdmissionGate
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.scoring import Lower
 from multi_scheduler.state.feeds.cluster_feed import Feed
 from multi_scheduler.state.future_nodes import FutureNodes, Pool
-from multi_scheduler.state.measured import MeasuredNodes, now
+from multi_scheduler.state.measured import MeasuredNodes
 
 
 class StateSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):

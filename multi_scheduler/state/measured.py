@@ -12,6 +12,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
+from controller_runtime.util.clock import now
 from multi_scheduler.bound_pods import BOUND
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Placed
@@ -75,11 +76,6 @@ class MeasuredNodes:
                 self.usage.forget(name)
         congestion = {key: found[key] for key in (node_annotations.CONGESTION,) if key in found}
         self.usage.annotate(name, congestion)
-
-
-def now() -> float:
-    """Return the seconds of the event loop's clock."""
-    return asyncio.get_running_loop().time()
 
 
 NAME = "upper cluster"

@@ -38,6 +38,7 @@ from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFoun
 from controller_runtime.leaderelection import candidate
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.process import lifecycle
+from controller_runtime.util import clock
 from controller_runtime.workqueue.queue import longest_wait
 from virtual_node.config.types import LeaderElectionConfig
 from virtual_node.sharding.member import Load, Member, host_of, lease_of, share_of
@@ -110,14 +111,12 @@ class Shards:
             while True:
                 self._changed.clear()
                 load = Load(delay=lifecycle.recent(), busy=lifecycle.busy(), age=longest_wait())
-                self._member.evaluate(load, _time())
+                self._member.evaluate(load, clock.now())
                 try:
                     await self._reconcile()
                 except ApiError as error:
                     self._log.warning("clusters not distributed", error=str(error))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._election.retry_period):
-                        await self._changed.wait()
+                await clock.wait(self._changed, self._election.retry_period)
 
     def _owners(self, working: Collection[str]) -> dict[str, str]:
         """Return the working replica of each cluster as the cache shows it; clusters without one are absent."""
@@ -264,17 +263,17 @@ class Shards:
         version = int(lease["metadata"]["resourceVersion"]) if lease is not None else 0
         known = self._observed.get(name)
         if known is None or version > known[0]:
-            self._observed[name] = known = (version, _time())
+            self._observed[name] = known = (version, clock.now())
         duration = candidate.spec_of(lease).get("leaseDurationSeconds") or self._election.lease_duration
-        return _time() < known[1] + float(duration)
+        return clock.now() < known[1] + float(duration)
 
     async def _forget_ended(self, working: Collection[str]) -> None:
         """Delete the Leases of replicas that ended long ago; only the first replica by name does it."""
         if self._member.name != min(working):
             return
         for lease in self._leases.store.list():
-            _, renewed = self._observed.get(lease.name, (0, _time()))
-            if _time() - renewed > _FORGOTTEN * self._election.lease_duration:
+            _, renewed = self._observed.get(lease.name, (0, clock.now()))
+            if clock.now() - renewed > _FORGOTTEN * self._election.lease_duration:
                 with contextlib.suppress(Conflict, NotFound):
                     await self._delete(lease)
 
@@ -283,10 +282,6 @@ class Shards:
 
     def _cached(self, cluster: str) -> Object | None:
         return self._leases.store.get(f"{self._election.namespace}/{self._lease_of_cluster(cluster)}")
-
-
-def _time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def assign(

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime.objects import Object
+from controller_runtime.util import clock
 from controller_runtime.util.keyed import SharedAnswers
 from controller_runtime.util.responsive import Slicer
 from virtual_node import metrics
@@ -165,9 +166,8 @@ class Overview:
 
     async def run(self) -> None:
         """Sample the history until cancelled, and drop rows when no browser reads the page."""
-        loop = asyncio.get_running_loop()
         while True:
-            if self._reading is not None and loop.time() > self._reading[0] + _FORGOTTEN:
+            if self._reading is not None and clock.now() > self._reading[0] + _FORGOTTEN:
                 self._reading = None
                 self._reader.forget()
             self.history.sample({
@@ -225,13 +225,12 @@ class Overview:
 
     async def _read(self) -> Reading:
         """Return all pods, read at most a few seconds ago; concurrent callers share one read."""
-        loop = asyncio.get_running_loop()
         async with self._lock:
-            if self._reading is None or loop.time() >= self._reading[0]:
-                begun = loop.time()
+            if self._reading is None or clock.now() >= self._reading[0]:
+                begun = clock.now()
                 reading = await self._reader.read()
-                taken = loop.time() - begun
-                self._reading = loop.time() + min(_LONGEST, max(_SHARED_SECONDS, _SHARE * taken)), reading
+                taken = clock.now() - begun
+                self._reading = clock.now() + min(_LONGEST, max(_SHARED_SECONDS, _SHARE * taken)), reading
             return self._reading[1]
 
     def _verdict(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.process.listening import is_loopback, parse_address
 from controller_runtime.serving.connections import ConnectionLimits
 from controller_runtime.serving.server import RETRY_AFTER, HttpsServer
+from controller_runtime.util import clock
 from virtual_node.config.types import Config
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
@@ -169,22 +170,21 @@ class WebServer(HttpsServer):
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         view, changes = of_query(request.query), Changes()
-        loop = asyncio.get_running_loop()
-        sent_at = loop.time()
+        sent_at = clock.now()
         while True:
             parts = await self._picture(view)
             message, is_complete = changes.message(parts) if parts is not None else (b"", True)
             if message:
                 await response.write(b"data: " + message + b"\n\n")
-                sent_at = loop.time()
-            elif loop.time() - sent_at > _KEEP_ALIVE:
+                sent_at = clock.now()
+            elif clock.now() - sent_at > _KEEP_ALIVE:
                 await response.write(b": still here\n\n")
-                sent_at = loop.time()
+                sent_at = clock.now()
             await asyncio.sleep(pause(len(message), is_complete=is_complete, interval=_INTERVAL))
 
     async def _picture(self, view: View) -> Parts | None:
         """Return the page's data, shared by all browsers with the same view; None: too many different views."""
-        now = asyncio.get_running_loop().time()
+        now = clock.now()
         self._pictures = {one: picture for one, picture in self._pictures.items() if now < picture.good_until}
         if view not in self._pictures:
             if len(self._pictures) >= _MOST_PICTURES:
@@ -193,13 +193,12 @@ class WebServer(HttpsServer):
         return await asyncio.shield(self._pictures[view].drawing)
 
     async def _draw(self, view: View) -> Parts:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun = clock.now()
         try:
             return await self._overview.parts(view, in_full=self._in_full)
         finally:
             # With more pods or views the interval is longer, so that all views together use little CPU time.
-            taken = loop.time() - begun
+            taken = clock.now() - begun
             if (picture := self._pictures.get(view)) is not None:
                 wanted = _SHARE * taken * len(self._pictures)
                 picture.good_until = begun + min(_LONGEST, max(_INTERVAL, wanted))

@@ -12,6 +12,7 @@ import msgspec
 
 from clusterset.model import names
 from controller_runtime.errors import ConfigError
+from controller_runtime.util.clock import now
 from multi_scheduler.agent import Agent, AgentContext, Rejections
 from multi_scheduler.agents.fit.attempts import Attempts
 from multi_scheduler.agents.fit.groups.group_filter import GroupFilter
@@ -22,7 +23,6 @@ from multi_scheduler.state.cluster.pod_requirements import Demand
 from multi_scheduler.state.cluster.scoring import Strategy, score
 from multi_scheduler.state.judge import Judgement
 from multi_scheduler.state.lower_state import StateSettings
-from multi_scheduler.state.measured import now
 from multi_scheduler.state.reservations import preemption as choosing
 from multi_scheduler.state.reservations.reservations import RECENT_SECONDS, Place, Stage
 from multi_scheduler.virtual_node import VirtualNode

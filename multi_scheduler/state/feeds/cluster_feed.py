@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, CacheFull, ConfigError, Forbidden, Unauthorized
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
+from controller_runtime.util import clock
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster import limits
 from multi_scheduler.state.cluster.index import ClusterIndex
@@ -87,7 +87,7 @@ class AdmissionFeed:
     def left(self, namespace: str) -> None:
         """Note that a lower pod was deleted or finished."""
         if self._admission.has_quotas(namespace):
-            self._admission.left(namespace, counted_by=asyncio.get_running_loop().time() + _COUNTED)
+            self._admission.left(namespace, counted_by=clock.now() + _COUNTED)
 
     @property
     def is_settled(self) -> bool:
@@ -275,9 +275,7 @@ class Feed:
             for informer in self.informers:
                 await informer.clear()
             if self._too_large:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_TOO_LARGE_PAUSE):
-                        await self._reconnected.wait()
+                await clock.wait(self._reconnected, _TOO_LARGE_PAUSE)
                 self._too_large = ""
 
     async def _end_when_reconnected(self) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller_runtime import resources
+from controller_runtime import leading, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ConfigError
-from controller_runtime.leaderelection import settings
 from controller_runtime.leaderelection.settings import ControllerSettings, Election
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
@@ -23,7 +22,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server(namespaces=("ns",))
     server.create("pods", {"metadata": {"name": "p"}, "spec": {}}, namespace="ns")
 
-    monkeypatch.setattr(settings, "connected", lambda *_, **__: contextlib.nullcontext(MemoryClient(server)))
+    monkeypatch.setattr(leading, "connected", lambda *_, **__: contextlib.nullcontext(MemoryClient(server)))
     return server
 
 
@@ -31,10 +30,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 async def test_work_begins_when_this_replica_leads_and_waits_for_the_caches(server: Server, elects):
     began: asyncio.Future[tuple[int, bool]] = asyncio.get_running_loop().create_future()
 
-    def prepare(client: Any) -> settings.Prepared:
+    def prepare(client: Any) -> leading.Prepared:
         informer = Informer(client, resources.PODS)
 
-        async def work(synced: settings.Synced) -> None:
+        async def work(synced: leading.Synced) -> None:
             await synced()
             lease = server.find("leases", "ns/program")
             began.set_result((len(informer.store), lease is not None))
@@ -43,7 +42,7 @@ async def test_work_begins_when_this_replica_leads_and_waits_for_the_caches(serv
         return [informer], work
 
     options = ControllerSettings(election=Election(enabled=elects))
-    task = asyncio.create_task(settings.run("program", options, prepare, namespace="ns"))
+    task = asyncio.create_task(leading.run("program", options, prepare, namespace="ns"))
     async with asyncio.timeout(10):
         assert await began == (1, elects)
     task.cancel()
@@ -55,14 +54,14 @@ async def test_a_wrong_setting_ends_the_process_although_caches_cannot_be_read(s
     async def never(_informer: Informer) -> None:
         await asyncio.Event().wait()
 
-    async def work(_synced: settings.Synced) -> None:
+    async def work(_synced: leading.Synced) -> None:
         raise ConfigError("a strategy's parameter is wrong")
 
     monkeypatch.setattr(Informer, "run", never)
     options = ControllerSettings(election=Election(enabled=False))
     with pytest.raises(ExceptionGroup) as raised:
         async with asyncio.timeout(10):
-            await settings.run(
+            await leading.run(
                 "program", options, lambda client: ([Informer(client, resources.PODS)], work), namespace="ns"
             )
     assert raised.group_contains(ConfigError, match="parameter is wrong")

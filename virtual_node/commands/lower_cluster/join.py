@@ -26,6 +26,7 @@ from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.process import terminal
 from controller_runtime.process.flags import read_text
 from controller_runtime.process.listening import is_loopback
+from controller_runtime.util import clock
 from virtual_node.commands.common import connect
 from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.diagnose import read_pod
@@ -228,10 +229,9 @@ class Join:
         Raises:
             ConfigError: the virtual node is not Ready in time.
         """
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = clock.now()
         why = "it is not registered"
-        while loop.time() < started + self._options.timeout:
+        while clock.now() < started + self._options.timeout:
             node = await find(self._upper, resources.NODES, name)
             if node is not None:
                 ready = condition(node.get("status"), "Ready")
@@ -241,7 +241,7 @@ class Join:
                 why = str(ready.get("message") or "it has no condition Ready")
             await asyncio.sleep(_POLL)
         raise ConfigError(
-            f"virtual node {name} is not Ready after {loop.time() - started:.0f} s: {why}; look: "
+            f"virtual node {name} is not Ready after {clock.now() - started:.0f} s: {why}; look: "
             f"'{program.name('diagnose')} node {name}', 'kubectl --namespace {self._options.namespace} logs --selector "
             "app.kubernetes.io/component=virtual-node'. Then run the command again, or 'lower-cluster leave'."
         )
@@ -286,8 +286,7 @@ async def _run_probe(upper: Client, lower: Client, node: str, options: argparse.
     """
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "virtual-node-probe-"}}
     namespace = str((await upper.create(resources.NAMESPACES, marked(space)))["metadata"]["name"])
-    loop = asyncio.get_running_loop()
-    started = loop.time()
+    started = clock.now()
     try:
         while True:
             found = await find(upper, resources.PODS, _PROBE, namespace=namespace)
@@ -300,10 +299,10 @@ async def _run_probe(upper: Client, lower: Client, node: str, options: argparse.
                 )
             if ((found or {}).get("status") or {}).get("phase") in {"Running", "Succeeded"}:
                 break
-            if loop.time() > started + options.timeout:
+            if clock.now() > started + options.timeout:
                 raise ConfigError(await _why_not_running(upper, found, node, options))
             await asyncio.sleep(_POLL)
-        seconds = loop.time() - started
+        seconds = clock.now() - started
     finally:
         await _remove_probe(upper, lower, namespace)
     say("probe", f"a pod ran on {node} after {seconds:.0f} s, and is removed")
@@ -328,8 +327,8 @@ async def _remove_probe(upper: Client, lower: Client, namespace: str) -> None:
     """Delete the upper namespace, and wait until the virtual node has also removed the lower one."""
     with contextlib.suppress(NotFound):
         await upper.delete(resources.NAMESPACES, namespace)
-    deadline = asyncio.get_running_loop().time() + _REMOVAL
-    while asyncio.get_running_loop().time() < deadline:
+    deadline = clock.now() + _REMOVAL
+    while clock.now() < deadline:
         left = [await find(one, resources.NAMESPACES, namespace) for one in (upper, lower)]
         if left == [None, None]:
             return

@@ -11,6 +11,7 @@ from prometheus_client import Gauge, Histogram
 
 from clusterset.model.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
+from controller_runtime.util.clock import now
 from multi_scheduler.agent import NOTHING, Rejections
 from multi_scheduler.agents.fit.attempts import Attempts
 from multi_scheduler.agents.fit.groups.eviction import GroupEviction
@@ -22,7 +23,6 @@ from multi_scheduler.agents.fit.groups.standing import Standing
 from multi_scheduler.malformed import UNREADABLE
 from multi_scheduler.state.cluster.scoring import Prediction
 from multi_scheduler.state.cluster_state import ClusterState
-from multi_scheduler.state.measured import now
 from multi_scheduler.state.reservations.preemption import without
 from multi_scheduler.state.reservations.reservations import RECENT_SECONDS
 from multi_scheduler.virtual_node import VirtualNode
