@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,6 +34,13 @@ _PROGRAMS = ("virtual_node.config.types:Config", "multi_scheduler.config:Config"
 annotator reads the file as the multi-scheduler does."""
 _SHOWN = 20
 """Maximum number of problems in an error message."""
+_SCHEDULER_KIND = "KubeSchedulerConfiguration"
+_SCHEDULER_FIELDS = """
+    algorithmSource bindTimeoutSeconds clientConnection delayCacheUntilActive disablePreemption enableContentionProfiling
+    enableProfiling extenders failureDomains hardPodAffinitySymmetricWeight healthzBindAddress leaderElection
+    metricsBindAddress parallelism percentageOfNodesToScore plugins podInitialBackoffSeconds podMaxBackoffSeconds schedulerName
+"""
+"""Fields of every version of KubeSchedulerConfiguration that concern kube-scheduler only."""
 _TENSILE_PLUGIN = "multi-scheduler"
 _UNKNOWN_FIELD = re.compile(r"unknown field `(.*?)`(?: - at |$)", re.DOTALL)
 _PLACE = re.compile(r" - at (?P<key>`key` in )?`\$(?P<path>.*?)(?P<map>\[\.\.\.\].*)?`$")
@@ -108,7 +115,7 @@ class ConfigFile(Generic[T]):
         Raises:
             ValueError: a top-level field is unknown to all programs, or tensile-kube's arguments are invalid.
         """
-        if "pluginConfig" in document:
+        if document.get("kind") == _SCHEDULER_KIND or "pluginConfig" in document:
             return _from_tensile(document)
         known = [field_name(field) for field in _known_fields()]
         own = _without_fields_of_others(document, self.kind)
@@ -150,19 +157,59 @@ def _without_fields_of_others(document: dict[str, Any], kind: type[ClusterSet]) 
 
 
 def _from_tensile(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert tensile-kube's KubeSchedulerConfiguration; its plug-in's arguments list the lower clusters."""
-    plugins = document["pluginConfig"]
-    for plugin in plugins if isinstance(plugins, list) else ():
-        if not isinstance(plugin, dict):
-            continue
+    """Convert tensile-kube's KubeSchedulerConfiguration; its plug-in's arguments list the lower clusters.
+
+    They are in ``pluginConfig``, or since v1beta1 in ``profiles[].pluginConfig``. Settings of kube-scheduler are ignored.
+
+    Raises:
+        ValueError: a field is unknown or of a wrong type, profiles contradict each other, or no cluster is listed.
+    """
+    known = ["apiVersion", "kind", "pluginConfig", "profiles", *_SCHEDULER_FIELDS.split()]
+    for field in document:
+        if field not in known:
+            raise ValueError(f"unknown field `{field}` of a {_SCHEDULER_KIND}{guess(str(field), known)}")
+    entries: dict[str, Any] = {}
+    for place, plugin in _plugins(document):
         arguments = plugin.get("args")
         clusters = arguments.get("cluster_configuration") if isinstance(arguments, dict) else None
-        if plugin.get("name") == _TENSILE_PLUGIN or clusters:
-            if not isinstance(clusters, dict):
-                raise ValueError("pluginConfig[].args.cluster_configuration: expected an object")
-            listed = [_tensile_cluster(name, entry) for name, entry in clusters.items()]
-            return {"apiVersion": API_VERSION, "kind": KIND, "clusters": listed}
-    raise ValueError("pluginConfig: no entry has args.cluster_configuration")
+        if plugin.get("name") != _TENSILE_PLUGIN and not clusters:
+            continue
+        if not isinstance(clusters, dict):
+            raise ValueError(f"{place}.args.cluster_configuration: expected an object")
+        for name, entry in clusters.items():
+            if entries.setdefault(name, entry) != entry:
+                raise ValueError(
+                    f"{place}.args.cluster_configuration.{name}: differs from that of another profile"
+                )
+    if entries:
+        listed = [_tensile_cluster(name, entry) for name, entry in entries.items()]
+        return {"apiVersion": API_VERSION, "kind": KIND, "clusters": listed}
+    raise ValueError(
+        "neither pluginConfig nor profiles[].pluginConfig has an entry with args.cluster_configuration, which lists the "
+        "lower clusters; a configuration without it is for kube-scheduler"
+    )
+
+
+def _plugins(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the entries of ``pluginConfig`` of a document and of its profiles, each after its place.
+
+    Raises:
+        ValueError: a list or an entry has a wrong type.
+    """
+    profiles = _objects(document, "profiles", "")
+    for owner, prefix in [(document, ""), *((profile, f"{place}.") for place, profile in profiles)]:
+        yield from _objects(owner, "pluginConfig", prefix)
+
+
+def _objects(owner: Mapping[str, Any], field: str, prefix: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the objects in a list, each after its place; an absent list is empty."""
+    items = owner.get(field)
+    if items is not None and not isinstance(items, list):
+        raise ValueError(f"{prefix}{field}: expected a list")
+    for number, item in enumerate(items or ()):
+        if not isinstance(item, dict):
+            raise ValueError(f"{prefix}{field}[{number}]: expected an object")
+    return [(f"{prefix}{field}[{number}]", item) for number, item in enumerate(items or ())]
 
 
 def _tensile_cluster(name: str, entry: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from controller_runtime.process.listening import service_hosts
 from controller_runtime.process.program import Program
 from controller_runtime.process.settings import Port, Setting
 from multi_scheduler.extender.server import MAX_BODY_BYTES
+from multi_scheduler.kube_scheduler_flags import KUBE_SCHEDULER
 from multi_scheduler.process.configuration import ProcessSettings
 
 _EXTENDER = "extender"
@@ -88,5 +89,13 @@ PROGRAM = Program(
     settings=SchedulerSettings,
     run="multi_scheduler.app:run",
     rights="multi_scheduler.rights",
-    examples=[("Read the lower clusters from a file", "--kubeconfig upper.yaml --config clusters.yaml")],
+    examples=[
+        ("Read the lower clusters from a file", "--kubeconfig upper.yaml --config clusters.yaml"),
+        (
+            "Print the configuration of the kube-scheduler that calls this extender",
+            "print-scheduler-configuration --kubeconfig upper.yaml --config clusters.yaml",
+        ),
+    ],
+    commands={"print-scheduler-configuration": "multi_scheduler.print_configuration:PROGRAM"},
+    foreign=KUBE_SCHEDULER,
 )

@@ -21,6 +21,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process import lifecycle, terminal, version
 from controller_runtime.process.argparser import Parser, complain
 from controller_runtime.process.flags import Klog, address, take_klog
+from controller_runtime.process.foreign_flags import ForeignFlags
 from controller_runtime.process.settings import PROCESS, UPPER, Setting, add_flags, apply
 
 _VERSION = (["version"], ["--version"], ["-version"])
@@ -34,6 +35,8 @@ class ProgramSettings(msgspec.Struct, kw_only=True):
     log_format: Annotated[Literal["auto", "json", "console"], Setting(PROCESS, "--log-format")] = "auto"
     """json, console, or auto, which is console if stderr is a terminal."""
     klog: Klog = Klog()
+    foreign: tuple[str, ...] = ()
+    """Flags of the program's ``foreign`` that were given and have no effect."""
     argv: tuple[str, ...] = ()
     """The command line."""
     given: frozenset[str] = frozenset()
@@ -92,6 +95,8 @@ class Program(Generic[S]):
     commands: Mapping[str, str] = field(default_factory=dict)
     """First argument → what runs with the others instead of the program, and returns the exit code, as
     ``module:function``."""
+    foreign: ForeignFlags | None = None
+    """Flags of the program that this program replaces; each that is given is reported."""
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """Run the program; return its exit code. ``argv`` is None for the arguments of the process."""
@@ -141,9 +146,14 @@ class Program(Generic[S]):
             SystemExit: raised by argparse for unknown flags and ``--help``.
         """
         rest, klog = take_klog(argv)
-        flags = (parser or self.parser()).parse_given(rest)
+        foreign: tuple[str, ...] = ()
+        parser = parser or self.parser()
+        if self.foreign is not None:
+            own = frozenset(flag.removeprefix("--") for flag in parser.flag_names())
+            rest, foreign = self.foreign.take(rest, own)
+        flags = parser.parse_given(rest)
         settings = settings or self.settings()
-        settings.klog, settings.argv = klog, tuple(argv)
+        settings.klog, settings.foreign, settings.argv = klog, foreign, tuple(argv)
         settings.given = frozenset(name for name, value in vars(flags).items() if value is not None)
         apply(settings, flags, environment)
         settings.load()
@@ -153,6 +163,13 @@ class Program(Generic[S]):
 
     async def _run(self, settings: S) -> int:
         """Run with the settings until a signal; return the exit code."""
+        if self.foreign is not None:
+            for flag in settings.foreign:
+                log.get_logger(component="flags").warning(
+                    f"flag without effect: it is a flag of {self.foreign.program}",
+                    flag=flag,
+                    next=self.foreign.next,
+                )
         return await lifecycle.run_until_signal(load(self.run)(settings))
 
 

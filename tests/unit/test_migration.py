@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import descheduler.program
 import multi_scheduler.program
 import virtual_node.config.command_line
 import webhook.program
 from controller_runtime import log
+from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import Klog
 from controller_runtime.process.program import start
+from multi_scheduler.print_configuration import PROGRAM as PRINT
 
 _ENVIRONMENT = {
     "KUBELET_PORT": "10450",
@@ -96,6 +100,82 @@ def _scheduler(argv: Sequence[str], folder: Path) -> Any:
         encoding="utf-8",
     )
     return multi_scheduler.program.PROGRAM.parse([f"--config={config}", *argv], {})
+
+
+_README = (
+    "--port=8888 --bind-address=127.0.0.1 --leader-elect=false --authentication-kubeconfig /root/kube.config "
+    "--authorization-kubeconfig=/root/kube.config --lock_object_name=x --profiling --v=6"
+)
+_README_IGNORED = (
+    "--bind-address", "--leader-elect", "--authentication-kubeconfig", "--authorization-kubeconfig",
+    "--lock-object-name", "--profiling",
+)  # fmt: skip
+
+
+def test_multi_scheduler_accepts_the_readmes_arguments(tmp_path: Path):
+    """kube-scheduler's flags are set aside, with their values; the flags of the extender keep their effect."""
+    found = _scheduler(_README.split(), tmp_path)
+    assert (found.port, found.foreign, found.klog) == (8888, _README_IGNORED, Klog(6))
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [("--leader-elekt", "unknown flag --leader-elekt"), ("false", "unexpected argument false")],
+)
+def test_multi_scheduler_refuses_arguments_that_kube_scheduler_does_not_have(
+    argument: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit):
+        _scheduler(["--leader-elect", argument], tmp_path)
+    assert message in capsys.readouterr().err
+
+
+def test_flag_of_kube_scheduler_needs_its_value(tmp_path: Path):
+    with pytest.raises(ConfigError, match="--bind-address: needs a value"):
+        _scheduler(["--bind-address"], tmp_path)
+
+
+def test_each_flag_of_kube_scheduler_is_reported_once(capfd: pytest.CaptureFixture[str]):
+    """The warning says what to do with the flag."""
+    argv = ["--kubeconfig=/k", "--log-format=json", *_README.split(), "--profiling"]
+    assert PRINT(argv) == 0
+    printed, logged = capfd.readouterr()
+    warned = [json.loads(line) for line in logged.splitlines()]
+    # --leader-elect is a setting of the printed configuration.
+    assert [line["flag"] for line in warned] == [flag for flag in _README_IGNORED if flag != "--leader-elect"]
+    assert all("stock kube-scheduler" in line["next"] for line in warned)
+    configuration = yaml.safe_load(printed)
+    assert configuration["extenders"][0]["urlPrefix"] == "http://127.0.0.1:8888"
+    assert configuration["clientConnection"]["kubeconfig"] == "/k"
+
+
+@pytest.mark.parametrize(
+    ("argv", "url", "extender"),
+    [
+        ("", "http://127.0.0.1:8888", {"enableHTTPS": False}),
+        ("--bind --address=10.0.0.1 --port=1", "http://10.0.0.1:1", {"bindVerb": "bind"}),
+        ("--address=::1", "http://[::1]:8888", {}),
+        ("--secret-name=s --ca-file=/ca", "https://127.0.0.1:8888", {"tlsConfig": {"caFile": "/ca"}}),
+        ("--url=https://x.svc:8888/ --ca-file=/ca", "https://x.svc:8888", {"enableHTTPS": True}),
+    ],
+)
+def test_printed_configuration_agrees_with_the_extenders_flags(argv: str, url: str, extender: dict[str, Any]):
+    (entry,) = yaml.safe_load(PRINT.parse(argv.split(), {}).text())["extenders"]
+    assert entry["urlPrefix"] == url
+    assert entry.items() >= extender.items()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--secret-name=s", "--ca-file: required"),
+        ("--cert-file=c", "--cert-file and --key-file"),
+        ("--safe-scheduler-routes", "--config: required"),
+    ],
+)
+def test_configuration_that_the_scheduler_cannot_use_is_not_printed(argv: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        PRINT.parse(argv.split(), {})
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,27 @@ def test_tensile_kubes_file_is_read(parse: Any):
     assert cluster.namespaces.adopt is True
 
 
+_PROFILE = "{{pluginConfig: [{{args: {{cluster_configuration: {{a: {{kube_config: {} }}}}}}}}]}}"
+
+
+@every_program
+def test_tensile_kubes_file_in_the_form_of_newer_kube_schedulers_is_read(parse: Any):
+    """The plug-in's arguments are in each profile; the settings of kube-scheduler have no effect."""
+    plugin = {"name": "multi-scheduler", "args": {"cluster_configuration": {"vk1": {"kube_config": "/k"}}}}
+    document = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": "/u"},
+        "profiles": [
+            {"schedulerName": name, "plugins": {"filter": {}}, "pluginConfig": [{"name": "X"}, plugin]}
+            for name in ("default-scheduler", "other")
+        ],
+    }
+    (cluster,) = parse(json.dumps(document)).clusters
+    assert (cluster.name, cluster.kubeconfig) == ("vk1", "/k")
+
+
 @every_program
 @pytest.mark.parametrize(
     ("document", "message"),
@@ -84,9 +105,25 @@ def test_tensile_kubes_file_is_read(parse: Any):
             "clusters[0].usage.prometheus: give either service or url",
         ),
         ("kind: Pod", "kind: expected ClusterSetConfiguration, got 'Pod'"),
-        ("pluginConfig: []", "pluginConfig: no entry has args.cluster_configuration"),
-        ("pluginConfig: 1", "pluginConfig: no entry has args.cluster_configuration"),
-        ("pluginConfig: [null, {args: [a]}]", "pluginConfig: no entry has args.cluster_configuration"),
+        ("pluginConfig: []", "profiles[].pluginConfig has an entry with args.cluster_configuration"),
+        ("pluginConfig: 1", "pluginConfig: expected a list"),
+        ("pluginConfig: [null]", "pluginConfig[0]: expected an object"),
+        ("pluginConfig: [{args: [a]}]", "profiles[].pluginConfig has an entry with args.cluster_configuration"),
+        ("kind: KubeSchedulerConfiguration", "a configuration without it is for kube-scheduler"),
+        ("{kind: KubeSchedulerConfiguration, profiles: {}}", "profiles: expected a list"),
+        ("{kind: KubeSchedulerConfiguration, profiles: [{pluginConfig: [1]}]}", "profiles[0].pluginConfig[0]: expected an object"),
+        (
+            "{kind: KubeSchedulerConfiguration, leaderElect: 1}",
+            "unknown field `leaderElect` of a KubeSchedulerConfiguration, did you mean leaderElection?",
+        ),
+        (
+            "{kind: KubeSchedulerConfiguration, profiles: [{pluginConfig: [{name: multi-scheduler}]}]}",
+            "profiles[0].pluginConfig[0].args.cluster_configuration: expected an object",
+        ),
+        (
+            f"{{kind: KubeSchedulerConfiguration, profiles: [{_PROFILE.format('k')}, {_PROFILE.format('l')}]}}",
+            "profiles[1].pluginConfig[0].args.cluster_configuration.a: differs from that of another profile",
+        ),
         ("1: 2", "Expected `str`"),
     ],
 )  # fmt: skip

@@ -40,7 +40,7 @@ NOT_OURS = {
     *("--kubelet-certificate-authority", "--ignore-daemonsets", "--delete-emptydir-data", "--dry-run"),
     *("--sort-by", "--resource-version", "--raw", "--tail", "--since", "--ignore-not-found", "--selector"),
     *("--klog.v", "--version", "--help"),
-    *("--node-monitor-grace-period", "--overwrite", "--wait"),
+    *("--node-monitor-grace-period", "--bind-address", "--overwrite", "--wait"),
 }
 """Flags of kubectl, helm and the control plane, and those that no parser declares."""
 ALERTS = (

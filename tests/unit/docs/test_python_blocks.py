@@ -8,8 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.virtual_node import VirtualNode
 
@@ -45,11 +43,3 @@ def test_rewards_of_mode_shadow_are_compared(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(_python("agents.md")[1], {})
     assert capsys.readouterr().out == "same node: 1.000 (1 pods), another node: 0.500 (1 pods)\n"
-
-
-@pytest.mark.parametrize("name", ["fit", "safe-overload", "safe-balance"])
-def test_scheduler_configuration_is_printed(name, capsys):
-    """It has an entry for each agent."""
-    exec(_python("annotator.md")[0], {})
-    printed = json.loads(capsys.readouterr().out)
-    assert f"priorities/{name}" in [one["prioritizeVerb"] for one in printed["extenders"]]
