@@ -314,7 +314,7 @@ class Mover:
         current = await self.read_unchanged(pod)
         if current is None:
             return Outcome(why=_CHANGED, retry_after=_REJUDGE)
-        noted = replacement.recorded(current["metadata"].get("annotations") or {})
+        noted = node_avoidance.recorded(current["metadata"].get("annotations") or {})
         successor = replacement.of(
             current,
             avoid=node_avoidance.active(noted, now=self.now(), freeze_period=self.freeze_period),
@@ -359,7 +359,7 @@ class Mover:
         if pod.controller is not None:
             return await self._release_owned(pod)
         now = self.now()
-        noted = replacement.recorded(pod.annotations)
+        noted = node_avoidance.recorded(pod.annotations)
         active = node_avoidance.active(noted, now=now, freeze_period=self.freeze_period)
         usable = self.view.open_names()
         gives_way = bool(usable) and not usable - active.keys()
@@ -384,7 +384,9 @@ class Mover:
 
     async def _release_owned(self, pod: Object) -> float | None:
         """Evict a controller's pod, so that it is replaced, if an avoided node is usable and no longer frozen."""
-        thawed = replacement.avoided_names(pod.annotations) - self.memory.frozen(pods.owner_key(pod)).keys()
+        thawed = (
+            node_avoidance.avoided_names(pod.annotations) - self.memory.frozen(pods.owner_key(pod)).keys()
+        )
         if not thawed & self.view.open_names() or self.why_not_movable(pod) or self.options.dry_run:
             return None
         # Wait, because the webhook's replicas may receive the change later than this process.

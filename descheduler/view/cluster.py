@@ -8,12 +8,12 @@ from datetime import datetime
 
 from clusterset.model import names
 from clusterset.model.autoscaling import MARGIN_SECONDS
-from clusterset.model.moving import movable, node_avoidance
+from clusterset.model.moving import movable
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import matching, timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
-from descheduler.view import pods, replacement
+from descheduler.view import pods
 
 _VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 
@@ -85,21 +85,11 @@ class ClusterView:
             pod: cached pod.
             among: the open nodes, if the caller has them already.
         """
-        # Without the affinity that the descheduler or the webhook added to avoid nodes.
-        spec = node_avoidance.readmit(pod.spec or {}, replacement.avoided_names(pod.annotations))
-        return [
-            node
-            for node in (self.open_nodes() if among is None else among)
-            if matching.admits(
-                spec, name=node.name, labels=node.labels, taints=(node.spec or {}).get("taints") or ()
-            )
-        ]
+        nodes = self.open_nodes() if among is None else among
+        return movable.admitting(pod.annotations, pod.spec or {}, nodes)
 
     def alternatives(self, pod: Object, among: Sequence[Object] | None = None) -> list[Object]:
-        """Return the other virtual nodes that admit the pod; arguments as in ``open_nodes_for``.
-
-        Free resources are not checked, because a pod that does not run can wait for resources in the upper cluster as well.
-        """
+        """Return the other virtual nodes that admit the pod; arguments as in ``open_nodes_for``."""
         here = (pod.spec or {}).get("nodeName")
         return [node for node in self.open_nodes_for(pod, among) if node.name != here]
 

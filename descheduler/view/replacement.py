@@ -11,7 +11,6 @@ import msgspec
 from clusterset.model import label_keys, names
 from clusterset.model.moving import node_avoidance
 from controller_runtime.apimachinery import timestamps
-from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.objects import Object
 
 _METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences", "finalizers")
@@ -49,7 +48,7 @@ def of(
         counts: whether to increment ``deschedule-count``.
     """
     metadata = pod["metadata"]
-    before = recorded(metadata.get("annotations") or {})
+    before = node_avoidance.recorded(metadata.get("annotations") or {})
     frozen = {**avoid, node: now} if node else dict(avoid)
     nodes = {name: frozen[name] for name in node_avoidance.to_avoid(frozen, usable)}
     kept: dict[str, Any] = {field: metadata[field] for field in _METADATA if metadata.get(field)}
@@ -82,22 +81,6 @@ def count(pod: Mapping[str, Any]) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def recorded(annotations: Mapping[str, str]) -> dict[str, datetime]:
-    """Return the nodes in a re-created pod's annotation, also expired ones, each with the time since when."""
-    text = annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODES) or ""
-    try:
-        entries = decode(text) if text else {}
-        return {str(node): timestamps.parse(since) for node, since in entries.items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}  # not written by the descheduler
-
-
-def avoided_names(annotations: Mapping[str, str]) -> set[str]:
-    """Return the nodes that the descheduler or the webhook (``unschedulable-node``) made a pod avoid."""
-    texts = (annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODE) or "").split(",")
-    return set(recorded(annotations)) | {text.strip() for text in texts if text.strip()}
-
-
 def has_avoidance(pod: Object) -> bool:
     """Report whether the descheduler or the webhook made a pod avoid nodes."""
-    return bool(pod.annotations) and bool(avoided_names(pod.annotations))
+    return bool(pod.annotations) and bool(node_avoidance.avoided_names(pod.annotations))

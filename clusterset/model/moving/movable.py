@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.moving import drain, silence
+from clusterset.model.moving import drain, node_avoidance, silence
 from clusterset.model.pod.conditions import is_true
 from controller_runtime.apimachinery import matching
+from controller_runtime.objects import Object
 
 MAY_RUN = "its lower cluster does not answer, and the pod may run there"
 """Why a pod with a lower node is not moved off a silent cluster, except by the strategy ``StaleCluster``."""
@@ -135,6 +136,26 @@ def why_pinned(claim: Json | None, volume: Json | None, *, node: str, elsewhere:
     return (
         f"its claim {name} is bound to volume {volume_of(claim)}, which no other ready virtual node reaches"
     )
+
+
+def admitting(annotations: Mapping[str, str], spec: Json, nodes: Iterable[Object]) -> list[Object]:
+    """Return the nodes that a pod's own selector, affinity and tolerations allow, also those that it avoids for a time.
+
+    Free resources are not checked, because a pod that does not run can wait for resources in the upper cluster as well.
+
+    Args:
+        annotations: of the pod.
+        spec: of the pod.
+        nodes: open nodes (``is_open``).
+    """
+    own = node_avoidance.own_spec(spec, annotations)
+    return [
+        node
+        for node in nodes
+        if matching.admits(
+            own, name=node.name, labels=node.labels, taints=(node.spec or {}).get("taints") or ()
+        )
+    ]
 
 
 def is_single_writer(claim: Json | None) -> bool:

@@ -159,3 +159,24 @@ def _without(term: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
         expressions.append(kept)
     left = {name: value for name, value in term.items() if name != "matchExpressions"}
     return {**left, "matchExpressions": expressions} if expressions else left
+
+
+def recorded(annotations: Mapping[str, str]) -> dict[str, datetime]:
+    """Return the nodes in a re-created pod's annotation, also expired ones, each with the time since when."""
+    text = annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODES) or ""
+    try:
+        entries = decode(text) if text else {}
+        return {str(node): timestamps.parse(since) for node, since in entries.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}  # not written by the descheduler
+
+
+def avoided_names(annotations: Mapping[str, str]) -> set[str]:
+    """Return the nodes that the descheduler or the webhook (``unschedulable-node``) made a pod avoid."""
+    texts = (annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODE) or "").split(",")
+    return set(recorded(annotations)) | {text.strip() for text in texts if text.strip()}
+
+
+def own_spec(spec: Mapping[str, Any], annotations: Mapping[str, str]) -> dict[str, Any]:
+    """Return a pod's spec without the affinity that the descheduler or the webhook added to avoid nodes."""
+    return readmit(spec, avoided_names(annotations))

@@ -15,7 +15,7 @@ from clusterset.model.moving import drain, movable
 from clusterset.model.moving.drain import How, Request, Status
 from clusterset.model.pod.conditions import is_finished, is_true
 from controller_runtime import resources
-from controller_runtime.apimachinery import matching, timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
@@ -189,7 +189,7 @@ async def show_plan(reader: Reader, draining: Sequence[Object], *, local_storage
     """
     everything = await reader.all(resources.NODES, label_selector=VIRTUAL_NODES) or []
     away = {node.name for node in draining}
-    elsewhere = [node.to_dict() for node in everything if node.name not in away and _is_open(node)]
+    elsewhere = [node for node in everything if node.name not in away and _is_open(node)]
     deployments = {one.key: one.to_dict() for one in await reader.all(resources.DEPLOYMENTS) or ()}
     rows = []
     for node in draining:
@@ -212,7 +212,7 @@ async def show_plan(reader: Reader, draining: Sequence[Object], *, local_storage
 async def _judge(
     reader: Reader,
     pod: Json,
-    elsewhere: Sequence[Json],
+    elsewhere: Sequence[Object],
     deployments: Mapping[str, Json],
     *,
     local_storage: bool,
@@ -220,16 +220,8 @@ async def _judge(
     metadata, spec = pod["metadata"], pod["spec"]
     if why := movable.why_not_evictable(metadata, spec, local_storage=local_storage):
         return How.STAYS, why
-    admitting = [
-        node
-        for node in elsewhere
-        if matching.admits(
-            spec,
-            name=node["metadata"]["name"],
-            labels=node["metadata"].get("labels") or {},
-            taints=(node.get("spec") or {}).get("taints") or (),
-        )
-    ]
+    others = movable.admitting(metadata.get("annotations") or {}, spec, elsewhere)
+    admitting = [node.to_dict() for node in others]
     if not admitting:
         return How.STAYS, "no other ready virtual node admits it"
     is_single_writer = False

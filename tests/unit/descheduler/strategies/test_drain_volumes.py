@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterset.model.moving.drain import How
+from controller_runtime.objects import from_dict
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.draining import drain_process, drain_status, draining_cluster, places
 from tests.unit.descheduler.process import Process
@@ -100,7 +101,7 @@ def _put_claim(cluster: Cluster, phase: str, mode: str, selected: str, *, reacha
 
 async def _predictions(process: Process, cluster: Cluster) -> list[tuple[How, str]]:
     client: Any = process.client
-    nodes = [cluster.get("nodes", "b")]
+    nodes = [from_dict(cluster.get("nodes", "b"))]
     deployments = {"default/web": cluster.get("deployments", "default/web")}
     return [
         await command._judge(Reader(client), found, nodes, deployments, local_storage=False)

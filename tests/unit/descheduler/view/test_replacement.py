@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.model import names
+from clusterset.model.moving import node_avoidance
 from controller_runtime.apimachinery import matching
 from descheduler.view import replacement
 from tests.unit.clusterset.model.affinity import excluded
@@ -94,7 +95,7 @@ class TestReplacement:
 
     @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": "today"}', "null", "[" * 100_000])
     def test_invalid_avoidance_annotation_avoids_nothing(self, text):
-        assert replacement.recorded({names.ANNOTATION_UNSCHEDULABLE_NODES: text}) == {}
+        assert node_avoidance.recorded({names.ANNOTATION_UNSCHEDULABLE_NODES: text}) == {}
 
 
 @given(st.sets(st.sampled_from("abcd")), st.sets(st.sampled_from("abcd"), min_size=1))
