@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -45,3 +46,16 @@ def lease_age(lease: Json | None, now: datetime, *, duration: float = NODE_LEASE
     return LeaseAge(
         age, float(spec.get("leaseDurationSeconds") or duration), str(spec.get("holderIdentity") or "")
     )
+
+
+def active_lease(leases: Iterable[Json]) -> Json | None:
+    """Return the Lease that shows a leader best: one with a holder, the last renewed; None: there is no Lease.
+
+    Another installation, or an earlier one, may have left a Lease of the same name in another namespace.
+    """
+
+    def rank(lease: Json) -> tuple[bool, str]:
+        spec = lease.get("spec") or {}
+        return bool(spec.get("holderIdentity")), str(spec.get("renewTime") or "")
+
+    return max(leases, key=rank, default=None)

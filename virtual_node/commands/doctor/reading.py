@@ -17,8 +17,8 @@ import aiohttp
 
 from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, Forbidden, NotFound
+from controller_runtime.client.client import Client, find
+from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import installation, probes
 from virtual_node.commands.common.installation import swarms
@@ -32,6 +32,7 @@ from virtual_node.commands.doctor.facts import (
     LowerFacts,
     Webhook,
 )
+from virtual_node.health.leases import active_lease
 from virtual_node.health.objects import Json, is_virtual, last_seen
 from virtual_node.translate.services.endpoints import LABEL_SERVICE
 
@@ -108,8 +109,8 @@ class _Look:
                 installation=installation.read(upper),
                 webhook=read_webhook(upper, self.namespace),
                 swarms=swarms(upper),
-                scheduler=self._lease(SCHEDULER_LEASE),
-                descheduler=self._lease(DESCHEDULER_LEASE),
+                scheduler=find(upper, resources.LEASES, SCHEDULER_LEASE, namespace=_SYSTEM),
+                descheduler=self._descheduler_lease(),
             ),
         )
         return DoctorFacts(
@@ -157,17 +158,13 @@ class _Look:
         )
         return dict(zip(virtual, listed, strict=True))
 
-    async def _lease(self, name: str) -> Json | None:
+    async def _descheduler_lease(self) -> Json | None:
+        """Return the descheduler's Lease. With the chart, it is in the release's namespace."""
+        selector = f"metadata.name={DESCHEDULER_LEASE}"
         try:
-            return await self.upper.get(resources.LEASES, name, namespace=_SYSTEM)
-        except NotFound:
-            pass
-        try:
-            # With the chart, the Lease is in the release's namespace.
-            found = await _list(self.upper, resources.LEASES, field_selector=f"metadata.name={name}")
+            return active_lease(await _list(self.upper, resources.LEASES, field_selector=selector))
         except Forbidden:
-            return None
-        return found[0] if found else None
+            return await find(self.upper, resources.LEASES, DESCHEDULER_LEASE, namespace=_SYSTEM)
 
 
 async def _list(client: Client, resource: Resource, **selection: Any) -> list[Json]:

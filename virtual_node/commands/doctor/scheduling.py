@@ -133,12 +133,13 @@ def descheduler(facts: DoctorFacts) -> Outcome:
     """Check that the descheduler renews its Lease, if it is installed."""
     if facts.descheduler is None:
         return skipped(f"not installed (no Lease {DESCHEDULER_LEASE})")
+    namespace = facts.descheduler["metadata"].get("namespace")
     if quiet := lease_trouble(facts.descheduler, facts.now):
         return broken(
-            f"its Lease {quiet}",
+            f"its Lease in namespace {namespace} {quiet}",
             "is virtual-node-descheduler running? Until then, pods stuck in lower clusters are not moved",
         )
-    return ok("Lease fresh")
+    return ok(f"Lease fresh in namespace {namespace}")
 
 
 def lease_trouble(lease: Json | None, now: datetime) -> str:

@@ -312,6 +312,20 @@ async def test_a_lower_clusters_nodes_and_pending_pods_are_read():
         assert (await reading.read_lower(client, "a.yaml")).answer.code == 403
 
 
+async def test_a_held_lease_of_the_descheduler_hides_a_released_one():
+    """An earlier descheduler that ran by hand has left its Lease in kube-system."""
+
+    def lease(namespace: str, **spec: str) -> dict[str, Any]:
+        return {"metadata": {"name": "virtual-node-descheduler", "namespace": namespace}, "spec": spec}
+
+    held = lease("vn", holderIdentity="a", renewTime="2026-01-01T00:00:00.000000Z")
+    older = lease("zz", holderIdentity="b", renewTime="2025-01-01T00:00:00.000000Z")
+    released = lease("kube-system", holderIdentity="", renewTime="2026-01-01T00:00:01.000000Z")
+    facts, _ = await _look(**{ALL_LEASES: _listed(released, held, older)})
+    assert facts.descheduler is not None
+    assert facts.descheduler["spec"] == held["spec"]
+
+
 async def test_a_descheduler_of_the_chart_is_found_in_its_own_namespace():
     """Only an installation by hand has its Lease in kube-system."""
     lease = {"metadata": {"name": "virtual-node-descheduler", "namespace": "vn"}, "spec": {}}
