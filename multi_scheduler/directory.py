@@ -153,10 +153,17 @@ class NodeDirectory:
         cluster = labels.get(names.LABEL_LOWER_CLUSTER)
         key = names.LABEL_LOWER_CLUSTER
         label = f"label {key}: {cluster}" if cluster else f"no label {key}"
+        absent = self._absent()
+        alone = f" (its clusters without a virtual node: {some(sorted(absent))})" if absent else ""
         return (
-            f"virtual node {name} ({label}) belongs to no lower cluster of the multi-scheduler's configuration: "
+            f"virtual node {name} ({label}) belongs to no lower cluster of the multi-scheduler's configuration{alone}: "
             f"{self._next_step(name)}, or set unknownNodes: Pass"
         )
+
+    def _absent(self) -> set[str]:
+        """Return the configured lower clusters without a virtual node."""
+        found = (self.find(node.name, None) for node in self.nodes.store.list())
+        return self._clusters.keys() - {node.cluster for node in found if node is not None}
 
     def _next_step(self, name: str) -> str:
         """Return for administrators how an unknown virtual node becomes known."""
@@ -216,8 +223,7 @@ class NodeDirectory:
         before: set[str] = set()
         reported: set[str] = set()
         while True:
-            found = (self.find(node.name, None) for node in self.nodes.store.list())
-            absent = self._clusters.keys() - {node.cluster for node in found if node is not None}
+            absent = self._absent()
             reported &= absent
             for cluster in sorted((absent & before) - reported):
                 reported.add(cluster)

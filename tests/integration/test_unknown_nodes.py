@@ -10,6 +10,7 @@ import pytest
 from hack.sandbox import Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler
+from tests.integration.descheduler.setup import command
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = [pytest.mark.e2e]
@@ -58,7 +59,14 @@ async def test_pods_get_only_virtual_nodes_of_configured_clusters():
             (scheduled,) = [one for one in conditions if one["type"] == "PodScheduled"]
             return scheduled["status"] == "False" and (
                 "virtual node vn-lower2 (label virtual-node.io/lower-cluster: lower2) belongs to no lower cluster of the "
-                "multi-scheduler's configuration: write `nodes: [{name: vn-lower2}]`" in scheduled["message"]
+                "multi-scheduler's configuration (its clusters without a virtual node: lowre2): write "
+                "`nodes: [{name: vn-lower2}]`" in scheduled["message"]
             )
 
         await eventually(is_explained, what="the reason in the scheduler's condition")
+        code, text = await command(sandbox.upper, "doctor")
+        assert code == 1
+        assert (
+            "the upper cluster has no virtual node of cluster lowre2; virtual nodes without a cluster: vn-lower2"
+            in text
+        )

@@ -27,6 +27,11 @@ from virtual_node.health.objects import Json, allocatable, fits, key, requested
 
 _UNSEEN_SECONDS = 30.0
 _DEFAULT_SCHEDULER = "default-scheduler"
+_UNKNOWN_NODE = re.compile(
+    r"virtual node (?P<node>\S{1,253}) \([^)]{0,400}\) belongs to no lower cluster of the multi-scheduler's configuration"
+    r"( \(its clusters without a virtual node: (?P<clusters>[^)]{1,400})\))?"
+)
+"""In the reason of the multi-scheduler (``multi_scheduler.directory``)."""
 _EXTENDER = re.compile(
     r"extender at URL (?P<url>\S+?),|(?:Post|Get) \"(?P<post>https?://[^\"]+/(?:filter|prioritize|preempt|bind))\"|extender",
     re.IGNORECASE,
@@ -85,6 +90,22 @@ def extender(facts: DoctorFacts) -> Outcome:
     if not keys:
         return ok("no pod waits to be scheduled")
     return ok(f"{count(len(keys), 'pod waits', 'pods wait')}, none for an extender")
+
+
+def known_nodes(facts: DoctorFacts) -> Outcome:
+    """Check whether pods wait because the multi-scheduler's configuration lacks a virtual node."""
+    keys = {key(pod): pod for pod in waiting(facts)}
+    found = [match for text in _scheduler_messages(facts, keys) for match in _UNKNOWN_NODE.finditer(text)]
+    if not found:
+        return ok("no pod waits because of an unknown virtual node")
+    unknown = sorted({match["node"] for match in found})
+    clusters = next((match["clusters"] for match in found if match["clusters"]), "")
+    absent = f"the upper cluster has no virtual node of cluster {clusters}; " if clusters else ""
+    return broken(
+        f"{absent}virtual nodes without a cluster: {some(unknown)}, which get no pods",
+        f"in the multi-scheduler's --config, write `nodes: [{{name: {unknown[0]}}}]` into the entry of its cluster "
+        "(in tensile-kube's file: name the cluster so), or start the missing virtual node",
+    )
 
 
 def _scheduler_messages(facts: DoctorFacts, pods_by_key: Mapping[str, Json]) -> Iterator[str]:
@@ -170,6 +191,7 @@ def _swarms(facts: DoctorFacts) -> Outcome:
 RULES = (
     Rule("scheduler", "scheduler running", scheduler, needs=("upperApi",), reads=("pending",)),
     Rule("extender", "scheduler reaches its extender", extender, needs=("scheduler",)),
+    Rule("knownNodes", "extender knows the virtual nodes", known_nodes, needs=("extender",)),
     Rule("capacity", "room on virtual nodes", capacity, needs=("virtualNodes",), reads=("pending", "bound")),
     Rule(
         "scheduled",

@@ -154,6 +154,11 @@ BROKEN: list[tuple[DoctorFacts, str, str, str]] = [
         healthy(pending=[_said("failed filter with extender at URL http://h/filter, code 500")]),
         "extender", "no valid response from http://h/filter", "log",
     ),
+    (
+        healthy(pending=[_said("1 virtual node a (label x: b) belongs to no lower cluster of the multi-scheduler's "
+                               "configuration: write")]),
+        "knownNodes", "virtual nodes without a cluster: a, which get no pods", "nodes: [{name: a}]",
+    ),
     (healthy(nodes=[node("big"), {**node(), "status": conditions("Ready", "True")}],
              leases={"vn": lease(), "big": lease()}, pending=[pod(containers=asking(cpu="9"))]),
      "capacity", "no virtual node has as much: 1 pod such as shop/web (cpu 9)", "add lower nodes"),

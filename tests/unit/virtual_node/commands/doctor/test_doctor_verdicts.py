@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from clusterset.config import Cluster
+from controller_runtime.client.cache_budget import CacheBudget
+from multi_scheduler.config import Config
+from multi_scheduler.directory import NodeDirectory
 from tests.unit.virtual_node.commands.doctor_facts import (
     bound,
     conditions,
@@ -86,6 +91,24 @@ def test_events_of_the_extender_count():
     assert "tlsConfig" in links["extender"].next
     other = {**said, "involvedObject": {"namespace": "shop", "name": "other"}}
     assert links_of(healthy(pending=[pod()], events=[other]))["extender"].state is State.OK
+
+
+def test_virtual_nodes_that_the_multi_scheduler_does_not_know_are_named():
+    """With the clusters of its file that have no virtual node, quoted from the extender itself."""
+    client: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
+    directory = NodeDirectory(client, Config(clusters=[Cluster(name="test", kubeconfig="k")]))
+    labels = {"type": "virtual-kubelet"}
+    reason = directory.refusal("192.0.2.2", {"metadata": {"name": "192.0.2.2", "labels": labels}})
+    waits = pod(
+        status=conditions("PodScheduled", "False", "Unschedulable", f"0/1 nodes are available: 1 {reason}.")
+    )
+    link = links_of(healthy(pending=[waits]))["knownNodes"]
+    assert link.state is State.BROKEN
+    assert (
+        "the upper cluster has no virtual node of cluster test; virtual nodes without a cluster: 192.0.2.2"
+        in link.detail
+    )
+    assert "nodes: [{name: 192.0.2.2}]" in link.next
 
 
 def test_the_verdict_of_lower_clusters_counts_reasons():
