@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from prometheus_client import Counter, Gauge
 
+from clusterset.model import names
 from controller_runtime import log
 from controller_runtime.cache.informer import Informer
 from controller_runtime.events.recorder import EventRecorder, EventType
@@ -108,6 +109,11 @@ class MoveReports:
     def give_up(self, pod: Object, decision: memory.Decision) -> Outcome:
         """Report that the owner has reached the maximum of rounds."""
         message = f"Stays: {decision.rounds} moves have not helped (--max-deschedules)"
+        if pod.controller is not None and pod.labels.get(names.LABEL_VIRTUAL_POD) != "true":
+            message += (
+                f'. Label the pod template {names.LABEL_VIRTUAL_POD}: "true", so that the webhook makes replacements avoid '
+                "the virtual node"
+            )
         self._event_once(pod, "Warning", "RescheduleGivenUp", message)
         return Outcome(why="given up", cause="given up", retry_after=decision.wait)
 
