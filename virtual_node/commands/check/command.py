@@ -142,6 +142,7 @@ def _same_cluster(findings: Sequence[CheckResult]) -> list[CheckResult]:
 
 
 def _print(findings: Sequence[CheckResult], *, headers: bool) -> None:
+    findings = sorted(findings, key=lambda finding: finding.ok)  # failures first
     wrong = [finding for finding in findings if not finding.ok]
     output.report(
         _COLUMNS,

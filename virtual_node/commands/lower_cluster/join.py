@@ -57,9 +57,9 @@ async def run(options: argparse.Namespace) -> None:
     """
     if options.legacy_token:
         raise ConfigError("--legacy-token: not with join, which makes tokens that the virtual node renews")
-    if not options.values:
-        helm_release.require_helm()
     async with connect.upper(options, agent=AGENT) as upper, lower_client(options) as lower:
+        if not options.values:
+            helm_release.require_helm()
         await Join(options, upper, lower, await find_release(upper, options)).run()
 
 
@@ -220,8 +220,8 @@ class Join:
             self._upper, options, lambda values: helm_release.with_cluster(values, entry),
             why=f"lower cluster {options.name} joined",
         )  # fmt: skip
-        say("helm", f"revision {revision} has it. A values file of yours needs it under "
-            f"virtualNode.clusters, too: {text}")  # fmt: skip
+        say("helm", f"revision {revision} has it. Add it to virtualNode.clusters of your values file, too, after the "
+            f"clusters there: - {text.removeprefix('[').removesuffix(']')}")  # fmt: skip
 
     async def _ready(self, name: str) -> None:
         """Wait until a virtual node is Ready.

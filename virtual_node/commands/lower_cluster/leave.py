@@ -50,8 +50,8 @@ from virtual_node.translate.nodes.node import is_real
 _GONE_SECONDS = 5.0
 """Seconds within which a process that is still terminating may register its Node again."""
 _NEXT = (
-    "Move the pods away first, then run the command again: 'kubectl drain {nodes} --ignore-daemonsets "
-    "--delete-emptydir-data'. With --force the pods are deleted, and data of volumes stays in the lower cluster"
+    "Move the pods away first, then run the command again: '{drain} {nodes}'. With --force the pods are deleted, and data "
+    "of volumes stays in the lower cluster"
 )
 _LOST_NEXT = (
     "The lower cluster does not answer, so they cannot end in order: with --force the pods are removed from the upper "
@@ -210,7 +210,11 @@ class Leave:
                 self._progress("upper")(f"node {node} uncordoned")
             raise ConfigError(
                 f"cluster {self._options.name} is in use: {some(held, limit=5)}. "
-                + (_LOST_NEXT if self._lower is None else _NEXT.format(nodes=" ".join(nodes)))
+                + (
+                    _LOST_NEXT
+                    if self._lower is None
+                    else _NEXT.format(drain=program.name("drain"), nodes=" ".join(nodes))
+                )
             )
         # Pods of a lost cluster cannot terminate gracefully, so they are force-deleted immediately.
         seconds = self._options.timeout if self._lower is not None else -1.0

@@ -64,6 +64,13 @@ async def test_a_missing_right_is_named(person: Person, tmp_path: Path):
     assert wrong["fix"] == 'grant get, create on pods/exec (apiGroup ""): kubectl exec'
 
 
+async def test_failures_come_first(person: Person, tmp_path: Path):
+    """They would be lost among twenty good lines."""
+    code, out = await _check(person, tmp_path, denied="exec")
+    assert code == 1
+    assert "may pods/exec" in out.splitlines()[1]
+
+
 async def test_a_real_nodes_name_is_refused(person: Person, tmp_path: Path):
     """As at the daemon's start; a free name is ok."""
     code, out = await _check(person, tmp_path, "--nodename=worker", "-o", "json")

@@ -365,7 +365,7 @@ async def test_a_cluster_with_pods_does_not_leave_and_is_uncordoned():
     above = _cluster("upper", _secret(**mark), virtual("tokyo"), running)
     options = _joining()
     release = Release("vn", SPACE, 1, {"virtualNode": {"clusters": [TOKYO]}})
-    with pytest.raises(ConfigError, match=r"in use: pod shop/web.*kubectl drain tokyo"):
+    with pytest.raises(ConfigError, match=r"in use: pod shop/web.*virtual-node drain tokyo"):
         await leave.Leave(options, above, _lower(users={"upper": "tokyo"}, marked=True), release).run()
     cordons = [patch["spec"]["unschedulable"] for _, patch in above.patched]
     assert cordons == [True, None]
