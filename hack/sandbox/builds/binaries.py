@@ -85,6 +85,11 @@ async def helm(*, progress: Progress = print) -> Path:
     place = _place("helm")
     if place is not None and (await _version(place, "helm") or (0, 0)) >= _OLDEST_HELM:
         return place
+    if not (home(PROGRAMS["helm"].module) / "helm").is_file():
+        oldest = ".".join(map(str, _OLDEST_HELM))
+        progress(
+            f"no helm >= {oldest} on the PATH, so it is built (10 to 20 minutes): have helm on the PATH to save it"
+        )
     return (await ensure(["helm"], progress=progress))["helm"]
 
 

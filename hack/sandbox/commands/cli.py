@@ -145,11 +145,13 @@ async def _install(sandbox: Sandbox, console: Console, report: Reporter) -> None
     file = await helm.install(
         sandbox, report, lambda said: console.print(said, highlight=False, soft_wrap=True)
     )
-    page = f"kubectl -n {helm.NAMESPACE} port-forward deploy/{helm.RELEASE}-virtual-node 8090   # http://127.0.0.1:8090/"
+    page = (
+        f"kubectl -n {helm.NAMESPACE} port-forward deploy/{helm.DEMO_RELEASE} 8090   # http://127.0.0.1:8090/"
+    )
     lines = [
         f". {file}      # kubectl, helm and virtual-node on the PATH, the upper cluster",
-        "virtual-node status",
-        f"helm test {helm.RELEASE} --namespace {helm.NAMESPACE}",
+        "virtual-node status      # the virtual nodes are called as their clusters: lower1, lower2",
+        f"helm test {helm.DEMO_RELEASE} --namespace {helm.NAMESPACE}",
         "kubectl create namespace demo",
         (
             "kubectl -n demo run hello --image=busybox:1.36 --labels=virtual-pod=true "

@@ -249,9 +249,9 @@ def _title(console: Console, name: str, argv: Sequence[str]) -> None:
 def _print_next_steps(sandbox: Sandbox, console: Console, pod: str, *, page: str) -> None:
     """Print commands to try (the first one sets the shell's environment), the page's URL, and a fault."""
     lines = [
-        f". {shlex.quote(str(environment.write(sandbox)))}      # kubectl and virtual-node on the PATH, the upper cluster",
-        "kubectl get nodes",
-        "virtual-node status",
+        f". {shlex.quote(str(environment.write(sandbox)))}      # kubectl and all programs on the PATH, the upper cluster",
+        "virtual-node status      # the virtual nodes vn-lower1 and vn-lower2 (in make demo-helm: lower1 and lower2)",
+        "virtual-node doctor      # reports a pod of demo/large as broken: it waits on purpose, because no node has room",
         "kubectl -n demo scale deployment hello --replicas=5",
         f"kubectl -n demo describe {pod}",
     ]

@@ -50,9 +50,9 @@ async def run(sandbox: Sandbox, report: Progress, show: Show) -> None:
     await show("upper", [*_LARGE, "-o", "wide"])
     await show(lower.name, [*_LARGE, "-o", "wide"])
     name = waiting["metadata"]["name"]
-    path = "jsonpath={.status.conditions[?(@.type=='PodScheduled')].message}{'\\n'}"
+    path = 'jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}{"\\n"}'
     await show("upper", ["-n", "demo", "get", "pod", name, "-o", path])
-    path = "jsonpath={.metadata.annotations.clusterSelector}{'\\n'}"
+    path = 'jsonpath={.metadata.annotations.clusterSelector}{"\\n"}'
     selector = await show("upper", ["-n", "demo", "get", "pod", name, "-o", path])
     # Read again, so that what was shown is still so.
     pods = await _pods(upper)

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hack.image.python_packages import project
 from hack.sandbox.builds.programs import TOOLS
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.sandbox import Sandbox
 
 FILE = "env"
-_OURS = ("virtual-node", "kubectl-virtual_node", "kubectl_complete-virtual_node")
 
 
 def write(sandbox: Sandbox, *, programs: Mapping[str, Path] | None = None) -> Path:
@@ -29,7 +29,7 @@ def write(sandbox: Sandbox, *, programs: Mapping[str, Path] | None = None) -> Pa
     place.mkdir(exist_ok=True)
     scripts = Path(sys.executable).parent
     found = {"kubectl": sandbox.binaries["kubectl"], **(programs or {})}
-    found |= {name: scripts / name for name in _OURS}
+    found |= {name: scripts / name for name in project()["project"]["scripts"]}
     for name, path in found.items():
         if not path.exists():
             raise SandboxError(f"{path} is missing: run 'make venv'")

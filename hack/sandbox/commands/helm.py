@@ -25,6 +25,9 @@ from hack.sandbox.sandbox import Sandbox
 CHART = Path(__file__).resolve().parents[3] / "charts" / "virtual-node"
 NAMESPACE = "virtual-node-system"
 RELEASE = "vn"
+"""The release of tests: a name from which the chart derives other names, such as ``vn-virtual-node``."""
+DEMO_RELEASE = "virtual-node"
+"""The release of ``make demo-helm``: the name in the documentation, so that its commands can be pasted."""
 
 
 async def load_images(sandbox: Sandbox) -> None:
@@ -93,9 +96,11 @@ async def install(sandbox: Sandbox, report: Progress, show: Callable[[str], None
     report("building our image and loading it into the upper node")
     await load_images(sandbox)
     program = await binaries.helm(progress=report)
-    report(f"helm install {RELEASE} charts/virtual-node --namespace {NAMESPACE} --create-namespace --wait")
+    report(
+        f"helm install {DEMO_RELEASE} charts/virtual-node --namespace {NAMESPACE} --create-namespace --wait"
+    )
     await helm(
-        sandbox, "install", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--create-namespace", "--wait",
+        sandbox, "install", DEMO_RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--create-namespace", "--wait",
         program=program,
     )  # fmt: skip
     for cluster in sandbox.lower:
