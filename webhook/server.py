@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import Counter, Histogram
 
+from clusterset.model.pod import annotations
 from controller_runtime import log
 from controller_runtime.apimachinery.decoding import Json, decode, decoder
 from controller_runtime.serving.server import RETRY_AFTER, HttpsServer
@@ -268,7 +269,11 @@ def review_pod(
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         # The API server sends well-formed pods, so only another client sends such a request.
         return denied(request, f"object: not a Pod as core/v1 has it ({error})", code=400)
-    warnings = list(validation.unused(pod["metadata"].get("annotations")))
+    metadata = pod["metadata"]
+    warnings = [
+        *validation.unused(metadata.get("annotations")),
+        *annotations.problems(metadata.get("labels"), metadata.get("annotations")),
+    ]
     return allowed(request, patch=pod_patch(pod, changed), warnings=warnings)
 
 

@@ -145,7 +145,10 @@ async def test_workloads_get_warnings(webhook):
     """Kubectl prints them; a template that could never make a pod is refused."""
     upper, _, _ = webhook
     template: dict[str, Any] = {
-        "metadata": {"labels": {"app": "w", "virtual-pod": "true"}},
+        "metadata": {
+            "labels": {"app": "w", "virtual-pod": "true"},
+            "annotations": {"virtual-node.io/kubernetes-service": "uper"},
+        },
         "spec": {"containers": [{"name": "c", "image": "busybox"}], "priorityClassName": "high"},
     }
     deployment = {
@@ -156,6 +159,8 @@ async def test_workloads_get_warnings(webhook):
     }
     done = await upper.kubectl("apply", "-f", "-", input=json.dumps(deployment))
     assert "Warning: spec.template.spec.priorityClassName" in done.stderr
+    field = "spec.template.metadata.annotations[virtual-node.io/kubernetes-service]"
+    assert f"Warning: {field}: 'uper': write upper or lower" in done.stderr
     template["metadata"]["annotations"] = {"clusterSelector": "{"}
     done = await upper.kubectl("apply", "-f", "-", input=json.dumps(deployment), check=False)
     assert "spec.template.metadata.annotations[clusterSelector]" in done.stderr

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from clusterset.model import cluster_selector, names
+from clusterset.model.pod import annotations as pod_annotations
 from clusterset.model.policy.scheduling import SYSTEM_CLASSES
 from controller_runtime.apimachinery.decoding import decode
 from webhook.mutation import selectors
@@ -276,9 +277,12 @@ def warnings(kind: str, namespace: str, template: Mapping[str, Any], path: str) 
     """Return warnings for ``kubectl apply``, each with its field."""
     spec = template.get("spec") or {}
     found = [f"{path}.spec.{text}" for text in _warnings(kind, namespace, spec)]
+    metadata = template.get("metadata") or {}
     if not invalid(template, path):
-        found += unused((template.get("metadata") or {}).get("annotations"), f"{path}.metadata")
-    return found
+        found += unused(metadata.get("annotations"), f"{path}.metadata")
+    return found + pod_annotations.problems(
+        metadata.get("labels"), metadata.get("annotations"), f"{path}.metadata"
+    )
 
 
 def _warnings(kind: str, namespace: str, spec: Mapping[str, Any]) -> Iterator[str]:

@@ -111,9 +111,13 @@ def required_node(annotations: Mapping[str, str], rules: Effective) -> str:
     return _chosen_node(annotations.get(names.ANNOTATION_REQUIRED_NODE) or "", rules)
 
 
+def is_node_name(text: str) -> bool:
+    """Report whether a text is a valid name of a Node."""
+    return len(text) <= _LONGEST_NAME and _NODE_NAME.fullmatch(text) is not None
+
+
 def _chosen_node(name: str, rules: Effective) -> str:
-    is_valid = len(name) <= _LONGEST_NAME and _NODE_NAME.fullmatch(name)
-    return name if is_valid and matches(_NAME_FIELD, rules.values["node_selector_keys"]) else ""
+    return name if is_node_name(name) and matches(_NAME_FIELD, rules.values["node_selector_keys"]) else ""
 
 
 def _preferring(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:

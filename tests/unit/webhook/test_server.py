@@ -288,6 +288,24 @@ def test_warns_about_fields_that_no_policy_allows_by_default():
     assert all("refused unless the policy of the lower cluster allows it" in warning for warning in warnings)
 
 
+def test_warns_about_ignored_annotations_of_pods_and_templates():
+    """The client prints them at ``kubectl apply``."""
+    metadata = {
+        "labels": {"virtual-pod": "true"},
+        "annotations": {"virtual-node.io/kubernetes-service": "uper", "virtual-node.io/divison": "room"},
+    }
+    for path, warnings in (
+        ("spec.template.metadata", _workload("Deployment", {"metadata": metadata, "spec": {}})["warnings"]),
+        ("metadata", _decide(_review({"metadata": metadata, "spec": {}}))["warnings"]),
+    ):
+        value, key = warnings
+        assert (
+            value == f"{path}.annotations[virtual-node.io/kubernetes-service]: 'uper': write upper or lower"
+        )
+        assert key.startswith(f"{path}.annotations[virtual-node.io/divison]: ")
+        assert key.endswith("no annotation of pods has this name, did you mean virtual-node.io/division?")
+
+
 def test_denies_workload_with_invalid_template():
     template = {
         "metadata": {"labels": {"virtual-pod": "true"}, "annotations": {"clusterSelector": "["}},

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from clusterset.admission import Refusal
+from clusterset.model.pod import annotations
 from controller_runtime import resources
 from controller_runtime.apimachinery.translation_budget import TooLargeError, TranslationBudget
 from controller_runtime.errors import (
@@ -199,6 +200,7 @@ class PodCreator:
                 return self.refusals.refused_by_quota(upper.uid, namespace, body["spec"], error.message)
             return self.refusals.refused(upper.uid, namespace, record.creation)
         self.refusals.created(upper.uid, record.creation)
+        self._report_ignored(upper)
         self._note_created(record, created["metadata"]["uid"])
         if record.creation.wanted_at:
             self._lag.observe(record.creation.created_at - record.creation.wanted_at)
@@ -207,6 +209,11 @@ class PodCreator:
         record.spec.synced = None if upper_pod["spec"].get("ephemeralContainers") else upper
         record.spec.reached = int(created["metadata"].get("generation") or 0)
         return None
+
+    def _report_ignored(self, upper: Object) -> None:
+        """Write an event about annotations that have no effect, because most pods are created without a user who sees warnings."""
+        if ignored := annotations.problems(upper.labels, upper.annotations):
+            self.context.warn(upper, annotations.EVENT, "; ".join(ignored))
 
     @staticmethod
     def _note_created(record: PodRecord, uid: str) -> None:

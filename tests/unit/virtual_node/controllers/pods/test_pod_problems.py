@@ -133,3 +133,19 @@ async def test_a_status_write_that_conflicts_is_retried(phase):
         scene.upper.fault = lambda _verb, _plural, _key: None
         await asyncio.sleep(60)
         assert scene.above()["status"]["phase"] == (phase or "Failed")
+
+
+async def test_an_ignored_annotation_is_an_event_of_a_pod_that_runs():
+    """Written once, also for a pod without the label, which no webhook has seen."""
+    async with running() as scene:
+        wrong = pod("web", uid="u-1", nodeName="vn")
+        wrong["metadata"]["annotations"] = {names.ANNOTATION_KUBERNETES_SERVICE: "uper"}
+        scene.upper.put("pods", wrong)
+        await asyncio.sleep(60)
+        assert scene.is_below()
+        assert scene.events == [
+            (
+                "IgnoredAnnotation",
+                f"metadata.annotations[{names.ANNOTATION_KUBERNETES_SERVICE}]: 'uper': write upper or lower",
+            )
+        ]

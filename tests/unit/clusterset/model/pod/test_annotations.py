@@ -1,0 +1,89 @@
+"""Annotations that are ignored are reported with their field and what to write."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterset.model import names
+from clusterset.model.pod import annotations
+
+_KEY = f"{names.DOMAIN}/"
+DIVIDED = {"division": "lower1=1"}
+GROUP = {"pod-group": "a", "min-members": "2"}
+
+
+def _problems(labels: dict[str, str] | None = None, **values: str) -> list[str]:
+    written = {f"{_KEY}{key.replace('_', '-')}": value for key, value in values.items()}
+    return annotations.problems(labels, written)
+
+
+def _ours(**values: str) -> dict[str, str]:
+    return {key.replace("-", "_"): value for key, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "problem"),
+    [
+        ({"kubernetes-service": "uper"}, "kubernetes-service", "'uper': write upper or lower"),
+        ({"kubernetes-servce": "upper"}, "kubernetes-servce", "did you mean virtual-node.io/kubernetes-service?"),
+        ({"totally-different": "x"}, "totally-different", "no annotation of pods has this name"),
+        ({"division": "a=0"}, "division", "'a=0': write room, price, or weights"),
+        ({**DIVIDED, "division-max-skew": "x"}, "division", "annotation virtual-node.io/division-max-skew: write a number"),
+        ({"division-max-skew": "1"}, "division-max-skew", "no effect without annotation virtual-node.io/division"),
+        ({"pod-group": "a"}, "pod-group", "annotation virtual-node.io/min-members is missing"),
+        ({**GROUP, "scope": "all"}, "pod-group", "annotation virtual-node.io/scope is neither cluster nor any"),
+        ({"scope": "any"}, "scope", "the pod is in no group; set annotation virtual-node.io/pod-group"),
+        ({"preferred-node": "A b"}, "preferred-node", "'A b' is not a name of a node"),
+    ],
+)  # fmt: skip
+def test_ignored_annotation_is_reported_with_its_field(values: dict[str, str], field: str, problem: str):
+    (found,) = _problems(**_ours(**values))
+    assert found.startswith(f"metadata.annotations[{_KEY}{field}]: ")
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"kubernetes-service": "Upper"},
+        {"kubernetes-service": ""},
+        {"scheduler-name": "batch"},
+        {**DIVIDED, "division-max-skew": "2"},
+        {**GROUP, "scope": "any", "pod-group-topology": "zone"},
+        {"required-node": ""},
+        {
+            "lower-uid": "a/b",
+            "replaces": "c",
+            "leaving": "d",
+            "allocated-devices": "{}",
+            "deletion-cost": "1",
+        },
+    ],
+)
+def test_valid_annotations_and_those_that_programs_write_are_not_reported(values: dict[str, str]):
+    assert _problems(**_ours(**values)) == []
+
+
+def test_keys_of_other_domains_and_of_subdomains_are_not_ours():
+    others = {"example.com/kubernetes-service": "x", "swarm.virtual-node.io/a": "b", "clusterSelector": "{}"}
+    assert annotations.problems(others, others) == []
+
+
+def test_label_that_should_be_an_annotation_is_reported():
+    (found,) = annotations.problems({names.ANNOTATION_DIVISION: "room"}, None, "spec.template.metadata")
+    assert found == (
+        f"spec.template.metadata.labels[{names.ANNOTATION_DIVISION}]: no label of pods has this name, write it as an "
+        "annotation"
+    )
+
+
+def test_pod_that_another_virtual_node_made_is_not_reported():
+    """In a chain of clusters, it has our names for lower pods."""
+    assert _problems({names.LABEL_UPPER_CLUSTER: "u", names.LABEL_UPPER_UID: "v"}, made_for="x") == []
+
+
+def test_number_and_length_of_problems_are_limited():
+    written = {f"{_KEY}{number}{'x' * 200}": "y" * 10_000 for number in range(100)}
+    found = annotations.problems(None, written)
+    assert len(found) == 10
+    assert max(map(len, found)) < 200
