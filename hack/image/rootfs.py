@@ -6,7 +6,7 @@ the same files either way. Only the standard library is used, because the build 
 ::
 
     ROOT/base   /usr/bin/python3.11, libraries, /etc/ssl/certs, dist-packages of dependencies   changes seldom
-    ROOT/app    /usr/bin/virtual-node*, dist-packages of the project                            changes daily
+    ROOT/app    /usr/bin/virtual-node*, python3 (a link), dist-packages of the project                            changes daily
 
 The image has Debian's own Python and few packages, because a rebuild then takes Debian's security updates and
 fewer packages have fewer vulnerabilities.
@@ -81,6 +81,8 @@ def application(root: Path, *, base_root: Path) -> None:
     bill.write_text(sbom.render(found, name=declared["name"], version=declared["version"]), encoding="utf-8")
     programs = root / "usr/bin"
     programs.mkdir(parents=True)
+    # The name that images of workers, and users of the library, expect.
+    (programs / "python3").symlink_to(PYTHON)
     for name, target in declared["scripts"].items():
         module, _, function = target.partition(":")
         program = programs / name

@@ -85,6 +85,14 @@ def _inside(root: Path, *argv: str) -> list[str]:
     ]
 
 
+def test_image_has_the_example_worker_of_swarms(root: Path):
+    """As docs/swarm.md starts it; without its settings it says which are missing."""
+    argv = ["chroot", str(root), "/usr/bin/python3", "-m", "swarm.worker.example"]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    assert done.returncode != 0
+    assert "SWARM_NAME" in done.stderr
+
+
 def test_every_program_runs_unprivileged_on_a_read_only_root(root: Path):
     """No program of the image needs root, a shell, or a place to write."""
     for program in programs():
