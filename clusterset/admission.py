@@ -317,9 +317,10 @@ class ClusterRules:
         if namespace_map.adopts(namespace, self._namespaces.adopt):
             return None
         text = (
-            f"Namespace {namespace} exists in lower cluster {self.cluster} and was not created by virtual-node. To use it, "
-            "add it to clusters[].namespaces.adopt of this lower cluster (--adopt-namespaces without a configuration file); "
-            "to keep apart from it, set clusters[].namespaces.prefix"
+            f"Namespace {namespace} exists in lower cluster {self.cluster} and was not created by virtual-node. "
+            "Create the pod in another namespace, which the lower cluster does not have. Or, as an administrator: to use this "
+            "namespace, add it to clusters[].namespaces.adopt of this lower cluster (--adopt-namespaces without a "
+            "configuration file); to keep all apart, set clusters[].namespaces.prefix"
         )
         return NamespaceRefusal(text, is_taken=False)
 

@@ -23,6 +23,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from clusterset.model.names import ANNOTATION_LOWER_UID, CONDITION_ADMITTED
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.builds import binaries
 from hack.sandbox.cluster import LOOPBACK
@@ -30,7 +31,7 @@ from hack.sandbox.command import Completed, command
 from hack.sandbox.commands import environment
 from hack.sandbox.components.scheduling import start_webhook
 
-from .conftest import node_ready
+from .conftest import eventually, get, node_ready
 from .documents import PAGES, ROOT, blocks, commands
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -45,9 +46,10 @@ FILES = {
 INSTALLED = (
     "helm install virtual-node charts/virtual-node --namespace virtual-node-system --create-namespace --wait"
 )
-BEFORE = {"add-a-cluster.md": INSTALLED, "schedule.md": INSTALLED}
+BEFORE = {"add-a-cluster.md": INSTALLED, "schedule.md": INSTALLED, "swarm.md": INSTALLED}
 """Page → steps that precede it."""
 RUN = [page for page in PAGES if any(one.script and not one.file and not one.reason for one in blocks(page))]
+_WORKLOADS = ("PriorityClass", "Pod", "Deployment", "StatefulSet", "Job")
 SHARED = ("default", "kube-system", "kube-node-lease")
 _SECONDS = 120.0
 _HELM = """#!/bin/sh
@@ -90,6 +92,16 @@ async def clusters(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sa
         for name in NAMES:
             await node_ready(sandbox.upper, name)
         await start_webhook(sandbox)
+        await sandbox.start_process(
+            "swarm",
+            [
+                sys.executable,
+                "-m",
+                "swarm",
+                f"--kubeconfig={sandbox.upper.kubeconfig}",
+                "--leader-elect=false",
+            ],
+        )
         program = (await binaries.ensure(["helm"]))["helm"]
         shim = directory / "helm"
         shim.write_text(_HELM.format(helm=program), encoding="utf-8")
@@ -104,6 +116,8 @@ def folder(clusters: Sandbox, tmp_path: Path) -> Path:
     for name in ("charts", "hack", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
+    # A page may change its current namespace.
+    (tmp_path / "current.yaml").write_bytes(clusters.upper.kubeconfig.read_bytes())
     for cluster in clusters.clusters:
         for name in FILES[cluster.name]:
             (tmp_path / name).write_bytes(cluster.kubeconfig.read_bytes())
@@ -113,7 +127,7 @@ def folder(clusters: Sandbox, tmp_path: Path) -> Path:
 async def _bash(sandbox: Sandbox, folder: Path, script: str) -> Completed:
     own = {
         "PATH": f"{sandbox.directory / 'bin'}:{os.environ['PATH']}",
-        "KUBECONFIG": str(sandbox.upper.kubeconfig),
+        "KUBECONFIG": str(folder / "current.yaml"),
         "HOME": str(folder),
         "PWD": str(folder),
     }
@@ -147,6 +161,46 @@ async def test_the_commands_of_a_page_work(clusters: Sandbox, folder: Path, page
                 assert done.returncode == 0, (
                     f"{block.place}: exit code {done.returncode}\n{block.script}\n{output}"
                 )
+    finally:
+        await _clean(clusters, folder, before)
+
+
+EXAMPLES = ("schedule.md", "division.md", "pod-groups.md")
+"""Pages with a namespace for their examples."""
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+async def test_pods_of_pasted_examples_get_a_lower_pod(clusters: Sandbox, folder: Path, page: str):
+    """In the namespace that the page creates first. Its examples without a namespace are created as they are."""
+    before = await _all_there(clusters)
+    path = ROOT / "docs" / page
+    try:
+        first = next(one for one in blocks(path) if "kubectl create namespace" in one.script)
+        assert (await _bash(clusters, folder, first.script)).returncode == 0
+        objects = [one for name, one in _objects() if name == f"docs/{page}" and one["kind"] in _WORKLOADS]
+        assert objects
+        objects.sort(key=lambda one: one["kind"] != "PriorityClass")  # pods name it
+        (folder / "examples.json").write_text(
+            json.dumps({"kind": "List", "apiVersion": "v1", "items": objects})
+        )
+        done = await _bash(clusters, folder, "kubectl apply --filename examples.json")
+        assert done.returncode == 0, done.stderr
+
+        async def are_mirrored() -> bool:
+            pods = (await get(clusters.upper, "demo", "pods"))["items"]
+            bound = [pod for pod in pods if pod["spec"].get("nodeName") in NAMES]
+            refused = [
+                one
+                for pod in bound
+                for one in pod["status"].get("conditions") or ()
+                if one["type"] == CONDITION_ADMITTED
+            ]
+            assert refused == []
+            return bool(bound) and all(
+                ANNOTATION_LOWER_UID in pod["metadata"].get("annotations", {}) for pod in bound
+            )
+
+        await eventually(are_mirrored, what="every bound pod has a lower pod")
     finally:
         await _clean(clusters, folder, before)
 

@@ -49,6 +49,7 @@ class Code(enum.StrEnum):
     INVALID_SELECTOR = "InvalidSelector"
     POD_SECURITY = "PodSecurity"
     POLICY = "Policy"
+    NAMESPACE = "Namespace"
     ADMISSION_DENIED = "AdmissionDenied"
     NAME_CONFLICT = "NameConflict"
     NO_LOWER_POD = "NoLowerPod"
@@ -154,11 +155,18 @@ def image(message: str) -> Code:
     return next((code for pattern, code in _IMAGE.items() if pattern.search(message)), Code.IMAGE_PULL)
 
 
+NAMESPACE = re.compile(
+    r"Namespace (\S{1,253}) exists in lower cluster (\S{1,253}) and was not created by virtual-node"
+)
+"""In the message about an existing lower namespace that is not adopted (``clusterset.admission``)."""
 _LOWER = "kubectl --kubeconfig LOWER"
 _MISSING = {
     re.compile(r"(?i)storageclass(?:es)?(?:\.storage\.k8s\.io)? \"([^\"]+)\" not found"): (
         "create StorageClass {0} in the cluster that reports it; if it has another name in the lower cluster, map it "
         "in volumes.storageClasses of that cluster's configuration"
+    ),
+    re.compile(r"Lower cluster (\S{1,253}) has no StorageClass ([^\s,]{1,253})"): (
+        "create StorageClass {1} in lower cluster {0}, or map it to a class there: volumes.storageClasses of {0}"
     ),
     re.compile(r"(?i)(persistentvolumeclaim|configmap|secret) \"([^\"]+)\" not found"): (
         "create {0} {1} in namespace {namespace} of the upper cluster; the pod starts by itself"
@@ -188,6 +196,10 @@ _NODES = {
     re.compile(r"virtual node (\S{1,253}) \([^)]{0,400}\) belongs to no lower cluster"): (
         "write virtual node {0} into nodes of its cluster in the multi-scheduler's configuration (with the chart: add the "
         "cluster to virtualNode.clusters), or set unknownNodes: Pass"
+    ),
+    NAMESPACE: (
+        "create the pod in a namespace that lower cluster {1} does not have (kubectl create namespace NAME), or let the "
+        "administrator add {0} to namespaces.adopt of {1}"
     ),
     re.compile(r"exceeded quota|failed quota"): (
         "request less, or raise the ResourceQuota of the lower namespace"

@@ -26,6 +26,8 @@ class PodFacts:
     """The pod in the lower cluster; None: there is none, or the lower cluster was not read."""
     events: Sequence[Mapping[str, Any]]
     """Events about the pod, the oldest first."""
+    claim_events: Sequence[Mapping[str, Any]] = field(default=(), kw_only=True)
+    """Warning events about the pod's claims that are not bound, the oldest first."""
     virtual_nodes: Sequence[Mapping[str, Any]] | None
     """The virtual nodes; None: the caller may not list them."""
     now: datetime

@@ -114,7 +114,9 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
         steps = codes.missing_steps(message, namespace=facts.namespace)
         title = "The upper scheduler finds no node."
         yield DiagnoseFinding(codes.unschedulable(message), title, evidence, steps or [doctor], rank=1)
-    elif facts.age > SCHEDULING:
+    elif (
+        facts.age > SCHEDULING and not facts.claim_events
+    ):  # while claims wait, the scheduler reports nothing
         name = facts.pod["spec"].get("schedulerName") or "default-scheduler"
         title = f"No scheduler named {name} has looked at the pod."
         step = (
@@ -282,7 +284,30 @@ def _admission(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     title, code = _REFUSALS.get(
         refused.get("reason", ""), ("The lower cluster refuses the pod.", Code.ADMISSION_DENIED)
     )
-    yield DiagnoseFinding(code, title, [refused.get("message", "")])
+    message = str(refused.get("message") or "")
+    if codes.NAMESPACE.search(message):
+        title, code = "The lower cluster has this namespace already, and pods may not use it.", Code.NAMESPACE
+    yield DiagnoseFinding(code, title, [message], codes.next_steps(message, namespace=facts.namespace))
+
+
+_CLAIM_MESSAGES = 3
+"""Maximum number of messages about a claim."""
+
+
+def _claims(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+    """Yield why a claim of a pending pod is not provisioned; only events of the claim say so."""
+    about: dict[str, dict[str, None]] = {}
+    for event in reversed(facts.claim_events):
+        name = (event.get("involvedObject") or {}).get("name", "")
+        about.setdefault(name, {})[str(event.get("message") or "")] = None
+    for name, distinct in about.items():
+        # The virtual node's message names the lower cluster, which a copied message of its controllers does not.
+        messages = sorted(distinct, key=lambda text: not text.startswith("Lower cluster"))[:_CLAIM_MESSAGES]
+        steps = codes.missing_steps(messages[0], namespace=facts.namespace)
+        step = f"kubectl -n {facts.namespace} describe persistentvolumeclaim {name}"
+        yield DiagnoseFinding(
+            Code.VOLUME, f"Claim {name} of the pod is not provisioned.", messages, steps or [step]
+        )
 
 
 def _conflict(facts: PodFacts) -> Iterator[DiagnoseFinding]:
@@ -324,4 +349,4 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         yield DiagnoseFinding(Code.NO_SCHEDULER, title, evidence, [step])
 
 
-RULES: Sequence[Rule] = (unscheduled, _selector, node, _admission, _conflict, _lower_scheduling)
+RULES: Sequence[Rule] = (_claims, unscheduled, _selector, node, _admission, _conflict, _lower_scheduling)

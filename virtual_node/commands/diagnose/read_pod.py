@@ -6,12 +6,16 @@ import asyncio
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.pod.conditions import claim_names
 from controller_runtime import resources
 from controller_runtime.errors import ConfigError
 from virtual_node.commands.common import connect, probes
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.diagnose.facts import PodFacts
+from virtual_node.health.objects import last_seen
 from virtual_node.translate.base.ownership import mirrored_as
+
+_MOST_CLAIMS = 20
 
 
 async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: float) -> PodFacts:  # noqa: ASYNC109 - of each request
@@ -27,11 +31,12 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
         ApiError: the upper cluster does not answer.
     """
     node_name = pod["spec"].get("nodeName", "")
-    virtual, node, lease, events, logs, now = await asyncio.gather(
+    virtual, node, lease, events, claim_events, logs, now = await asyncio.gather(
         reader.all(resources.NODES, label_selector=VIRTUAL_NODES),
         _nothing() if not node_name else reader.get(resources.NODES, node_name),
         _nothing() if not node_name else reader.get(resources.LEASES, node_name, namespace=NODE_LEASES),
         reader.events_about(pod),
+        _claim_events(reader, pod),
         reader.previous_log(pod),
         probes.clock(reader.client),
     )
@@ -42,12 +47,27 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
         lease=lease,
         lower=below,
         events=events,
+        claim_events=claim_events,
         virtual_nodes=None if virtual is None else [one.to_dict() for one in virtual],
         now=now,
         is_lower_read=bool(lower) and not silence,
         lower_error=silence,
         logs=logs,
     )
+
+
+async def _claim_events(reader: Reader, pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the warnings about the claims of a pending pod that are not bound, the oldest first."""
+    found: list[Any] = []
+    if (pod.get("status") or {}).get("phase") not in {None, "Pending"}:
+        return found
+    for name in claim_names(pod)[:_MOST_CLAIMS]:
+        claim = await reader.get(
+            resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=pod["metadata"]["namespace"]
+        )
+        if claim is not None and (claim.get("status") or {}).get("phase") != "Bound":
+            found += [event for event in await reader.events_about(claim) if event.get("type") == "Warning"]
+    return sorted(found, key=last_seen)
 
 
 async def _nothing() -> None:

@@ -7,6 +7,7 @@ resourceVersion if the claim must not have changed since we read it.
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ from virtual_node.translate.storage import pvc as translate
 from virtual_node.translate.storage.shared import is_guest
 
 _CLAIMS = resources.PERSISTENT_VOLUME_CLAIMS
+_NO_CLASS = re.compile(r'storageclass(?:\.storage\.k8s\.io)? "([^"]{1,253})" not found')
+"""In events of kube-controller-manager; the scheduler's message only says "not found"."""
 
 
 @dataclass(eq=False, repr=False)
@@ -125,13 +128,23 @@ class ClaimRequests:
             lower: the unbound lower claim, which is deleted; None: there is none.
             message: why the volume cannot be created.
         """
-        text = f"Lower cluster {self.context.name} found no node for the volume and its pod: {message}"
+        why = await self._missing_class(lower) if lower is not None else ""
+        text = f"Lower cluster {self.context.name} {why}found no node for the volume and its pod: {message}"
         self.context.warn(upper, "ProvisioningFailed", text)
         if lower is not None:
             await self.delete_unbound(lower)
         with contextlib.suppress(Conflict):
             patch = {"metadata": {"annotations": {translate.SELECTED_NODE: None}}}
             await patch_claim(self.context.upper, upper, patch)
+
+    async def _missing_class(self, lower: dict[str, Any]) -> str:
+        """Return that the lower cluster lacks the claim's StorageClass, which only an event of the claim reports; empty: it does not."""
+        selector = f"involvedObject.uid={lower['metadata']['uid']}"
+        namespace = lower["metadata"]["namespace"]
+        events = await self.context.lower.list(resources.EVENTS, namespace=namespace, field_selector=selector)
+        messages = (str(event.field("message") or "") for event in events.items)
+        missing = next(filter(None, map(_NO_CLASS.search, messages)), None)
+        return f"has no StorageClass {missing[1]}, so it " if missing is not None else ""
 
     async def grow(self, upper: dict[str, Any], lower: dict[str, Any]) -> str:
         """Expand the lower claim if the upper claim requests more, and restore our annotations.

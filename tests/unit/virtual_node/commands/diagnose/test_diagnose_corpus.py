@@ -111,6 +111,10 @@ def facts_of(case: dict[str, Any]) -> PodFacts:
             {"reason": reason, "message": message, "lastTimestamp": ago(90 - number)}
             for number, (reason, message) in enumerate(events)
         ],
+        claim_events=[
+            {"reason": "ProvisioningFailed", "message": message, "involvedObject": {"name": name}}
+            for name, message in case.get("claims", {}).items()
+        ],
         virtual_nodes=nodes,
         now=NOW,
         logs=case.get("logs", ()),

@@ -70,6 +70,7 @@ async def test_pod_does_not_use_an_unmanaged_namespace():
         ((reason, message),) = scene.events
         assert reason == "NamespaceNotAdopted"
         assert "Namespace shop exists in lower cluster lower1 and was not created by virtual-node" in message
+        assert "Create the pod in another namespace" in message
         assert "clusters[].namespaces.adopt" in message
         assert "namespaces.prefix" in message
 
