@@ -194,7 +194,9 @@ async def test_status_shows_the_lag_of_each_node(installed: Sandbox):
 
 async def test_helm_test_finds_no_broken_link(installed: Sandbox):
     """`helm test` runs the doctor inside the cluster, with its own rights."""
-    await helm(installed, "test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=270s")
+    done = await helm(installed, "test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=270s")
+    output = done.stdout + done.stderr
+    assert ("Every link holds." in output, "upper API server" in output) == (True, False)
 
 
 async def test_a_scheduled_inspection_writes_its_history(installed: Sandbox):
@@ -324,6 +326,7 @@ async def test_uninstall_completes_and_leaves_nothing(installed: Sandbox):
     await becomes(lambda: left_above(upper), volume_above, what="a claim's volume alone is left above")
     assert "lower1: claim vault/data is kept" in done.stdout + done.stderr
     assert "lower2: not cleaned" in done.stdout + done.stderr
+    assert "delete secret virtual-node-lower1 virtual-node-lower1-viewer" in done.stdout + done.stderr
     claim_above = await read(upper, "-n", "vault", "pvc", "data")
     assert claim_above["status"]["phase"] == "Bound"
     assert claim_above["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]

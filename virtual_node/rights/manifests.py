@@ -12,6 +12,13 @@ _LABELS = {"app.kubernetes.io/name": NAME}
 _RBAC = "rbac.authorization.k8s.io"
 VIEWER = f"{NAME}-viewer"
 """Name of the read-only account for the multi-scheduler."""
+ACCOUNTS = {NAME: "", VIEWER: "-viewer"}
+"""Maps each account in the lower cluster to the suffix of its Secret's name in the upper cluster."""
+
+
+def secret_name(cluster: str, account: str = NAME) -> str:
+    """Return the name of the Secret with the kubeconfig of an account of a lower cluster."""
+    return f"virtual-node-{cluster}{ACCOUNTS[account]}"
 
 
 def cluster_role(rights: Iterable[Right], *, name: str = NAME) -> dict[str, Any]:

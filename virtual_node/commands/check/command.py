@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     if options.output in output.DATA:
         output.data({"findings": [asdict(finding) for finding in findings]}, options.output)
     else:
-        _print(findings, headers=not options.no_headers)
+        _print(findings, headers=not options.no_headers, is_quiet=options.quiet)
     return 1 if wrong else 0
 
 
@@ -141,16 +141,22 @@ def _same_cluster(findings: Sequence[CheckResult]) -> list[CheckResult]:
     ]
 
 
-def _print(findings: Sequence[CheckResult], *, headers: bool) -> None:
+def _print(findings: Sequence[CheckResult], *, headers: bool, is_quiet: bool) -> None:
     findings = sorted(findings, key=lambda finding: finding.ok)  # failures first
     wrong = [finding for finding in findings if not finding.ok]
-    output.report(
-        _COLUMNS,
-        [(one.cluster, one.check, "ok" if one.ok else "no", one.detail, one.fix) for one in findings],
-        # A narrow terminal shows only failures; passed checks are counted in the conclusion.
-        [output.Entry(output.BAD, f"{one.cluster}: {one.check}", [one.detail], [one.fix]) for one in wrong],
-        headers=headers,
-    )
+    if is_quiet:
+        output.brief([(f"{one.cluster}: {one.check}", "no", one.detail, one.fix) for one in wrong])
+    else:
+        output.report(
+            _COLUMNS,
+            [(one.cluster, one.check, "ok" if one.ok else "no", one.detail, one.fix) for one in findings],
+            # A narrow terminal shows only failures; passed checks are counted in the conclusion.
+            [
+                output.Entry(output.BAD, f"{one.cluster}: {one.check}", [one.detail], [one.fix])
+                for one in wrong
+            ],
+            headers=headers,
+        )
     verdict = f"All {len(findings)} checks are good."
     if wrong:
         verdict = f"{len(wrong)} of {len(findings)} checks {'fails' if len(wrong) == 1 else 'fail'}."
@@ -177,6 +183,7 @@ def parser() -> Parser:
         "the multi-scheduler's own file, if it does not read the same one: report where the two differ",
     )
     output.add_flags(parser, "table", *output.DATA)
+    output.add_quiet(parser)
     connect.add_request_timeout(parser)
     command_line.PROGRAM.add_flags(parser)
     return parser

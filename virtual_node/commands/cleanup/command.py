@@ -36,6 +36,7 @@ from virtual_node.commands.common import connect, output
 from virtual_node.config import command_line, program
 from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import Config
+from virtual_node.rights import manifests
 
 _STOPPING = 45.0
 """Seconds to wait for our daemons to stop."""
@@ -129,6 +130,32 @@ async def _clean(client: Client, config: Config, own: argparse.Namespace) -> Non
         namespace=own.namespace, leases=own.leases, secrets=own.secrets, elections=own.elections
     )
     await upper.volumes.release({name for name, is_clean in zip(clusters, cleaned, strict=True) if is_clean})
+    if own.as_hook:
+        for line in kept(clusters, own.namespace):
+            output.note(line)
+
+
+def kept(clusters: Sequence[str], namespace: str) -> list[str]:
+    """Return commands that remove what an uninstallation keeps, because the release did not create it.
+
+    Args:
+        clusters: names of the lower clusters.
+        namespace: namespace of the release.
+    """
+    lines = ["kept, because the release did not create it. To remove it, run after the uninstallation:"]
+    for name in clusters:
+        admin = f"kubectl --kubeconfig {name.upper()}_ADMIN.yaml delete"
+        lines.append(
+            f"  {admin} namespace {manifests.NAME}    # unless another upper cluster uses these accounts"
+        )
+        roles = f"{manifests.NAME} {manifests.VIEWER}"
+        lines.append(f"  {admin} clusterrole,clusterrolebinding {roles} --ignore-not-found")
+    secrets = [manifests.secret_name(name, one) for name in clusters for one in manifests.ACCOUNTS]
+    if secrets:
+        lines.append(
+            f"  kubectl --namespace {namespace} delete secret {' '.join(secrets)} --ignore-not-found"
+        )
+    return [*lines, f"  kubectl delete namespace {namespace}    # if nothing else is in it"]
 
 
 async def _lower(

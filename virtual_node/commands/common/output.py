@@ -42,6 +42,11 @@ def add_flags(parser: argparse.ArgumentParser, *formats: str) -> None:
         add_switch(parser, "--no-headers", "omit the headings")
 
 
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Declare ``-q``."""
+    add_switch(parser, "-q --quiet", "print only what is not ok, a line each, and the conclusion")
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One entry of a listing; ``mark`` is GOOD, BAD, DOUBTFUL or NOTHING."""
@@ -136,6 +141,12 @@ def report(
         listing(entries, stream=stream)
     else:
         table(columns, rows, stream=stream, headers=headers)
+
+
+def brief(rows: Sequence[tuple[str, str, str, str]]) -> None:
+    """Print rows of subject, state, detail and next step for ``-q``: no columns, because Helm prints a log as one line."""
+    for subject, state, detail, step in rows:
+        terminal.line(one_line(f"{subject}: {state}: {detail}{f' -> {step}' if step else ''}"))
 
 
 def conclusion(text: str) -> None:

@@ -43,7 +43,11 @@ def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     links = [link for link in examine(asyncio.run(_read(options))) if link.name not in options.ignore]
     broken = first_broken(links)
-    if options.output == "table":
+    if options.output == "table" and options.quiet:
+        wrong = [one for one in links if one.state not in {State.OK, State.SKIPPED}]
+        output.brief([(one.title, one.state.value, one.detail, one.next) for one in wrong])
+        output.conclusion(sentence(links))
+    elif options.output == "table":
         _print(links, headers=not options.no_headers)
     else:
         rows = [
@@ -125,6 +129,7 @@ def parser() -> Parser:
         default="default",
     )
     output.add_flags(own, "table", *output.DATA)
+    output.add_quiet(own)
     own.add_argument(
         "--ignore",
         default=[],

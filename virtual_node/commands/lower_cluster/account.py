@@ -18,8 +18,6 @@ from controller_runtime.rights import Right
 from virtual_node.commands.common import output
 from virtual_node.rights import daemon, manifests
 
-ACCOUNTS = {manifests.NAME: "", manifests.VIEWER: "-viewer"}
-"""Maps each account in the lower cluster to the suffix of its Secret's name."""
 USAGE_SOURCES: Mapping[str, tuple[Right, ...]] = {
     "None": (),
     "MetricsAPI": daemon.LOWER_VIEWER_METRICS_API,
@@ -69,13 +67,8 @@ def objects(options: argparse.Namespace) -> list[dict[str, Any]]:
         ),
     ]
     if options.legacy_token:
-        return [*found, *(manifests.legacy_token(namespace, name=name) for name in ACCOUNTS)]
+        return [*found, *(manifests.legacy_token(namespace, name=name) for name in manifests.ACCOUNTS)]
     return [*found, *manifests.renewal(namespace, daemon.LOWER_RENEWAL)]
-
-
-def secret_name(cluster: str, account: str = manifests.NAME) -> str:
-    """Return the name of the Secret with the kubeconfig of an account of a lower cluster."""
-    return f"virtual-node-{cluster}{ACCOUNTS[account]}"
 
 
 def conflict(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
@@ -179,7 +172,7 @@ async def secret(lower: Client, options: argparse.Namespace, account: str) -> di
     Raises:
         ConfigError: the lower cluster did not write the account's token or its own CA in time.
     """
-    name = secret_name(options.name, account)
+    name = manifests.secret_name(options.name, account)
     if options.legacy_token:
         token, ca = await _filled(
             lower, resources.SECRETS, f"{account}-token", options.account_namespace, ("token", "ca.crt")

@@ -23,7 +23,7 @@ from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import join, leave
 from virtual_node.config import program
-from virtual_node.rights import copies
+from virtual_node.rights import copies, manifests
 
 _AGENT = "virtual-node-register"
 _NAMESPACES = {"join": "virtual-node-system", "leave": "virtual-node-system"}
@@ -82,7 +82,7 @@ async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
     ) as lower:
         for body in lower_account.objects(options):
             await lower_account.apply(lower, body)
-        secrets = [await lower_account.secret(lower, options, one) for one in lower_account.ACCOUNTS]
+        secrets = [await lower_account.secret(lower, options, one) for one in manifests.ACCOUNTS]
     if options.kubeconfig:
         async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
             for secret in secrets:

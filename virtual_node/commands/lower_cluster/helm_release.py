@@ -27,7 +27,7 @@ from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from virtual_node.commands.lower_cluster import account
+from virtual_node.rights import manifests
 
 _CHART = "virtual-node"
 _STDERR_LINES = 3
@@ -102,7 +102,7 @@ def entry(name: str) -> dict[str, Any]:
     """Return the entry that ``join`` adds to ``virtualNode.clusters``."""
     return {
         "name": name,
-        "kubeconfigSecret": {"name": account.secret_name(name)},
+        "kubeconfigSecret": {"name": manifests.secret_name(name)},
         "config": {"labels": {"clusterID": name}},
     }
 

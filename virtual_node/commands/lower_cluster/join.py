@@ -82,7 +82,7 @@ class Join:
         options = self._options
         await self._check()
         await self._account()
-        for account in lower_account.ACCOUNTS:
+        for account in manifests.ACCOUNTS:
             await self._secret(account)
         if options.values and self._entry is None:
             entry = helm_release.entry(options.name)
@@ -109,11 +109,11 @@ class Join:
             )
         self._id = str(self._release.values.get("clusterId") or upper_id)
         secret = await find(
-            self._upper, resources.SECRETS, lower_account.secret_name(name), namespace=options.namespace
+            self._upper, resources.SECRETS, manifests.secret_name(name), namespace=options.namespace
         )
         if (self._entry or secret) and not (secret and is_marked(secret)):
             raise ConfigError(
-                f"cluster {name} is in the release's values, or has a Secret {lower_account.secret_name(name)}, that "
+                f"cluster {name} is in the release's values, or has a Secret {manifests.secret_name(name)}, that "
                 "join did not make: choose another name, or go on by hand (docs/add-a-cluster.md)"
             )
         for node in helm_release.node_names(self._entry or {"name": name}):
@@ -170,7 +170,7 @@ class Join:
     async def _secret(self, account: str) -> None:
         """Ensure the Secret with an account's kubeconfig and a token that the lower cluster accepts."""
         options = self._options
-        name = lower_account.secret_name(options.name, account)
+        name = manifests.secret_name(options.name, account)
         found = await find(self._upper, resources.SECRETS, name, namespace=options.namespace)
         if found is not None and not is_marked(found):
             raise ConfigError(

@@ -169,7 +169,7 @@ class Leave:
         return (lambda _line: None) if self._options.dry_run else (lambda line: say(step, line))
 
     async def _secrets(self) -> list[dict[str, Any]]:
-        wanted = [lower_account.secret_name(self._options.name, one) for one in lower_account.ACCOUNTS]
+        wanted = [manifests.secret_name(self._options.name, one) for one in manifests.ACCOUNTS]
         space = self._options.namespace
         found = [await find(self._upper, resources.SECRETS, name, namespace=space) for name in wanted]
         return [one for one in found if one is not None]

@@ -71,6 +71,15 @@ async def test_failures_come_first(person: Person, tmp_path: Path):
     assert "may pods/exec" in out.splitlines()[1]
 
 
+async def test_quiet_prints_only_failures_and_the_conclusion(person: Person, tmp_path: Path):
+    code, out = await _check(person, tmp_path, "-q", denied="exec")
+    failure, conclusion = out.splitlines()
+    assert code == 1
+    assert failure.startswith("lower: may pods/exec: no: ")
+    assert " -> grant get, create on pods/exec" in failure
+    assert conclusion.startswith("1 of ")
+
+
 async def test_a_real_nodes_name_is_refused(person: Person, tmp_path: Path):
     """As at the daemon's start; a free name is ok."""
     code, out = await _check(person, tmp_path, "--nodename=worker", "-o", "json")

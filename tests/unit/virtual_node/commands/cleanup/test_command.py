@@ -304,3 +304,18 @@ async def test_a_cluster_without_a_kubeconfig_gets_no_default(monkeypatch, capsy
     own: Any = SimpleNamespace(dry_run=False)
     await cleanup._lower(Cluster(name="a"), "id", frozenset(), own, deadline=1e9)
     assert "a: not cleaned (it has no kubeconfig)" in capsys.readouterr().err
+
+
+def test_uninstallation_ends_with_the_commands_that_remove_the_rest():
+    """One set for each lower cluster; nothing of them if there are none."""
+    lines = cleanup.kept(["tokyo", "paris"], "vn")
+    text = "\n".join(lines)
+    for name in ("TOKYO", "PARIS"):
+        assert f"kubectl --kubeconfig {name}_ADMIN.yaml delete namespace virtual-node" in text
+    assert (
+        "delete secret virtual-node-tokyo virtual-node-tokyo-viewer virtual-node-paris virtual-node-paris-viewer"
+        in text
+    )
+    assert "--namespace vn" in text
+    assert "kubectl delete namespace vn" in lines[-1]
+    assert len(cleanup.kept([], "vn")) == 2

@@ -54,6 +54,24 @@ def test_an_ignored_link_has_no_effect(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "nodeReady" in capsys.readouterr().err
 
 
+def test_quiet_prints_only_what_is_not_ok(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """A line each, because Helm shows the log of ``helm test`` as one line."""
+    for facts, expected in ((healthy(), 1), (healthy(leases={}), 2)):
+
+        async def read(_options: object, found: DoctorFacts = facts) -> DoctorFacts:
+            return found
+
+        monkeypatch.setattr(command, "_read", read)
+        cli.main(["doctor", "--quiet"])
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == expected
+        assert not any(" ok: " in line or "skipped" in line for line in lines)
+    assert lines[0].startswith("virtual nodes Ready, leases fresh: broken: Node vn: it has no Lease")
+    assert " -> " in lines[0]
+
+
 async def test_an_unusable_lower_kubeconfig_is_a_broken_link(person: Person):
     """For example with a failing credential plugin; the other clusters are still checked."""
     answers = {"/version": lambda _request: reply({"gitVersion": "v1.34.1"})}
