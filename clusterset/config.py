@@ -107,6 +107,14 @@ class NodeConfig(ConfigStruct):
     existing nodes. Unset: none are expected."""
     port: Port | None = None
     """Port of the kubelet API. Unset: the first free port from ``kubelet.port`` on. 0: any free port."""
+    node_ip: str = ""
+    """InternalIP of the Node. Its kubelet API listens on this address only, so that virtual nodes with different addresses
+    can all use port 10250. Empty: ``kubelet.nodeIP``, which the virtual nodes of a process share."""
+    provider_id: str = ""
+    """``spec.providerID`` of the Node, for neighbours that need a value. It cannot be changed later. Empty: none."""
+    exclude_from_load_balancers: bool = True
+    """Give the Node the label ``node.kubernetes.io/exclude-from-external-load-balancers``, because a virtual node forwards
+    no traffic to Services."""
 
 
 class ClusterServicesConfig(ConfigStruct):
@@ -158,6 +166,9 @@ class Cluster(ConfigStruct):
     capacity: CapacityPolicy | None = None
     autoscaling: Autoscaling | None = None
     port: Port | None = None
+    node_ip: str = ""
+    provider_id: str = ""
+    exclude_from_load_balancers: bool | None = None
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
     pod_selector: dict[str, Any] = {}
     """LabelSelector (``matchLabels``, ``matchExpressions``) of pods that may run in this cluster. Empty: all."""
@@ -200,6 +211,9 @@ class Cluster(ConfigStruct):
                 capacity=self.capacity or CapacityPolicy(),
                 autoscaling=self.autoscaling,
                 port=self.port,
+                node_ip=self.node_ip,
+                provider_id=self.provider_id,
+                exclude_from_load_balancers=self.exclude_from_load_balancers is not False,
             )
         ]
 

@@ -6,6 +6,7 @@ another upper cluster or existing namespaces) are refused at run time, because t
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +36,18 @@ from controller_runtime.apimachinery import matching, quantity
 from controller_runtime.apimachinery.decoding import field_name
 
 _DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_OF_NODE = ("node_name", "node_selector", "labels", "taints", "capacity", "autoscaling", "port")
+_OF_NODE = (
+    "node_name",
+    "node_selector",
+    "labels",
+    "taints",
+    "capacity",
+    "autoscaling",
+    "port",
+    "node_ip",
+    "provider_id",
+    "exclude_from_load_balancers",
+)
 """Fields of a cluster that describe its only virtual node."""
 _RESERVED_PREFIX = "kube-"
 _SYSTEM = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -145,8 +157,18 @@ def _node_problems(where: str, node: NodeConfig) -> Iterator[str]:
     for resource, reserve in node.capacity.reserve.items():
         if not _is_reserve(reserve):
             yield f"{where}.capacity.reserve.{resource}: {reserve!r} is neither a quantity nor a percentage"
+    if node.node_ip and not _is_address(node.node_ip):
+        yield f"{where}.nodeIP: {node.node_ip!r} is not an IP address"
     if node.autoscaling is not None:
         yield from autoscaling.problems(f"{where}.autoscaling", node.autoscaling)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_reserve(text: str) -> bool:

@@ -171,6 +171,8 @@ TAINT_PROVIDER = "virtual-kubelet.io/provider"
 # --- Kubernetes' own --------------------------------------------------------------------------------
 ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
+LABEL_EXCLUDE_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
+"""Keeps a Node out of cloud load balancers. Readers check only whether the label is present, not its value."""
 ANNOTATION_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """On a pod of a ReplicaSet: pods with a lower number are deleted first."""
 UPPER_ONLY_ON_PODS = frozenset({ANNOTATION_LAST_APPLIED, ANNOTATION_DELETION_COST, ANNOTATION_REQUIRED_NODE})

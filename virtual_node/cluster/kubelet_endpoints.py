@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -181,9 +182,10 @@ class KubeletEndpoints:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("error while closing the clients of a lower cluster", exc_info=error)
 
-    def addresses(self, node_name: str) -> list[dict[str, str]]:
+    def addresses(self, node: NodeConfig) -> list[dict[str, str]]:
         """Return ``status.addresses`` of a virtual node."""
-        found = [{"type": "InternalIP", "address": self._node_ip}, {"type": "Hostname", "address": node_name}]
+        internal = node.node_ip or self._node_ip
+        found = [{"type": "InternalIP", "address": internal}, {"type": "Hostname", "address": node.name}]
         if self._config.external_ip:
             found.append({"type": "ExternalIP", "address": self._config.external_ip})
         return found
@@ -200,9 +202,9 @@ class KubeletEndpoints:
             lower_nodes: all lower nodes, for metrics.
 
         Raises:
-            ConfigError: no port is free, or the certificate is unusable.
+            ConfigError: no port is free, this machine does not have the address, or the certificate is unusable.
         """
-        addresses = self.addresses(node.name)
+        addresses = self.addresses(node)
         reloader = self._certificates.reloader(node.name, addresses, client_ca=self._authority.known)
         authenticator = Authenticator(self._upper, anonymous_auth=self._config.anonymous_auth)
         authorizer = Authorizer(self._upper, node_name=node.name) if self._config.authorization else None
@@ -223,7 +225,7 @@ class KubeletEndpoints:
         for port in wanted:
             server = KubeletServer(
                 backend,
-                address=self._config.address,
+                address=node.node_ip or self._config.address,
                 port=port,
                 tls=reloader,
                 authenticator=authenticator,
@@ -236,9 +238,14 @@ class KubeletEndpoints:
             try:
                 await server.start()
             except OSError as error:
+                if error.errno == errno.EADDRNOTAVAIL:
+                    raise ConfigError(
+                        f"kubelet API of {node.name}: this machine or Pod does not have the address "
+                        f"{node.node_ip or self._config.address}; correct nodeIP of the virtual node"
+                    ) from None
                 refusal = error
                 continue
-            self._log.info("kubelet API", node=node.name, address=self._node_ip, port=server.port)
+            self._log.info("kubelet API", node=node.name, address=addresses[0]["address"], port=server.port)
             record_event = partial(_record_node_event, context, node.name)
             return KubeletService(
                 server, self._certificates.maintain(reloader, node.name, addresses, record_event=record_event)

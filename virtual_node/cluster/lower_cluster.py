@@ -254,7 +254,7 @@ class LowerCluster:
                 node,
                 caches,
                 health=health,
-                addresses=self.endpoints.addresses(name),
+                addresses=self.endpoints.addresses(node),
                 kubelet_port=service.port,
             )
             self.nodes[name] = controller

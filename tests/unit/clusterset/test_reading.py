@@ -45,6 +45,33 @@ def test_every_program_reads_the_same_clusters(parse: Any):
     assert config.controllers(osaka) == ["ServiceControllers"]
 
 
+def test_settings_about_neighbours_of_the_node_are_read_in_both_forms():
+    """A cluster with one virtual node has them itself."""
+    nodes = (
+        "nodes: [{name: a}, {name: b, nodeIP: 10.0.0.2, providerID: x://y, excludeFromLoadBalancers: false}]"
+    )
+    short, several = (
+        config_file.parse(
+            DOCUMENT.replace("server: https://tokyo", text)
+            .replace("  nodeName: vn-tokyo\n", "")
+            .replace("  nodeSelector: {pool: a}\n", "")
+        )
+        .clusters[0]
+        .virtual_nodes()
+        for text in ("nodeIP: 10.0.0.2\n  providerID: x://y\n  excludeFromLoadBalancers: false", nodes)
+    )
+    found = [
+        (node.node_ip, node.provider_id, node.exclude_from_load_balancers) for node in (*short, *several)
+    ]
+    set_, default = ("10.0.0.2", "x://y", False), ("", "", True)
+    assert found == [set_, default, set_]
+
+
+def test_an_address_that_is_none_names_its_field():
+    with pytest.raises(ConfigError, match=r"clusters\[0\]\.nodeIP: '10\.0\.0' is not an IP address"):
+        config_file.parse(DOCUMENT.replace("server: https://tokyo", "nodeIP: 10.0.0"))
+
+
 def test_each_program_has_its_own_settings():
     assert config_file.parse(DOCUMENT).kubelet.node_ip == "10.0.0.1"
     assert [one.name for one in multi_scheduler.config.parse(DOCUMENT).agents] == ["fit", "load"]

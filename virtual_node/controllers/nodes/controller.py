@@ -11,6 +11,7 @@ from typing import Any
 
 from clusterset.config import NodeConfig
 from clusterset.model.moving.silence import NO_READY_NODES
+from clusterset.model.names import LABEL_EXCLUDE_BALANCERS
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
@@ -185,9 +186,12 @@ class NodeController:
             name=self.config.name,
             cluster_name=self.context.name,
             labels={
+                **({LABEL_EXCLUDE_BALANCERS: "true"} if self.config.exclude_from_load_balancers else {}),
                 **{node_label(one.name): "true" for one in self.context.config.volumes.shared},
                 **self.config.labels,
             },
+            upper_id=self.context.cluster_id,
+            provider_id=self.config.provider_id,
             provision_seconds=growth.provision_seconds if growth is not None else None,
             taints=_taints(self.config),
             addresses=self.addresses,
@@ -243,7 +247,8 @@ class NodeController:
 
     def _changed_by_others(self, new: Object) -> None:
         # The event may come from our own heartbeat, so check only the labels; ``_write`` compares the rest.
-        if not self.config.labels.items() <= new.labels.items():
+        is_excluded = LABEL_EXCLUDE_BALANCERS in new.labels or not self.config.exclude_from_load_balancers
+        if not is_excluded or not self.config.labels.items() <= new.labels.items():
             self.refresh()
 
     def _deleted(self, _node: Object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -18,6 +19,8 @@ _MESSAGE = 1024
 """Maximum bytes of a condition's message, which may be the lower API server's error."""
 _OPTIONAL = (names.ANNOTATION_PROVISION_SECONDS,)
 """Our annotations that are removed if the configuration does not need them."""
+_IDENTITIES = uuid.UUID("5f3b1c1e-6f0e-5d0c-9d6a-3c1f4f1c7a52")
+"""Namespace of the UUIDs of virtual nodes."""
 _INFO = ("architecture", "operatingSystem", "osImage", "kernelVersion", "containerRuntimeVersion")
 _PRESSURES = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "lower nodes have sufficient memory available"),
@@ -50,6 +53,8 @@ def node_object(
     capacity: Mapping[str, str],
     allocatable: Mapping[str, str],
     conditions: Sequence[Mapping[str, Any]],
+    upper_id: str,
+    provider_id: str = "",
     provision_seconds: float | None = None,
 ) -> dict[str, Any]:
     """Return the desired Node.
@@ -67,6 +72,8 @@ def node_object(
         capacity: quantities by resource.
         allocatable: quantities by resource.
         conditions: as ``node_conditions`` returns them.
+        upper_id: identity of the upper cluster.
+        provider_id: ``spec.providerID``; empty: none.
         provision_seconds: seconds for which a pod may wait for a new lower node; None: no nodes are added.
     """
     info = {field: _common(lower_nodes, field) for field in _INFO}
@@ -96,7 +103,10 @@ def node_object(
             "labels": all_labels,
             "annotations": annotations,
         },
-        "spec": {"taints": [dict(taint) for taint in taints]},
+        "spec": {
+            "taints": [dict(taint) for taint in taints],
+            **({"providerID": provider_id} if provider_id else {}),
+        },
         "status": {
             "capacity": dict(capacity),
             "allocatable": dict(allocatable),
@@ -104,9 +114,7 @@ def node_object(
             "addresses": [dict(address) for address in addresses],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
             "nodeInfo": {
-                "machineID": "",
-                "systemUUID": "",
-                "bootID": "",
+                **_identities(upper_id, name),
                 "kubeProxyVersion": "",
                 "kubeletVersion": kubelet_version,
                 **info,
@@ -155,10 +163,11 @@ def node_conditions(
 
 
 def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a strategic merge patch for the Node's labels and our annotations; None: nothing differs.
+    """Return a strategic merge patch for the Node's labels, our annotations and providerID; None: nothing differs.
 
     A label that is no longer in the configuration is removed, unless its value was changed on the Node. The
-    annotation ``applied`` records which labels came from the configuration.
+    annotation ``applied`` records which labels came from the configuration. Another value of a label of which only
+    the presence counts is kept. The API server allows to set a providerID, but not to change it.
 
     Like a kubelet, we write taints only at registration. Later they belong to users and the control plane
     (cordon, not-ready, drain).
@@ -166,12 +175,19 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
     before, wanted = current["metadata"], desired["metadata"]
     labels, ours = before.get("labels") or {}, recorded_labels(before) or {}
     unchanged = [key for key, value in ours.items() if labels.get(key) == value]
+    wanted_labels = dict(wanted["labels"])
+    if (by_presence := names.LABEL_EXCLUDE_BALANCERS) in labels and by_presence in wanted_labels:
+        wanted_labels[by_presence] = labels[by_presence]
+    provider_id = desired["spec"].get("providerID")
     changes = {
-        "labels": map_patch(labels, wanted["labels"], unchanged),
+        "labels": map_patch(labels, wanted_labels, unchanged),
         "annotations": map_patch(before.get("annotations"), wanted["annotations"], _OPTIONAL),
     }
     patch = {field: change for field, change in changes.items() if change}
-    return {"metadata": patch} if patch else None
+    made: dict[str, Any] = {"metadata": patch} if patch else {}
+    if provider_id and not (current.get("spec") or {}).get("providerID"):
+        made["spec"] = {"providerID": provider_id}
+    return made or None
 
 
 def node_status_patch(
@@ -235,6 +251,17 @@ def _shared_labels(lower_nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         if len(values) == 1 and (value := values.pop()) and is_label_value(value):
             shared[key] = value
     return shared
+
+
+def _identities(upper_id: str, name: str) -> dict[str, str]:
+    """Return the three identities of a machine. They stay the same as long as the virtual node has its name.
+
+    Readers distinguish nodes by the systemUUID, and take a change of the bootID for a restart of the machine.
+    """
+    machine, system, boot = (
+        uuid.uuid5(_IDENTITIES, f"{upper_id}/{name}/{kind}") for kind in ("machine", "system", "boot")
+    )
+    return {"machineID": machine.hex, "systemUUID": str(system), "bootID": str(boot)}
 
 
 def _label_value(text: str) -> str:

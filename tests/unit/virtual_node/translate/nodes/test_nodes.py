@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+import uuid
 from datetime import UTC, datetime
 from typing import Any
 
@@ -269,6 +271,7 @@ def build(**changes: Any) -> dict[str, Any]:
         "capacity": {"pods": "10000"},
         "allocatable": {"pods": "10000"},
         "conditions": conditions,
+        "upper_id": "upper",
     }
     return translate.node_object(**{**given_, **changes})
 
@@ -290,6 +293,68 @@ def test_the_release_is_a_label_and_the_kubelets_version_the_lower_clusters():
     assert "virtual-node.io/version" not in build()["metadata"]["labels"]
     patch = translate.node_metadata_patch(build(release="1.1.0"), node)
     assert patch == {"metadata": {"labels": {"virtual-node.io/version": "1.2.0-dirty"}}}
+
+
+def test_the_node_has_the_identities_of_a_machine():
+    """They are stable, and differ between virtual nodes and upper clusters, so that readers do not merge Nodes."""
+
+    def identities(**changes: str) -> tuple[str, ...]:
+        info = build(**changes)["status"]["nodeInfo"]
+        return info["machineID"], info["systemUUID"], info["bootID"]
+
+    machine, system, boot = identities()
+    assert re.fullmatch(r"[0-9a-f]{32}", machine)
+    assert (str(uuid.UUID(system)), str(uuid.UUID(boot))) == (system, boot)
+    assert identities(kubelet_version="v1.36.0", cluster_name="osaka") == identities()
+    different = [*identities(), *identities(name="vn2"), *identities(upper_id="other")]
+    assert len(set(different)) == len(different)
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "change"),
+    [
+        ("", "", None),
+        ("", "gce://null/null/null", "gce://null/null/null"),
+        ("aws:///a/i-1", "gce://null/null/null", None),
+        ("aws:///a/i-1", "", None),
+    ],
+    ids=["none", "set later", "the API server refuses a change", "set by a cloud controller"],
+)
+def test_a_provider_id_is_set_only_once(there, wanted, change):
+    patch = translate.node_metadata_patch(build(provider_id=there), build(provider_id=wanted))
+    assert patch == (change and {"spec": {"providerID": change}})
+
+
+EXCLUDED = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "change"),
+    [
+        (None, "true", "true"),
+        ("true", "true", ...),
+        ("by-a-user", "true", ...),
+        ("", "true", ...),
+        ("true", None, None),
+        ("by-a-user", None, ...),
+    ],
+    ids=[
+        "earlier release, or removed",
+        "same",
+        "user's value",
+        "user's empty value",
+        "off",
+        "off, user's value",
+    ],
+)
+def test_the_label_against_load_balancers_keeps_a_users_value(there, wanted, change):
+    """Its presence excludes the Node, not its value, so there is nothing to dispute with another writer."""
+    before = build(labels={EXCLUDED: "true"} if there is not None else {})
+    if there is not None:
+        before["metadata"]["labels"][EXCLUDED] = there
+    patch = translate.node_metadata_patch(before, build(labels={EXCLUDED: wanted} if wanted else {}))
+    labels = ((patch or {}).get("metadata") or {}).get("labels") or {}
+    assert labels == ({} if change is ... else {EXCLUDED: change})
 
 
 def test_annotation_of_provisioning_follows_the_configuration():
