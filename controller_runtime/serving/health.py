@@ -54,13 +54,15 @@ class HealthChecks:
     def add_routes(self, app: web.Application) -> None:
         """Add routes for ``/healthz``, ``/livez`` and ``/readyz``, and for each check below them."""
         for endpoint in ("healthz", "livez", "readyz"):
-            app.router.add_get(f"/{endpoint}", self._all(endpoint))
-            app.router.add_get(f"/{endpoint}/{{name}}", self._one(endpoint))
+            app.router.add_get(f"/{endpoint}", self.summary(endpoint))
+            app.router.add_get(f"/{endpoint}/{{name}}", self.single(endpoint))
 
     def _names(self, endpoint: str) -> list[str]:
         return [name for name, (_, live) in self._checks.items() if live or endpoint == "readyz"]
 
-    def _all(self, endpoint: str) -> Handler:
+    def summary(self, endpoint: str) -> Handler:
+        """Return the handler that reports all checks of an endpoint."""
+
         async def handle(request: web.Request) -> web.Response:
             excluded = {name for value in request.query.getall("exclude", []) for name in value.split(",")}
             names = self._names(endpoint)
@@ -78,7 +80,9 @@ class HealthChecks:
 
         return handle
 
-    def _one(self, endpoint: str) -> Handler:
+    def single(self, endpoint: str) -> Handler:
+        """Return the handler that reports the check whose name is in the path."""
+
         async def handle(request: web.Request) -> web.Response:
             name = request.match_info["name"]
             if name not in self._names(endpoint):

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+"""Content type of metrics."""
+
 
 @dataclass(frozen=True, slots=True)
 class PodTarget:

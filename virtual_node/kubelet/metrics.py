@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from clusterset.model import names
 from controller_runtime.apimachinery import quantity, timestamps
@@ -26,6 +27,8 @@ from controller_runtime.log import get_logger
 from controller_runtime.process.flags import parse_duration
 from controller_runtime.serving.health import MetricsPage
 from controller_runtime.util.keyed import SharedAnswers
+from virtual_node.kubelet.base import TEXT
+from virtual_node.kubelet.routing import handled, service
 from virtual_node.translate.base.fields import is_dns_name
 from virtual_node.translate.nodes import prometheus_text, stats
 from virtual_node.translate.nodes.prometheus_text import (
@@ -40,7 +43,6 @@ from virtual_node.translate.nodes.usage import CounterSum, RateIntegral
 _FRESH = 5.0
 """Seconds for which a response is reused. Scrapers have intervals of ten seconds or more."""
 _NODE_CPU, _NODE_MEMORY = "node_cpu_usage_seconds_total", "node_memory_working_set_bytes"
-_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _API_TIMEOUT = 8.0
 """Timeout in seconds; scrapers wait at most ten seconds."""
 _CONTAINER_CPU, _CONTAINER_MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
@@ -97,21 +99,29 @@ class MetricsRoutes:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes to serve."""
         return [
-            web.get("/metrics", MetricsPage().get),
-            self._route("/metrics/resource", self._resource, _TEXT),
-            self._route("/metrics/cadvisor", partial(self._merged, "metrics/cadvisor"), _TEXT),
-            self._route("/metrics/probes", partial(self._merged, "metrics/probes"), _TEXT),
-            self._route("/stats/summary", self._summary, "application/json"),
+            handled("/metrics", MetricsPage().get),
+            handled("/metrics/resource", self._answer("resource", self._resource)),
+            handled("/metrics/cadvisor", self._answer("cadvisor", partial(self._merged, "metrics/cadvisor"))),
+            handled("/metrics/probes", self._answer("probes", partial(self._merged, "metrics/probes"))),
+            *service(
+                ["GET", "POST"],
+                ["/stats/summary"],
+                self._answer("summary", self._summary, content_type="application/json"),
+            ),
         ]
 
-    def _route(
-        self, path: str, find_out: Callable[[], Coroutine[Any, Any, bytes]], content_type: str
-    ) -> web.RouteDef:
+    def _answer(
+        self,
+        name: str,
+        find_out: Callable[[], Coroutine[Any, Any, bytes]],
+        *,
+        content_type: str = TEXT,
+    ) -> Handler:
         async def answer(_request: web.Request) -> web.Response:
-            body = await self._answers.get(path, find_out)
+            body = await self._answers.get(name, find_out)
             return web.Response(body=body, headers={"Content-Type": content_type})
 
-        return web.get(path, answer, allow_head=False)
+        return answer
 
     async def _resource(self) -> bytes:
         answers = await self._kubelets.ask("metrics/resource", partial(_read_usage, pods=self._pods()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.log import get_logger
 from controller_runtime.serving.accepting import Gate, count_requests, peer_of
 from controller_runtime.serving.connections import ConnectionLimits, Connections
+from controller_runtime.serving.health import HealthChecks
 from virtual_node.kubelet.auth import (
     Attributes,
     AuthenticationError,
@@ -26,7 +27,8 @@ from virtual_node.kubelet.auth import (
     UserInfo,
     request_attributes,
 )
-from virtual_node.kubelet.base import Backend, Refusal
+from virtual_node.kubelet.base import TEXT, Backend, Refusal
+from virtual_node.kubelet.routing import disabled, handled, not_allowed, not_found, redirected, service
 from virtual_node.kubelet.server.logs import LogRoutes
 from virtual_node.kubelet.streams.limits import StreamLimits, StreamRegistry
 from virtual_node.kubelet.streams.routes import USER, StreamRoutes
@@ -52,6 +54,9 @@ _CONTAINER = "/{namespace}/{pod}/{container}"
 _CONTAINERS = (_CONTAINER, "/{namespace}/{pod}/{uid}/{container}")
 _BATCH = 50
 """Pods per batch. Encoding a batch takes about 5 ms; then other tasks (Lease renewals, streams) may run."""
+_UPGRADING = ("GET", "POST")
+_CHECKS = ("ping", "log", "syncloop")
+"""Names of a kubelet's health checks."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -244,21 +249,25 @@ def make_app(
     """
     parts = (backend, registry, idle_timeout, answer_timeout)
     streams, logs, run = StreamRoutes(*parts), LogRoutes(*parts), RunRoutes(*parts)
-    pods, running_pods = _pod_list(backend.pods), _pod_list(backend.running_pods)
+    health = HealthChecks()
+    for name in _CHECKS:
+        health.add(name, _passes, live=True)
     app = web.Application(middlewares=[count_requests, _guard(authenticator, authorizer)])
     app.add_routes(
         [
-            web.get("/healthz", _healthz, allow_head=False),
-            web.get("/healthz/{check:ping|log|syncloop}", _healthz, allow_head=False),
-            web.get("/pods", pods, allow_head=False),
-            web.get("/pods/", pods, allow_head=False),
-            web.get("/runningpods", running_pods, allow_head=False),
-            web.get("/runningpods/", running_pods, allow_head=False),
-            web.get("/containerLogs" + _CONTAINER, logs.container_logs, allow_head=False),
-            *_get_and_post("/exec", _CONTAINERS, streams.exec),
-            *_get_and_post("/attach", _CONTAINERS, streams.attach),
-            *_get_and_post("/portForward", (_POD, _POD + "/{uid}"), streams.port_forward),
-            *(web.post("/run" + path, run.run) for path in _CONTAINERS),
+            handled("/healthz", health.summary("healthz")),
+            *(handled(f"/healthz/{{name:{name}}}", health.single("healthz")) for name in _CHECKS),
+            handled("/metrics/slis", _slis),
+            *service(["GET"], ["/pods"], _pod_list(backend.pods)),
+            *service(["GET"], ["/runningpods"], _pod_list(backend.running_pods)),
+            *service(["GET"], ["/containerLogs" + _CONTAINER], logs.container_logs),
+            *service(_UPGRADING, ["/exec" + path for path in _CONTAINERS], streams.exec),
+            *service(_UPGRADING, ["/attach" + path for path in _CONTAINERS], streams.attach),
+            *service(
+                _UPGRADING, ["/portForward" + _POD, "/portForward" + _POD + "/{uid}"], streams.port_forward
+            ),
+            *service(["POST"], ["/run" + path for path in _CONTAINERS], run.run),
+            *disabled(),
             *extra_routes,
         ]
     )
@@ -294,14 +303,17 @@ HANDLER_ARGS: dict[str, Any] = {
 """Arguments of aiohttp's protocol, which gets further requests only from authorized clients (`Gate`, ``hold``)."""
 
 
-def _get_and_post(root: str, paths: Iterable[str], handler: Handler) -> Iterator[web.RouteDef]:
-    for path in paths:
-        yield web.get(root + path, handler, allow_head=False)
-        yield web.post(root + path, handler)
+def _passes() -> None:
+    """Return that a check of a kubelet passes: this server responds."""
 
 
-async def _healthz(request: web.Request) -> web.StreamResponse:
-    return web.Response(text="ok")
+async def _slis(_request: web.Request) -> web.Response:
+    """Return the results of the health checks as metrics, which monitoring reads beside ``/metrics``."""
+    lines = [
+        "# HELP kubernetes_healthcheck [STABLE] Result of a health check.\n# TYPE kubernetes_healthcheck gauge\n"
+    ]
+    lines += [f'kubernetes_healthcheck{{name="{name}",type="healthz"}} 1\n' for name in _CHECKS]
+    return web.Response(body="".join(lines), headers={"Content-Type": TEXT})
 
 
 def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middleware:
@@ -316,7 +328,9 @@ def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middl
             await _authorize(user, authorizer, request_attributes(request.method, route))
             if peer is not None:
                 peer.trust()
-            response = await handler(request)
+            response = redirected(request) or await handler(request)
+        except web.HTTPNotFound:
+            response = not_found(request.path)
         except (Refusal, web.HTTPException) as error:
             response = _refused(error)
         except ApiError as error:
@@ -375,9 +389,6 @@ async def _authorize(user: UserInfo, authorizer: Authorizer | None, asked: list[
 def _refused(error: Refusal | web.HTTPException) -> web.Response:
     if isinstance(error, Refusal):
         return web.Response(status=error.status, text=error.text)
-    if error.status == 404:
-        return web.Response(status=404, text="404 page not found\n")
-    if error.status == 405:
-        allow = error.headers.get("Allow", "")
-        return web.Response(status=405, text="Method Not Allowed", headers={"Allow": allow})
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return not_allowed(error)
     return web.Response(status=error.status, text=error.reason)
