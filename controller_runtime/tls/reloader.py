@@ -177,7 +177,9 @@ class CertificateReloader:
             pair = KeyPair(_read(certificate), _read(key))
             where = f"certificate {certificate} with key {key}"
         loaded = _server_context(pair, client_ca, where=where)
-        _EXPIRATION.labels(self._name).set(expiry(pair.certificate).timestamp())
+        self.expires_at = expiry(pair.certificate).timestamp()
+        """Unix time at which the certificate in use expires."""
+        _EXPIRATION.labels(self._name).set(self.expires_at)
         return loaded
 
     def _choose(

@@ -52,6 +52,9 @@ _APPROVAL_TRIES = 5
 SIGNER = "kubernetes.io/kubelet-serving"
 GROUP = "system:nodes"
 
+NOT_RENEWED = "ServingCertificateFailed"
+"""Reason of the event about a certificate that was not issued."""
+
 
 @dataclass(frozen=True, slots=True)
 class Issued:
@@ -240,7 +243,7 @@ class ServingCertificate:
         self._log.warning(
             "no serving certificate", error=text, retry_in=round(pause, 1), **({"fix": fix} if fix else {})
         )
-        self.record_event("ServingCertificateFailed", f"No serving certificate from {SIGNER}: {text}")
+        self.record_event(NOT_RENEWED, f"No serving certificate from {SIGNER}: {text}")
 
     async def _delete_requests(self) -> None:
         """Delete the requests that we made; a later call retries the deletions that fail."""

@@ -13,7 +13,6 @@ import ipaddress
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -25,11 +24,13 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving.connections import Connections
 from virtual_node.certificates.manager import ClientAuthority, NodeCertificates
+from virtual_node.certificates.rotation import NOT_RENEWED
 from virtual_node.config.types import KubeletConfig
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.kubelet.auth import Authenticator, Authorizer
 from virtual_node.kubelet.base import PodTarget, Refusal, quoted
 from virtual_node.kubelet.metrics import MetricsRoutes
+from virtual_node.kubelet.series import NodeSeries
 from virtual_node.kubelet.server.server import KubeletServer, connection_limits
 from virtual_node.kubelet.streams.limits import StreamLimits
 from virtual_node.translate.nodes.prometheus_text import PodNames
@@ -209,6 +210,8 @@ class KubeletEndpoints:
         authenticator = Authenticator(self._upper, anonymous_auth=self._config.anonymous_auth)
         authorizer = Authorizer(self._upper, node_name=node.name) if self._config.authorization else None
         backend = CachedPods(context, caches, node.name)
+        series = NodeSeries(node.name, certificate_expires=lambda: reloader.expires_at)
+        caches.upper[node.name].on_change(series.saw, series.gone)
         measures = MetricsRoutes(
             context.lower,
             node_name=node.name,
@@ -219,6 +222,7 @@ class KubeletEndpoints:
             ],
             pods=backend.upper_pods_by_lower_name,
             cluster_id=context.cluster_id,
+            series=series,
         )
         wanted = [node.port] if node.port is not None else self._candidates()
         refusal: OSError | None = None
@@ -246,7 +250,12 @@ class KubeletEndpoints:
                 refusal = error
                 continue
             self._log.info("kubelet API", node=node.name, address=addresses[0]["address"], port=server.port)
-            record_event = partial(_record_node_event, context, node.name)
+
+            def record_event(reason: str, message: str) -> None:
+                if reason == NOT_RENEWED:
+                    series.renewal_failed()
+                _record_node_event(context, node.name, reason, message)
+
             return KubeletService(
                 server, self._certificates.maintain(reloader, node.name, addresses, record_event=record_event)
             )

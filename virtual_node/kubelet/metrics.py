@@ -1,6 +1,6 @@
 """The metrics routes of a virtual node.
 
-``/metrics`` describes the process itself. ``/metrics/resource``, ``/metrics/cadvisor``, ``/metrics/probes``
+``/metrics`` describes the process and the virtual node (``series``). ``/metrics/resource``, ``/metrics/cadvisor``, ``/metrics/probes``
 and ``/stats/summary`` come from the lower kubelets, which are requested at most every few seconds. If the
 lower cluster refuses access to its kubelets, usage comes from its metrics API.
 """
@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from prometheus_client import CollectorRegistry
 
 from clusterset.model import names
 from controller_runtime.apimachinery import quantity, timestamps
@@ -29,6 +30,7 @@ from controller_runtime.serving.health import MetricsPage
 from controller_runtime.util.keyed import SharedAnswers
 from virtual_node.kubelet.base import TEXT
 from virtual_node.kubelet.routing import handled, service
+from virtual_node.kubelet.series import NodeSeries, VolumeStats
 from virtual_node.translate.base.fields import is_dns_name
 from virtual_node.translate.nodes import prometheus_text, stats
 from virtual_node.translate.nodes.prometheus_text import (
@@ -54,6 +56,8 @@ _KUBELET_TIMEOUT = 4.0
 """Seconds for one kubelet, so that a kubelet that does not answer cannot fail the whole request."""
 _PATIENCE = 8.0
 """Seconds for all kubelets, because scrapers wait at most ten seconds."""
+_VOLUMES_PATIENCE = 4.0
+"""Seconds that ``/metrics`` waits for volumes, so that a slow lower kubelet does not delay the other series."""
 _REFUSED = 60.0
 """Seconds after which a path that all kubelets refused is requested again."""
 _AT_ONCE = 32
@@ -74,6 +78,7 @@ class MetricsRoutes:
         lower_nodes: Returns the names of the virtual node's lower nodes.
         pods: Returns its upper pods by lower namespace and name.
         cluster_id: Identity of the upper cluster, which the labels of owned lower pods contain.
+        series: The virtual node's own series.
     """
 
     def __init__(
@@ -84,8 +89,10 @@ class MetricsRoutes:
         lower_nodes: Callable[[], Sequence[str]],
         pods: Callable[[], Mapping[tuple[str, str], PodNames]],
         cluster_id: str,
+        series: NodeSeries,
     ) -> None:
         self._node_name = node_name
+        self._series = series
         self._lower_nodes = lower_nodes
         self._pods = pods
         self._kubelets = LowerKubelets(lower, lower_nodes)
@@ -99,7 +106,7 @@ class MetricsRoutes:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes to serve."""
         return [
-            handled("/metrics", MetricsPage().get),
+            handled("/metrics", MetricsPage(self._page).get),
             handled("/metrics/resource", self._answer("resource", self._resource)),
             handled("/metrics/cadvisor", self._answer("cadvisor", partial(self._merged, "metrics/cadvisor"))),
             handled("/metrics/probes", self._answer("probes", partial(self._merged, "metrics/probes"))),
@@ -122,6 +129,15 @@ class MetricsRoutes:
             return web.Response(body=body, headers={"Content-Type": content_type})
 
         return answer
+
+    async def _page(self) -> CollectorRegistry:
+        """Return the metrics of ``/metrics``; without volumes if lower kubelets do not answer soon."""
+        volumes = VolumeStats()
+        if self._series.has_claims:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_VOLUMES_PATIENCE):
+                    volumes = _read_volumes(await self._answers.get("summary", self._summary))
+        return self._series.page(volumes)
 
     async def _resource(self) -> bytes:
         answers = await self._kubelets.ask("metrics/resource", partial(_read_usage, pods=self._pods()))
@@ -191,6 +207,7 @@ def _read_summary(raw: bytes) -> dict[str, Any]:
 
 
 _decode_object = decoder(dict[str, Any])
+_read_volumes = decoder(VolumeStats)
 
 
 class MetricsApi:

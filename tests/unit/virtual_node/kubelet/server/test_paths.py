@@ -10,13 +10,21 @@ from aiohttp import web
 from tests.kubelet_paths import expected_of_virtual_node, matches
 from tests.unit.virtual_node.kubelet.conftest import Serve
 from virtual_node.kubelet.metrics import MetricsRoutes
+from virtual_node.kubelet.series import NodeSeries
 
 pytestmark = pytest.mark.asyncio
 
 
 def _metrics() -> list[web.RouteDef]:
     lower: Any = None
-    measures = MetricsRoutes(lower, node_name="vn", lower_nodes=list, pods=dict, cluster_id="upper")
+    measures = MetricsRoutes(
+        lower,
+        node_name="vn",
+        lower_nodes=list,
+        pods=dict,
+        cluster_id="upper",
+        series=NodeSeries("vn", certificate_expires=lambda: None),
+    )
     return measures.routes()
 
 
