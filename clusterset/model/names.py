@@ -100,6 +100,7 @@ users can write it as well, so it is only a preference."""
 ANNOTATION_REQUIRED_NODE = f"{DOMAIN}/required-node"
 """On an upper pod: lower node that the lower pod requires as long as it fits there. The multi-scheduler writes it when it binds
 the pod; the virtual node empties it when it gives the node up. On a lower pod: the node that it requires."""
+ANNOTATION_MOVE_ANTI_AFFINITY = f"{DOMAIN}/move-anti-affinity"
 ANNOTATION_RESOURCE_CLAIMS = f"{DOMAIN}/resource-claims"
 """On an upper pod: JSON of its ``resourceClaims`` and of the ``resources.claims`` of its containers, which the webhook
 moved out of its spec. Users can write it, with the same meaning as in the spec."""
@@ -172,7 +173,8 @@ TAINT_PROVIDER = "virtual-kubelet.io/provider"
 ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 LABEL_EXCLUDE_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
-"""Keeps a Node out of cloud load balancers. Readers check only whether the label is present, not its value."""
+"""Keeps a Node out of cloud load balancers. Most readers check only whether the label is present; recent cloud controllers
+read the value ``false`` as not excluded."""
 ANNOTATION_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """On a pod of a ReplicaSet: pods with a lower number are deleted first."""
 UPPER_ONLY_ON_PODS = frozenset({ANNOTATION_LAST_APPLIED, ANNOTATION_DELETION_COST, ANNOTATION_REQUIRED_NODE})

@@ -67,6 +67,9 @@ _WORDS = {
     "Cluster.taints": "Short for `nodes[].taints`.",
     "Cluster.capacity": "Short for `nodes[].capacity`.",
     "Cluster.port": "Short for `nodes[].port`.",
+    "Cluster.node_ip": "Short for `nodes[].nodeIP`.",
+    "Cluster.provider_id": "Short for `nodes[].providerID`.",
+    "Cluster.exclude_from_load_balancers": "Short for `nodes[].excludeFromLoadBalancers`.",
 }
 """Descriptions of fields without a docstring, by name or by structure and name."""
 

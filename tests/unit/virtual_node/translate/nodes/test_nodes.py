@@ -348,7 +348,7 @@ EXCLUDED = "node.kubernetes.io/exclude-from-external-load-balancers"
     ],
 )
 def test_the_label_against_load_balancers_keeps_a_users_value(there, wanted, change):
-    """Its presence excludes the Node, not its value, so there is nothing to dispute with another writer."""
+    """Most load balancers check only its presence. Recent cloud controllers include a Node with the value false."""
     before = build(labels={EXCLUDED: "true"} if there is not None else {})
     if there is not None:
         before["metadata"]["labels"][EXCLUDED] = there

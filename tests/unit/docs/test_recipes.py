@@ -1,0 +1,96 @@
+"""The settings of docs/recipes.md have the effect that the page names. ``test_guides`` checks that they are valid."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clusterset.config import Cluster
+from clusterset.model.policy.decision import violations
+from clusterset.model.policy.rules import PolicySet
+from controller_runtime.apimachinery import matching
+from controller_runtime.apimachinery.decoding import convert
+from virtual_node.kubelet.series import NodeSeries
+from webhook.mutation import anti_affinity
+from webhook.program import PROGRAM
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "recipes.md").read_text(encoding="utf-8")
+_FENCE = re.compile(r"^```yaml\n# (?P<name>[\w.-]+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+VIRTUAL = {"type": "virtual-kubelet", "kubernetes.io/hostname": "lower1"}
+
+
+def block(heading: str, name: str) -> Any:
+    """Return the content of a file that a recipe shows."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return next(yaml.safe_load(found["body"]) for found in _FENCE.finditer(section) if found["name"] == name)
+
+
+def _database() -> tuple[dict[str, Any], dict[str, str]]:
+    template = block("Databases in a StatefulSet", "database.yaml")["spec"]["template"]
+    return template["spec"], template["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(("namespace", "moves"), [("databases", True), ("db-eu", True), ("shop", False)])
+def test_the_flag_moves_the_anti_affinity_of_databases(namespace: str, moves: bool):  # noqa: FBT001
+    arguments = block("Databases in a StatefulSet", "values.yaml")["webhook"]["extraArgs"]
+    surroundings = PROGRAM.parse(arguments, {}).surroundings
+    assert anti_affinity.is_wanted({}, namespace, surroundings.move_anti_affinity) == moves
+    spec, labels = _database()
+    rest, moved = anti_affinity.split(spec, labels, namespace)
+    assert len(moved) == 1
+    assert "affinity" not in rest
+
+
+def test_the_operator_of_prometheus_leaves_virtual_nodes_to_the_scrape_jobs():
+    """Together they find every Node once, and the jobs keep the series that only kubelets have."""
+    values = block("kube-prometheus-stack", "kube-prometheus-stack.yaml")
+    real = matching.parse_selector(values["prometheusOperator"]["kubeletService"]["selector"])
+    assert not real(VIRTUAL)
+    assert real({})
+    jobs = values["prometheus"]["prometheusSpec"]["additionalScrapeConfigs"]
+    assert len({job["job_name"] for job in jobs}) == len(jobs)
+    for job in jobs:
+        (discovery,) = job["kubernetes_sd_configs"]
+        (selector,) = discovery["selectors"]
+        assert discovery["role"] == selector["role"] == "node"
+        assert matching.parse_selector(selector["label"])(VIRTUAL)
+        assert {"target_label": "job", "replacement": "kubelet"} in job["relabel_configs"]
+        assert {"target_label": "metrics_path", "replacement": job["metrics_path"]} in job["relabel_configs"]
+    (kept,) = jobs[0]["metric_relabel_configs"]
+    names = [family.name for family in NodeSeries("vn", certificate_expires=lambda: 1.0)._families()]
+    assert all(re.fullmatch(kept["regex"], name) for name in names)
+    exporter = values["prometheus-node-exporter"]
+    assert not matching.admits(exporter, name="lower1", labels=VIRTUAL, taints=())
+    assert matching.admits(exporter, name="real", labels={}, taints=())
+
+
+def _cluster(heading: str) -> Cluster:
+    (entry,) = block(heading, "values.yaml")["virtualNode"]["clusters"]
+    return convert({"name": entry["name"], "kubeconfig": "file", **entry.get("config", {})}, Cluster)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "capability", "is_allowed"),
+    [("shop", "NET_ADMIN", True), ("shop", "SYS_ADMIN", False), ("other", "NET_ADMIN", False)],
+)
+def test_sidecars_may_change_the_network_in_namespaces_of_the_mesh_only(namespace, capability, is_allowed):
+    init = {"name": "istio-init", "securityContext": {"capabilities": {"add": [capability, "NET_RAW"]}}}
+    pod = {
+        "metadata": {"namespace": namespace, "name": "p"},
+        "spec": {"containers": [], "initContainers": [init]},
+    }
+    found = violations(pod, PolicySet(_cluster("Istio").policy).of(namespace))
+    assert (found == []) == is_allowed
+
+
+def test_the_flavor_of_kueue_selects_a_virtual_node():
+    flavor = block("Kueue in both clusters", "flavor.yaml")["spec"]
+    labels = {**VIRTUAL, "virtual-node.io/lower-cluster": "lower1"}
+    taint = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
+    spec = {"nodeSelector": flavor["nodeLabels"], "tolerations": flavor["tolerations"]}
+    assert matching.admits(spec, name="lower1", labels=labels, taints=[taint])
+    assert not matching.admits({**spec, "tolerations": []}, name="lower1", labels=labels, taints=[taint])
