@@ -193,7 +193,8 @@ class ClusterRules:
         budget = budget or TranslationBudget()
         if why := self._ineligible(pod):
             return Refusal(why)
-        if why := self.reach.refusal(pod["spec"]):
+        selector = cluster_selector.of(pod["metadata"].get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR)
+        if why := self.reach.refusal(cluster_selector.with_anti_affinity(pod["spec"], selector)):
             return Refusal(f"Lower cluster {self.cluster} does not take the pod: {why}")
         verdict = self._verdict(pod, node, budget, will_select)
         return verdict if isinstance(verdict, Refusal) else self._placed(verdict, node, budget)

@@ -50,6 +50,10 @@ class WebhookSettings(HealthSettings, kw_only=True):
     """Scheduler for pods that name none: one that calls the multi-scheduler. Empty: unchanged."""
     require_virtual_node: Annotated[bool, Setting(_PODS, "--require-virtual-node")] = True
     """Run pods with moved selectors on virtual nodes only, not on real upper nodes."""
+    move_anti_affinity: Annotated[tuple[str, ...], Setting(_PODS, "--move-anti-affinity NAMESPACES")] = ()
+    """Namespaces (shell patterns) where required pod anti-affinity over kubernetes.io/hostname to pods of the same kind
+    separates lower nodes, not virtual nodes. Such pods run on virtual nodes only. Annotation
+    virtual-node.io/move-anti-affinity of a pod overrides it."""
     move_resource_claims: Annotated[bool, Setting(_PODS, "--move-resource-claims")] = False
     """Move resourceClaims into an annotation, for lower clusters with resourceClaims.enabled. Such pods run on virtual
     nodes only."""
@@ -94,6 +98,7 @@ class WebhookSettings(HealthSettings, kw_only=True):
         return Surroundings(
             ignore_keys=self.ignore_selector_keys,
             require_virtual_node=self.require_virtual_node,
+            move_anti_affinity=self.move_anti_affinity,
             move_resource_claims=self.move_resource_claims,
             scheduler_name=self.scheduler_name,
         )

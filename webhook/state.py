@@ -99,6 +99,7 @@ class State:
         return replace(
             self.settings,
             virtual_nodes=virtual,
+            namespace=namespace,
             pinned_to=self._pins(pod, namespace, virtual),
             avoid=self._avoid(pod, namespace),
         )

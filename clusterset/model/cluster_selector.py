@@ -1,7 +1,7 @@
 """The ``clusterSelector`` annotation: scheduling fields for the lower cluster's scheduler.
 
-JSON ``{"nodeSelector": …, "affinity": {"nodeAffinity": …}, "tolerations": […]}``, all members optional. A
-fourth member, ``upperNodeSelectorTerms``, exists only if the terms of a required node affinity have different
+JSON ``{"nodeSelector": …, "affinity": {"nodeAffinity": …, "podAntiAffinity": …}, "tolerations": […]}``, all members
+optional. Of ``podAntiAffinity``, only the required terms count, in addition to those of the spec. A fourth member, ``upperNodeSelectorTerms``, exists only if the terms of a required node affinity have different
 requirements of the *upper* node. For each required term it has the term that the virtual node must match, or
 null. ``resolve`` applies it.
 """
@@ -42,8 +42,20 @@ class _NodeAffinity(msgspec.Struct):
     )
 
 
+class _PodTerm(msgspec.Struct, rename="camel"):
+    label_selector: matching.LabelSelector | None = None
+    topology_key: str | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: matching.LabelSelector | None = None
+
+
+class _PodAntiAffinity(msgspec.Struct):
+    required: list[_PodTerm] | None = msgspec.field(name=_REQUIRED, default=None)
+
+
 class _Affinity(msgspec.Struct, rename="camel"):
     node_affinity: _NodeAffinity | None = None
+    pod_anti_affinity: _PodAntiAffinity | None = None
 
 
 class _Toleration(msgspec.Struct, rename="camel"):
@@ -113,6 +125,22 @@ def resolve(selector: Mapping[str, Any], *, node_name: str, node_labels: Mapping
         affinity.pop("nodeAffinity")
     resolved["affinity"] = affinity
     return {member: value for member, value in resolved.items() if value}
+
+
+def anti_affinity(selector: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the required pod anti-affinity terms of a selector."""
+    affinity = (selector or {}).get("affinity") or {}
+    return (affinity.get("podAntiAffinity") or {}).get(_REQUIRED) or []
+
+
+def with_anti_affinity(spec: Mapping[str, Any], selector: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return an upper pod's spec with the required pod anti-affinity of its selector in addition to its own."""
+    if not (terms := anti_affinity(selector)):
+        return spec
+    affinity = spec.get("affinity") or {}
+    own = affinity.get("podAntiAffinity") or {}
+    both = {**own, _REQUIRED: [*(own.get(_REQUIRED) or ()), *terms]}
+    return {**spec, "affinity": {**affinity, "podAntiAffinity": both}}
 
 
 def of(annotations: Mapping[str, str] | None, key: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Avoids repeating ``matchLabelKeys`` of pod (anti-)affinity and topology spread at a second creation. No IO.
+"""The ``matchLabelKeys`` of pod (anti-)affinity and topology spread, which the API server expands once. No IO.
 
 At creation the API server adds ``key In [the pod's value]`` to the labelSelector for every key of
 ``matchLabelKeys`` (``NotIn`` for ``mismatchLabelKeys``) and keeps the keys. A pod created from a stored pod's
@@ -26,6 +26,26 @@ def settled(spec: Mapping[str, Any]) -> dict[str, Any]:
         }
     if constraints := spec.get("topologySpreadConstraints"):
         made["topologySpreadConstraints"] = [_selecting(constraint) for constraint in constraints]
+    return made
+
+
+def expanded(term: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return an affinity term with the requirements that the API server adds for its label keys, without the keys.
+
+    Args:
+        term: of a pod that is being created.
+        labels: labels of the pod.
+    """
+    made = {key: value for key, value in term.items() if key not in _LISTS}
+    added = [
+        {"key": key, "operator": operator, "values": [labels[key]]}
+        for name, operator in zip(_LISTS, ("In", "NotIn"), strict=True)
+        for key in term.get(name) or ()
+        if key in labels
+    ]
+    if added and (selector := term.get("labelSelector")) is not None:
+        expressions = [*(selector.get("matchExpressions") or ()), *added]
+        made["labelSelector"] = {**selector, "matchExpressions": expressions}
     return made
 
 

@@ -1,7 +1,8 @@
 """Mutates a pod that selects lower nodes, so that the upper scheduler can place it. Does no IO.
 
 First, the fields that select lower nodes move into the annotation ``clusterSelector`` and are merged with its
-content. Then the pod's tolerations are copied there. ResourceClaims move to an annotation of their own.
+content. Then the pod's tolerations are copied there, and anti-affinity to pods of the same kind moves there if a setting
+or annotation asks for it. ResourceClaims move to an annotation of their own.
 Finally the pod gets tolerations of the virtual node's taint and of unreachable nodes, affinity to the virtual
 nodes of its volumes, and anti-affinity to nodes that were full. The mutation is idempotent, because the API server may call the
 webhook again (reinvocation).
@@ -20,7 +21,7 @@ import msgspec
 from clusterset.model import cluster_selector, names
 from clusterset.model.moving import node_avoidance
 from clusterset.model.pod import resource_claims
-from webhook.mutation import selectors, validation
+from webhook.mutation import anti_affinity, selectors, validation
 from webhook.mutation.validation import RefusedError
 
 _NEVER = "kube-system"
@@ -48,6 +49,11 @@ class Surroundings:
     require_virtual_node: bool = False
     """Whether pods with moved selectors may run on virtual nodes only, because a real upper node does not
     apply the moved fields."""
+    move_anti_affinity: Collection[str] = ()
+    """Shell patterns of namespaces where required pod anti-affinity over hostnames separates lower nodes, not virtual
+    nodes."""
+    namespace: str = ""
+    """Namespace of the pod."""
     move_resource_claims: bool = False
     """Whether ResourceClaims move to an annotation, because the upper scheduler does not know lower devices."""
     scheduler_name: str = ""
@@ -83,13 +89,11 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
         upper["schedulerName"] = surroundings.scheduler_name
     avoid = () if spec.get("nodeName") else surroundings.avoid
     is_free = not daemon_set and not spec.get("nodeName")
+    if is_free:
+        upper, selector = _move_anti_affinity(upper, selector, metadata, surroundings)
     if surroundings.require_virtual_node and is_free and _requires_nodes(selector):
         upper = node_avoidance.require_virtual(upper)
-    claims = ""
-    if why := resource_claims.invalid(pod):
-        raise RefusedError(why)
-    if surroundings.move_resource_claims and is_free and spec.get("resourceClaims"):
-        upper, claims = _move_claims(upper)
+    upper, claims = _move_claims(pod, upper, wanted=surroundings.move_resource_claims and is_free)
     # Most claims of a pod are in the same lower cluster.
     for nodes in dict.fromkeys(tuple(sorted(nodes)) for nodes in surroundings.pinned_to):
         upper = node_avoidance.require(upper, nodes)
@@ -112,8 +116,31 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     return result
 
 
-def _move_claims(spec: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Move ResourceClaims to an annotation; return the spec without them, for virtual nodes only, and the annotation."""
+def _move_anti_affinity(
+    spec: dict[str, Any],
+    selector: dict[str, Any],
+    metadata: Mapping[str, Any],
+    surroundings: Surroundings,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Move anti-affinity to pods of the same kind, if wanted; return the spec, then for virtual nodes only, and the selector."""
+    namespace = surroundings.namespace
+    if not anti_affinity.is_wanted(metadata.get("annotations"), namespace, surroundings.move_anti_affinity):
+        return spec, selector
+    rest, moved = anti_affinity.split(spec, metadata.get("labels") or {}, namespace)
+    if not moved:
+        return spec, selector
+    merged = anti_affinity.merge(selector, moved)
+    validation.check_merged(merged)
+    # On a real upper node, nothing would separate the pods.
+    return node_avoidance.require_virtual(rest), merged
+
+
+def _move_claims(pod: Mapping[str, Any], spec: dict[str, Any], *, wanted: bool) -> tuple[dict[str, Any], str]:
+    """Move ResourceClaims to an annotation, if wanted; return the spec, then for virtual nodes only, and the annotation."""
+    if why := resource_claims.invalid(pod):
+        raise RefusedError(why)
+    if not wanted or not spec.get("resourceClaims"):
+        return spec, ""
     try:
         rest, claims = resource_claims.move(spec)
     except resource_claims.InvalidError as error:

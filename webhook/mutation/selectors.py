@@ -73,7 +73,7 @@ def split(spec: Mapping[str, Any], decide: Stays) -> tuple[dict[str, Any], Moved
     selector = spec.get("nodeSelector") or {}
     moved.node_selector = {key: value for key, value in selector.items() if not decide(key, (value,))}
     if moved.node_selector:
-        _put(
+        put(
             rest,
             "nodeSelector",
             {key: value for key, value in selector.items() if key not in moved.node_selector},
@@ -83,13 +83,13 @@ def split(spec: Mapping[str, Any], decide: Stays) -> tuple[dict[str, Any], Moved
     terms = (node_affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or []
     if terms:
         kept = _split_required(terms, decide, moved)
-        _put(node_affinity, REQUIRED, {"nodeSelectorTerms": kept} if kept else {})
+        put(node_affinity, REQUIRED, {"nodeSelectorTerms": kept} if kept else {})
     weighted = node_affinity.get(PREFERRED) or []
     if weighted:
-        _put(node_affinity, PREFERRED, _split_preferred(weighted, decide, moved))
+        put(node_affinity, PREFERRED, _split_preferred(weighted, decide, moved))
     if terms or weighted:
-        _put(affinity, "nodeAffinity", node_affinity)
-        _put(rest, "affinity", affinity)
+        put(affinity, "nodeAffinity", node_affinity)
+        put(rest, "affinity", affinity)
     return rest, moved
 
 
@@ -180,7 +180,7 @@ def _and(one: Mapping[str, Any], other: Mapping[str, Any]) -> Term:
     return joined
 
 
-def _put(target: dict[str, Any], key: str, value: Any) -> None:
+def put(target: dict[str, Any], key: str, value: Any) -> None:
     """Set a member, or remove it if the value is empty."""
     if value:
         target[key] = value

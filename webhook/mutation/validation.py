@@ -18,6 +18,7 @@ from typing import Any
 from clusterset.model import cluster_selector, names
 from clusterset.model.pod import annotations as pod_annotations
 from clusterset.model.policy.scheduling import SYSTEM_CLASSES
+from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import decode
 from webhook.mutation import selectors
 from webhook.mutation.selectors import PREFERRED, REQUIRED
@@ -84,6 +85,7 @@ def read_annotation(annotations: Mapping[str, str] | None, path: str = "metadata
     for number, toleration in enumerate(_list(found.get("tolerations"), f"{where}.tolerations")):
         _check_toleration(toleration, f"{where}.tolerations[{number}]")
     _check_upper_terms(found, where)
+    _check_pod_terms(found, f"{where}.")
     return found
 
 
@@ -102,6 +104,7 @@ def check_merged(selector: Mapping[str, Any]) -> None:
     ):
         _check_count(entries or (), f"{where}: {name}")
     _check_size(affinity, f"{where}: affinity.nodeAffinity")
+    _check_pod_terms(selector, f"{where}: ")
 
 
 def unused(annotations: Mapping[str, str] | None, path: str = "metadata") -> Iterator[str]:
@@ -111,7 +114,10 @@ def unused(annotations: Mapping[str, str] | None, path: str = "metadata") -> Ite
     found = decode(text) if text else {}
     for member in islice((one for one in found if one not in _MEMBERS), _MAX_WARNINGS):
         yield f"{where}.{member[:_LONGEST]}: it is not applied; known are {', '.join(_MEMBERS)}"
-    others = (one for one in found.get("affinity") or {} if one != "nodeAffinity")
+    affinity = found.get("affinity") or {}
+    others = [one for one in affinity if one not in {"nodeAffinity", "podAntiAffinity"}]
+    if PREFERRED in (affinity.get("podAntiAffinity") or {}):
+        others.append(f"podAntiAffinity.{PREFERRED}")
     for member in islice(others, _MAX_WARNINGS):
         yield f"{where}.affinity.{member[:_LONGEST]}: it is not applied; write it in the pod's spec"
 
@@ -218,6 +224,33 @@ def _check_upper_terms(found: Mapping[str, Any], path: str) -> None:
     for number, term in enumerate(upper):
         _check_term(term, f"{where}[{number}]")
     _check_count(range(selectors.size(upper)), f"{where}: expressions")
+
+
+def _check_pod_terms(selector: Mapping[str, Any], prefix: str) -> None:
+    """Check required pod anti-affinity, which the API server checks in the spec only."""
+    path = f"{prefix}affinity.podAntiAffinity.{REQUIRED}"
+    terms = cluster_selector.anti_affinity(selector)
+    _check_count(terms, path)
+    sizes = []
+    for number, term in enumerate(terms):
+        where = f"{path}[{number}]"
+        if term.get("topologyKey") != names.LABEL_HOSTNAME:
+            raise RefusedError(
+                f"{where}.topologyKey: write {names.LABEL_HOSTNAME}, the only one of lower nodes"
+            )
+        labels = term.get("labelSelector") or {}
+        for key in labels.get("matchLabels") or ():
+            _check_key(key, f"{where}.labelSelector.matchLabels")
+        expressions = labels.get("matchExpressions") or ()
+        for position, entry in enumerate(expressions):
+            at = f"{where}.labelSelector.matchExpressions[{position}]"
+            _check_key(entry.get("key"), f"{at}.key")
+            if (operator := entry.get("operator")) not in matching.LABEL_OPERATORS:
+                raise RefusedError(f"{at}.operator: {operator!r}: write In, NotIn, Exists or DoesNotExist")
+            _check_values(entry.get("values"), operator, f"{at}.values", is_single=False)
+        sizes += [len(entry.get("values") or ()) for entry in expressions]
+    _check_count(sizes, f"{path}: expressions")
+    _check_count(range(sum(sizes)), f"{path}: values", _MAX_VALUES)
 
 
 def _check_key(key: Any, path: str) -> None:

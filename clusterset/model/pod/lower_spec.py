@@ -57,7 +57,8 @@ def lower_spec(
     used (``cluster_selector.resolve``). Without one, the node selector and node affinity selected the virtual node and are dropped,
     and the user's tolerations are kept except that of the virtual node's taint. Pod (anti-)affinity and
     topology spread over ``kubernetes.io/hostname`` are kept: replicas that must not share an upper node must
-    not share a lower node either; ``reach`` limits the pods that the terms select. Other topology keys name upper
+    not share a lower node either; ``reach`` limits the pods that the terms select. Required pod anti-affinity of the annotation
+    is added. Other topology keys name upper
     topology and are dropped. The annotation
     ``preferred-node`` adds a preference for one lower node, and ``required-node`` a requirement, with no effect if the policy forbids
     their key.
@@ -97,6 +98,7 @@ def depends_on_cluster(upper: Mapping[str, Any]) -> bool:
     return (
         "podAffinity" in affinity
         or "podAntiAffinity" in affinity
+        or bool(cluster_selector.anti_affinity(selector))
         or bool(selector and selector.get(cluster_selector.UPPER_TERMS))
     )
 
@@ -152,7 +154,7 @@ def _scheduling(
 ) -> dict[str, Any]:
     # Without this, the lower API server would add the expressions for matchLabelKeys again and refuse the
     # pod.
-    above = label_keys.settled(above)
+    above = cluster_selector.with_anti_affinity(label_keys.settled(above), selector)
     affinity = reach.lower_affinity(above)
     node_selector = None
     if selector is not None:
