@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import Mapping
 
@@ -10,10 +11,12 @@ import pytest
 from yarl import URL
 
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import REAL, create, get, pod, ready
+from hack.sandbox.ports import free_ports
+from tests.e2e.conftest import REAL, SIMULATED, create, eventually, get, node_ready, pod, ready
 from tests.kubelet_paths import DIFFERENT, KUBELET, Response, matches
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+EXCLUDED = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 
 async def test_every_path_responds_as_that_of_a_real_kubelet(
@@ -32,16 +35,117 @@ async def test_every_path_responds_as_that_of_a_real_kubelet(
     assert await _wrong(upper, REAL, namespace, {**KUBELET, **DIFFERENT}) == []
 
 
+async def test_virtual_nodes_have_what_readers_of_machines_expect(upper: Cluster):
+    """Different identities, and a label against load balancers that stays, also with a value of a user."""
+    nodes = [await get(upper, "", "node", name) for name in (REAL, SIMULATED)]
+    for field in ("machineID", "systemUUID", "bootID"):
+        values = [node["status"]["nodeInfo"][field] for node in nodes]
+        assert all(values)
+        assert len(set(values)) == len(values)
+    assert [node["metadata"]["labels"][EXCLUDED] for node in nodes] == ["true", "true"]
+    await upper.kubectl("label", "node", SIMULATED, f"{EXCLUDED}-")
+
+    async def is_back() -> bool:
+        return EXCLUDED in (await get(upper, "", "node", SIMULATED))["metadata"]["labels"]
+
+    await eventually(is_back, what="the label is restored")
+    await upper.kubectl("label", "--overwrite", "node", SIMULATED, f"{EXCLUDED}=false", "other=value")
+    await upper.kubectl("label", "node", SIMULATED, "clusterID-")  # makes the virtual node compare the labels
+
+    async def compared() -> bool:
+        return "clusterID" in (await get(upper, "", "node", SIMULATED))["metadata"]["labels"]
+
+    await eventually(compared, what="the labels are compared")
+    assert (await get(upper, "", "node", SIMULATED))["metadata"]["labels"][EXCLUDED] == "false"
+    await upper.kubectl("label", "--overwrite", "node", SIMULATED, f"{EXCLUDED}=true", "other-")
+
+
+async def test_kubelet_series_count_the_pods_of_the_virtual_node(upper: Cluster, namespace: str):
+    """A process with several virtual nodes serves them apart."""
+    await create(upper, namespace, pod("p", "sleep 1000"))
+    await ready(upper, namespace, "p")
+
+    async def counted() -> bool:
+        real, simulated = [await _series(upper, node) for node in (REAL, SIMULATED)]
+        assert (
+            real['kubelet_node_name{node="vn-lower1"}']
+            == simulated['kubelet_node_name{node="vn-lower2"}']
+            == 1
+        )
+        return real["kubelet_running_pods"] >= 1 and real["kubelet_pod_start_duration_seconds_count"] >= 1
+
+    await eventually(counted, what="the pod is counted")
+
+
+async def test_virtual_nodes_with_addresses_of_their_own_share_the_port(sandbox: Sandbox, upper: Cluster):
+    """Programs that assume one port for all kubelets reach the right one. Another process has these virtual nodes."""
+    (port,) = free_ports(1)
+    addresses = {"vn-one": "127.0.0.11", "vn-two": "127.0.0.12"}
+    cluster = {
+        "name": "apart",
+        "kubeconfig": str(sandbox.clusters[2].kubeconfig),
+        "namespaces": {"prefix": "apart-"},
+        "nodes": [
+            {
+                "name": name,
+                "nodeIP": address,
+                "nodeSelector": {"kubernetes.io/hostname": f"lower2-node-{number}"},
+            }
+            for number, (name, address) in enumerate(addresses.items())
+        ],
+    }
+    config = {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "ClusterSetConfiguration",
+        "kubeconfig": str(upper.kubeconfig),
+        "kubelet": {"port": port},
+        "clusters": [cluster],
+    }
+    file = sandbox.directory / "apart.yaml"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    process = await sandbox.start_virtual_node("--config", str(file), name="virtual-node-apart")
+    try:
+        for name, address in addresses.items():
+            await node_ready(upper, name)
+            assert await _base(upper, name) == f"https://{address}:{port}"
+            assert (await _series(upper, name))[f'kubelet_node_name{{node="{name}"}}'] == 1
+    finally:
+        await process.stop()
+        await upper.kubectl("delete", "nodes", *addresses, "--ignore-not-found")
+
+
+async def _series(cluster: Cluster, node: str) -> dict[str, float]:
+    """Return the samples of a kubelet API's own series."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{await _base(cluster, node)}/metrics", ssl=_context(cluster)) as answer,
+    ):
+        lines = (await answer.text()).splitlines()
+    return {
+        name: float(value)
+        for name, value in (line.rsplit(" ", 1) for line in lines if line.startswith("kubelet_"))
+    }
+
+
+async def _base(cluster: Cluster, node: str) -> str:
+    """Return the URL of a node's kubelet API."""
+    status = (await get(cluster, "", "node", node))["status"]
+    address = next(one["address"] for one in status["addresses"] if one["type"] == "InternalIP")
+    return f"https://{address}:{status['daemonEndpoints']['kubeletEndpoint']['Port']}"
+
+
+def _context(cluster: Cluster) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(cluster.pki.certificate("admin"), cluster.pki.key("admin"))
+    return context
+
+
 async def _wrong(
     cluster: Cluster, node: str, namespace: str, paths: Mapping[str, Mapping[str, Response]]
 ) -> list[tuple[str, str, Response, int, dict[str, str]]]:
     """Return what differs from the expected responses of a node's kubelet API."""
-    status = (await get(cluster, "", "node", node))["status"]
-    address = next(one["address"] for one in status["addresses"] if one["type"] == "InternalIP")
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.load_cert_chain(cluster.pki.certificate("admin"), cluster.pki.key("admin"))
-    base = f"https://{address}:{status['daemonEndpoints']['kubeletEndpoint']['Port']}"
+    base, context = await _base(cluster, node), _context(cluster)
     wrong = []
     async with aiohttp.ClientSession() as session:
         for path, responses in paths.items():
