@@ -60,7 +60,7 @@ KUBELET: Mapping[str, Responses] = {
     "/logs/": _only("GET", Response(200, HTML)),
     "/logs/none": _only("GET", Response(404)),
     "/debug/pprof/cmdline": _only("GET", Response(200)),
-    "/debug/flags/v": _all(Response(406)) | {"PUT": Response(400)},
+    "/debug/flags/v": {**_all(Response(406)), "PUT": Response(400)},
     "/checkpoint/NS/POD/main": _only("POST", Response(500)),
     **dict.fromkeys(("/containerLogs/NS/POD/main", "/containerLogs/NS/POD/main/"), _only("GET", Response(200, ""))),
     **dict.fromkeys(("/containerLogs/NS/none/main", "/containerLogs/NS/POD/none"), _only("GET", Response(404))),

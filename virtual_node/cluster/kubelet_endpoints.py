@@ -242,10 +242,10 @@ class KubeletEndpoints:
             try:
                 await server.start()
             except OSError as error:
-                if error.errno == errno.EADDRNOTAVAIL:
+                if node.node_ip and error.errno != errno.EADDRINUSE:
                     raise ConfigError(
-                        f"kubelet API of {node.name}: this machine or Pod does not have the address "
-                        f"{node.node_ip or self._config.address}; correct nodeIP of the virtual node"
+                        f"kubelet API of {node.name}: cannot listen on nodeIP {node.node_ip} ({error}); set it to an "
+                        "address of this machine or Pod"
                     ) from None
                 refusal = error
                 continue

@@ -166,7 +166,7 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
     """Return a strategic merge patch for the Node's labels, our annotations and providerID; None: nothing differs.
 
     A label that is no longer in the configuration is removed, unless its value was changed on the Node. The
-    annotation ``applied`` records which labels came from the configuration. Another value of the label against load
+    annotation ``applied`` records which labels came from the configuration. A user's value of the label against load
     balancers is kept, because users write ``false`` there. The API server allows to set a providerID, but not to change it.
 
     Like a kubelet, we write taints only at registration. Later they belong to users and the control plane
@@ -176,7 +176,8 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
     labels, ours = before.get("labels") or {}, recorded_labels(before) or {}
     unchanged = [key for key, value in ours.items() if labels.get(key) == value]
     wanted_labels = dict(wanted["labels"])
-    if (excluded := names.LABEL_EXCLUDE_BALANCERS) in labels and excluded in wanted_labels:
+    excluded = names.LABEL_EXCLUDE_BALANCERS
+    if excluded in labels and excluded in wanted_labels and excluded not in unchanged:
         wanted_labels[excluded] = labels[excluded]
     provider_id = desired["spec"].get("providerID")
     changes = {

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from clusterset.config import Cluster
+from clusterset.config import Cluster, NodeConfig
+from controller_runtime.errors import ConfigError
+from hack.sandbox.ports import free_ports
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.config.types import KubeletConfig
 
@@ -120,3 +122,44 @@ async def test_streams_of_a_cluster_that_another_process_runs_end_with_its_confi
     assert [cluster for cluster, _ in endpoints._handed_over] == [berlin]
     await endpoints.__aexit__(None, None, None)
     assert not endpoints._handed_over
+
+
+def _serving(*nodes: NodeConfig) -> Any:
+    """Return what the kubelet APIs of virtual nodes need, without pods."""
+    caches: Any = SimpleNamespace(
+        upper={node.name: SimpleNamespace(on_change=lambda *_handlers: None, store=None) for node in nodes}
+    )
+    context: Any = SimpleNamespace(lower=None, cluster_id="upper")
+    lower_nodes: Any = None
+    return context, caches, lower_nodes
+
+
+async def test_virtual_nodes_with_addresses_of_their_own_use_the_same_port():
+    """Without one, the next node gets the next port."""
+    (port,) = free_ports(1)
+    upper: Any = SimpleNamespace()
+    endpoints = KubeletEndpoints(KubeletConfig(port=port, address="127.0.0.1"), upper=upper)
+    endpoints._node_ip = "127.0.0.1"
+    nodes = [NodeConfig(name=f"vn-{number}", node_ip=f"127.0.0.{number}") for number in (21, 22)]
+    nodes += [NodeConfig(name="a"), NodeConfig(name="b")]
+    context, caches, lower_nodes = _serving(*nodes)
+    services = [await endpoints.serve(context, caches, node, lower_nodes=lower_nodes) for node in nodes]
+    try:
+        ports = [service.port for service in services]
+        assert ports[:3] == [port] * 3
+        assert ports[3] > port
+        addresses = [endpoints.addresses(node)[0]["address"] for node in nodes]
+        assert addresses == ["127.0.0.21", "127.0.0.22", "127.0.0.1", "127.0.0.1"]
+    finally:
+        await asyncio.gather(*(service.stop(grace=0) for service in services))
+        await endpoints.__aexit__(None, None, None)
+
+
+async def test_an_address_of_another_machine_is_an_error_that_names_it():
+    """It does not try two hundred ports."""
+    endpoints = _endpoints()
+    node = NodeConfig(name="vn", node_ip="192.0.2.1")
+    context, caches, lower_nodes = _serving(node)
+    with pytest.raises(ConfigError, match=r"kubelet API of vn: cannot listen on nodeIP 192\.0\.2\.1"):
+        await endpoints.serve(context, caches, node, lower_nodes=lower_nodes)
+    await endpoints.__aexit__(None, None, None)

@@ -22,7 +22,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 KEY = names.ANNOTATION_MOVE_ANTI_AFFINITY
 LABELS = {"app": "db", "rev": "1", "virtual-pod": "true"}
 MOVING = Surroundings(move_anti_affinity=("data-*",), namespace="data-a")
-OWN = {"topologyKey": names.LABEL_HOSTNAME, "labelSelector": {"matchLabels": {"app": "db"}}}
+OWN: dict[str, Any] = {"topologyKey": names.LABEL_HOSTNAME, "labelSelector": {"matchLabels": {"app": "db"}}}
 ZONE = {**OWN, "topologyKey": "topology.kubernetes.io/zone"}
 OTHERS = {**OWN, "labelSelector": {"matchLabels": {"app": "web"}}}
 

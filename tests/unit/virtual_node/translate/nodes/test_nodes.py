@@ -337,6 +337,8 @@ EXCLUDED = "node.kubernetes.io/exclude-from-external-load-balancers"
         ("", "true", ...),
         ("true", None, None),
         ("by-a-user", None, ...),
+        ("true", "false", "false"),
+        ("by-a-user", "false", ...),
     ],
     ids=[
         "earlier release, or removed",
@@ -345,6 +347,8 @@ EXCLUDED = "node.kubernetes.io/exclude-from-external-load-balancers"
         "user's empty value",
         "off",
         "off, user's value",
+        "configured",
+        "configured, user's value",
     ],
 )
 def test_the_label_against_load_balancers_keeps_a_users_value(there, wanted, change):
