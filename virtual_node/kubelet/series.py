@@ -104,7 +104,7 @@ class NodeSeries:
         if is_running and since >= 0:
             self._starts.observe(now - since)
             since = -1
-        has_claims = before.has_claims if before is not None else bool(claim_names(pod.to_dict()))
+        has_claims = before.has_claims if before is not None else _has_claims(pod)
         self.gone(pod)
         seen = _Seen(
             since,
@@ -160,6 +160,10 @@ class NodeSeries:
         )
         errors.add_sample(errors.name, {}, self._renewal_errors)
         yield errors
+
+
+def _has_claims(pod: Object) -> bool:
+    return bool(claim_names({"metadata": {"name": pod.name}, "spec": pod.spec or {}}))
 
 
 _OF_VOLUMES = {

@@ -17,7 +17,7 @@ from clusterset.model.policy.rules import matches
 from controller_runtime.apimachinery import matching
 from webhook.mutation import selectors
 from webhook.mutation.selectors import REQUIRED
-from webhook.mutation.validation import RefusedError
+from webhook.mutation.validation import MAX_ENTRIES, RefusedError
 
 _KIND = "podAntiAffinity"
 _ANNOTATION = names.ANNOTATION_MOVE_ANTI_AFFINITY
@@ -46,11 +46,19 @@ def split(
     """Return a pod spec without the moving terms, and these terms.
 
     A moving term has the requirements of its ``matchLabelKeys``, which the API server adds only to the spec.
+
+    Raises:
+        RefusedError: there are too many terms.
     """
     affinity = spec.get("affinity") or {}
     anti_affinity = affinity.get(_KIND) or {}
+    terms = anti_affinity.get(REQUIRED) or ()
+    if len(terms) > MAX_ENTRIES:
+        raise RefusedError(
+            f"spec.affinity.{_KIND}.{REQUIRED}: {len(terms)} entries. Write at most {MAX_ENTRIES}"
+        )
     staying, moving = [], []
-    for term in anti_affinity.get(REQUIRED) or ():
+    for term in terms:
         complete = label_keys.expanded(term, labels)
         if _selects_its_own_pod(complete, labels, namespace):
             moving.append(complete)

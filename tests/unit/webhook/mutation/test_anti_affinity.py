@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -122,6 +123,24 @@ def test_pod_with_moved_terms_runs_on_virtual_nodes_only():
     assert pod_patch(_pod(OWN), changed)
     kept = _pod(ZONE)
     assert mutate(kept, MOVING)["spec"]["affinity"] == kept["spec"]["affinity"]
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        {"labelSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["db", *map(str, range(3000))]}]}},
+        {"labelSelector": {"matchExpressions": [{"key": f"k{number}", "operator": "DoesNotExist"} for number in range(300)]}},
+        None,
+    ],
+    ids=["values", "expressions", "terms"],
+)  # fmt: skip
+def test_terms_that_take_long_are_denied(term: dict[str, Any] | None):
+    """All pods of the cluster wait for the webhook."""
+    terms = [OWN] * 40_000 if term is None else [{**OWN, **term}]
+    begun = time.process_time()
+    with pytest.raises(RefusedError, match="Write at most"):
+        mutate(_pod(*terms), MOVING)
+    assert time.process_time() - begun < 1
 
 
 def test_terms_are_added_to_those_of_the_annotation():
