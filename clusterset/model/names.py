@@ -23,6 +23,8 @@ ANNOTATION_UPPER_NAMESPACE = f"{DOMAIN}/upper-namespace"
 ANNOTATION_MADE_FOR = f"{DOMAIN}/made-for"
 """On a lower pod: ``<upper cluster>/<namespace>/<name>/<uid>`` of its upper pod; proves ownership without
 labels. On a lower Namespace: ``<upper cluster>/<name>``."""
+ANNOTATION_READINESS_GATES = f"{DOMAIN}/readiness-gates"
+"""``true`` on a lower pod whose upper pod has readiness gates, which the lower pod does not have."""
 ANNOTATION_OVERRIDES = f"{DOMAIN}/overrides"
 """On a lower pod: JSON of the overrides that were applied, by name, with the fields that each changed."""
 ANNOTATION_SOURCE = f"{DOMAIN}/source"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +80,6 @@ class Kind:
     """None: there is only one body to create."""
     changes: Callable[[Body, Body], dict[str, Any]] | None = None
     """Returns a merge patch of a copy's content, from its current to its desired state; None: ``merge_patch`` of ``spec``."""
-    keep: Callable[[Body, Body, Body], dict[str, Any]] | None = None
-    """Returns the desired state with what the current copy keeps, given also the upper object."""
     must_replace: Callable[[Body, Body], bool] = lambda _current, _desired: False
     """Reports whether a copy must be deleted and created again to become the desired one."""
     is_looser: Callable[[Body, Body], bool] = lambda _current, _desired: False
@@ -96,6 +94,8 @@ class Kind:
     depends_on_services: bool = False
     service_of: Callable[[str, Mapping[str, str]], str] | None = None
     """Returns the name of the Service that an object with that name and labels belongs to; for ``Demand.SERVICE``."""
+    pods_of: Callable[[Object], Iterable[str]] | None = None
+    """Returns the uids of upper pods whose lower pods decide what the copy of an object contains; None: no pods do."""
     is_restriction: bool = False
     """Whether an outdated copy allows what users no longer want to allow. So it is kept current also while the namespace is
     too large to be read, and new pods wait for it; its translation reads no other objects of the namespace."""
@@ -201,8 +201,6 @@ class Kind:
 
     def patch(self, current: Body, desired: Body, upper: Body | None = None) -> dict[str, Any] | None:
         """Return a merge patch that makes a copy equal to the desired one; None: they are equal."""
-        if self.keep is not None and upper is not None:
-            desired = self.keep(current, desired, upper)
         if self.changes is not None:
             patch = self.changes(current, desired)
         else:
@@ -285,9 +283,9 @@ ENDPOINT_SLICES = Kind(
     lower_name=endpoints.lower_name,
     labels=endpoints.labels_of,
     changes=endpoints.changes,
-    keep=endpoints.with_known_pods,
     is_obsolete=lambda _copy, _view: True,
     service_of=endpoints.service_of,
+    pods_of=endpoints.pods_of,
     is_quiet=True,
     # Slices that Kubernetes creates for a copied Service have our labels, too.
     is_marked=lambda labels: labels.get(endpoints.LABEL_MANAGED_BY) == endpoints.MANAGED_BY,

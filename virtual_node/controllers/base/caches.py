@@ -62,6 +62,8 @@ class ClusterCaches:
         self.pods = _pod_caches(context, upper_pods)
         context.proving = [*context.proving, self.pods.lower]
         context.places.is_used = self.pods.are_in
+        self.pods_of_others = _pods_of_others(context)
+        """Lower pods for this upper cluster that other processes run, reduced to what endpoints need."""
         self.config_maps = copy_informer(context, kinds.CONFIG_MAPS)
         """Our lower ConfigMaps; ``secrets`` and ``lower_services`` are selected in the same way."""
         self.secrets = copy_informer(context, kinds.SECRETS)
@@ -103,6 +105,7 @@ class ClusterCaches:
         yield from self.pods.upper.values()
         yield from (
             self.pods.lower,
+            self.pods_of_others,
             self.config_maps,
             self.secrets,
             self.upper_namespaces,
@@ -145,6 +148,23 @@ def shrink_foreign(pod: Object) -> Object:
         spec=kept, status={"phase": status.get("phase", "")}
     )
     return shrunk.without_metadata("labels", "annotations", "finalizers", "raw_owner_references")
+
+
+def shrink_other(pod: Object) -> Object:
+    """Reduce a lower pod of another process to what an endpoint needs, and to its marks."""
+    spec, status = pod.spec or {}, pod.status or {}
+    kept: dict[str, Any] = {"phase": status.get("phase", "")}
+    kept["podIPs"] = status.get("podIPs") or []
+    kept["conditions"] = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
+    shrunk = Object(pod.metadata, pod.api_version, pod.kind).with_fields(
+        spec={"nodeName": spec.get("nodeName", "")}, status=kept
+    )
+    return shrunk.with_only(
+        labels=frozenset({names.LABEL_UPPER_CLUSTER, names.LABEL_UPPER_UID}).__contains__,
+        annotations=frozenset(
+            {names.ANNOTATION_UPPER_NAMESPACE, names.ANNOTATION_READINESS_GATES}
+        ).__contains__,
+    )
 
 
 def shrink_large(pod: Object) -> Object:
@@ -232,6 +252,17 @@ def _pod_caches(context: ClusterContext, upper: dict[str, Informer]) -> PodCache
     )
     caches = PodCaches(upper=upper, lower=lower, places=context.places)
     return caches
+
+
+def _pods_of_others(context: ClusterContext) -> Informer:
+    """Return an informer of the pods that virtual nodes of other processes run in the lower cluster; mostly there are none."""
+    nodes = ",".join(context.nodes)
+    return context.lower_informer(
+        resources.PODS,
+        selector=f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} notin ({nodes})",
+        transform=shrink_other,
+        name="pods-of-others",
+    )
 
 
 def _upper_uid(pod: Object) -> Iterable[str]:

@@ -54,6 +54,8 @@ _UNREAD_BURST, _UNREAD_AGAIN = 5, 60.0
 _WORKERS = 8
 _SELECTING = "selecting"
 """Index of the objects whose copies depend on other namespaces."""
+_POD = "pod"
+"""Index of the objects whose copies depend on the lower pod of an upper pod, by the latter's uid."""
 _SERVICE = "service"
 """Index of the objects that belong to a Service, by its key."""
 
@@ -86,6 +88,8 @@ class CopyController:
             _SELECTING: kind.selecting,
             _SERVICE: kind.service_key,
         }
+        if kind.pods_of is not None:
+            indexers[_POD] = kind.pods_of
         self._upper = self.upper or context.upper_informer(kind.resource, indexers=indexers)
         self.copies = CopyWriter(
             context,
@@ -383,8 +387,18 @@ class CopyController:
             )
         if kind.depends_on_pods:
             self.surroundings.on_pods(lambda namespace: self._add_all(INDEX_NAMESPACE, namespace, _BATCH))
+        if kind.pods_of is not None:
+            self.surroundings.backends.on_change(self._backend_changed)
         if kind.selects_namespaces is not None:
             self.surroundings.on_namespaces(lambda: self._add_all(_SELECTING, "yes", _BATCH))
+
+    def _backend_changed(self, uid: str) -> None:
+        """Queue the objects that contain an upper pod."""
+        if not self._upper.has_synced:
+            return  # all objects will be queued, and a shared cache may not have the index yet
+        for key in self._upper.store.index_keys(_POD, uid):
+            self.copies.depends_on_change(key)
+            self.controller.queue.add(key)
 
     def _add_all(self, index: str, value: str, seconds: float) -> None:
         """Queue the objects of an index value; those of a namespace with many such objects are delayed longer."""

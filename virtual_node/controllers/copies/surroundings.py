@@ -12,6 +12,7 @@ from controller_runtime.client.client import find_listed
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.copies.backends import Backends
 from virtual_node.controllers.copies.selected import SelectedNamespaces
 from virtual_node.controllers.copies.users import NamespaceUsers
 from virtual_node.controllers.namespaces.controller import Namespaces
@@ -32,6 +33,8 @@ class Surroundings:
 
     def __post_init__(self) -> None:
         """Register handlers on the informers."""
+        self.backends = Backends(self.caches.pods, self.caches.pods_of_others)
+        """The lower pods of endpoints."""
         self.users = NamespaceUsers(self.caches.pods.upper.values(), on_change=self._users_changed)
         """Upper namespaces with pods on our virtual nodes."""
         self.selected = SelectedNamespaces(self._labels_of, self.namespaces.allows_namespace)
@@ -56,6 +59,7 @@ class Surroundings:
             selected=self.selected.select,
             pods=lambda namespace: self._live.get(namespace, {}).values(),
             find_pod=self._find_pod,
+            publishes_unready=self._publishes_unready,
             has_service=self._has_service,
         )
 
@@ -145,11 +149,12 @@ class Surroundings:
         return ownership.is_owned_by(copy, self.context.cluster_id, namespace) and not _is_external(copy)
 
     def _find_pod(self, namespace: str, name: str, uid: str) -> LowerPod | None:
-        pods = self.caches.pods
-        upper = pods.upper_pod(uid) if uid else pods.upper_by_name(namespace, name)
-        if upper is None or upper.namespace != namespace or (pod := pods.lower_of(upper)) is None:
-            return None
-        return LowerPod(pod.namespace, pod.name, pod.uid, (pod.spec or {}).get("nodeName", ""))
+        lower_key = self.context.lower_key(f"{namespace}/{name}")
+        return self.backends.find(namespace, name, uid, lower_key=lower_key)
+
+    def _publishes_unready(self, namespace: str, name: str) -> bool:
+        service = self.caches.upper_services.store.get(f"{namespace}/{name}")
+        return service is not None and bool((service.spec or {}).get("publishNotReadyAddresses"))
 
     def _labels_of(self, namespace: str) -> Labels | None:
         found = self.caches.upper_namespaces.store.get(namespace)

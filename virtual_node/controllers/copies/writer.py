@@ -88,6 +88,10 @@ class CopyWriter:
             memory.pop(key, None)
         self._repairs.forget(key)
 
+    def depends_on_change(self, key: str) -> None:
+        """Note that something else than the upper object changes what its copy contains, so the next write is no repair."""
+        self._compared.pop(key, None)
+
     def forget_unused(self, key: str) -> None:
         """Forget which copies of an upper object may be deleted as unused, because the object is gone."""
         self._unused.pop(key, None)

@@ -139,11 +139,18 @@ class LowerPod:
     uid: str
     node_name: str
     """The lower node; empty: not scheduled yet."""
+    is_ready: bool | None = None
+    """Whether the pod is Ready, including the readiness gates of its upper pod; None: unknown."""
+    is_terminating: bool = False
+    """Whether one of the two pods is being deleted."""
+    addresses: frozenset[str] | None = None
+    """Addresses of a pod of another process, which only has these in common with an endpoint that it is the pod of; None:
+    the pod is known to be the lower pod of the upper one."""
 
 
 FindPod = Callable[[str, str, str], LowerPod | None]
 """Returns the lower pod for namespace, name and uid (may be empty) of an upper pod; None: another lower
-cluster or process runs the pod."""
+cluster runs the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +175,8 @@ class View:
     pods: Callable[[str], Iterable[Labels]] = lambda _namespace: ()
     """Labels of the pods of an upper namespace that run or will run in the lower cluster."""
     find_pod: FindPod = lambda _namespace, _name, _uid: None
+    publishes_unready: Callable[[str, str], bool] = lambda _namespace, _name: False
+    """Whether the upper Service with that namespace and name has ``publishNotReadyAddresses``."""
     has_service: Callable[[str, str], bool] = lambda _namespace, _name: False
     """Whether routes may use the Service with that upper namespace and name: the lower cluster has a copy of it, which is
     not of type ExternalName."""

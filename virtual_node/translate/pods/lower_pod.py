@@ -65,6 +65,8 @@ def lower_pod(
         annotations |= extra_annotations
     if node := required_node(metadata.get("annotations") or {}, options.policy.of(metadata["namespace"])):
         annotations[names.ANNOTATION_REQUIRED_NODE] = node
+    if upper["spec"].get("readinessGates"):
+        annotations[names.ANNOTATION_READINESS_GATES] = "true"
     annotations[names.ANNOTATION_APPLIED] = _to_compact_json({**applied, "spec": _digest(spec)})
     return {
         "apiVersion": "v1",

@@ -369,9 +369,8 @@ def _conditions(
     for kind, foreign in before.items():
         if kind not in conditions and kind not in _KUBELET_CONDITIONS:
             conditions[kind] = dict(foreign)
-    gates = upper["spec"].get("readinessGates") or ()
     ready = conditions.get("Ready", {})
-    if gates and ready.get("status") == "True" and (unready := _unready_gates(gates, conditions)):
+    if ready.get("status") == "True" and (unready := _unready_gates(upper["spec"], conditions)):
         ready |= {"status": "False", "reason": "ReadinessGatesNotReady", "message": "; ".join(unready)}
         old = before.get("Ready", {})
         if old.get("status") == "False" and old.get("lastTransitionTime"):
@@ -398,12 +397,21 @@ def _added(
     return found
 
 
-def _unready_gates(
-    gates: Sequence[Mapping[str, Any]], conditions: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    """Return the kubelet's message for each readiness gate that is not True."""
+def unready_gates(spec: Mapping[str, Any], upper: Mapping[str, Any], lower: Mapping[str, Any]) -> list[str]:
+    """Return the kubelet's message for each readiness gate of an upper pod that is not True.
+
+    Args:
+        spec: the upper pod's.
+        upper: status of the upper pod.
+        lower: status of its lower pod.
+    """
+    found = [*(upper.get("conditions") or ()), *(lower.get("conditions") or ())]
+    return _unready_gates(spec, {condition["type"]: condition for condition in found})
+
+
+def _unready_gates(spec: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     found = []
-    for gate in gates:
+    for gate in spec.get("readinessGates") or ():
         kind = gate["conditionType"]
         status = conditions.get(kind, {}).get("status")
         if kind not in conditions:

@@ -4,24 +4,53 @@ Pods have addresses of their own cluster. On a flat network the upper cluster's 
 in every cluster. Names of the node and the pod are translated if this lower cluster runs the pod. Otherwise
 they are left out, as zones always are, because kube-proxy ignores an endpoint with a hint that is not valid
 in its cluster.
+
+If this lower cluster runs the pod, the lower pod also decides the conditions of the endpoint, as it would in the
+EndpointSlice controller. The upper conditions come from the upper pod, which the upper cluster reports not ready while the
+process of its virtual node is away.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from virtual_node.translate.base.view import NOT_NEEDED, FindPod, Translation, View
+import msgspec
+
+from controller_runtime.objects import Object
+from virtual_node.translate.base.view import NOT_NEEDED, LowerPod, Translation, View
 
 LABEL_SERVICE = "kubernetes.io/service-name"
 LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGED_BY = "virtual-node.io"
 """Value of the managed-by label. Other controllers do not change slices of this manager.
 https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#management"""
+FROM_PODS = "endpointslice-controller.k8s.io"
+"""Value of the managed-by label of the EndpointSlice controller, which computes conditions from pods. Conditions in slices of
+other managers have meanings of their own, and are copied."""
 _ENDPOINT_FIELDS = ("addresses", "conditions", "hostname")
 _PORT_FIELDS = ("name", "protocol", "port", "appProtocol")
 _HASH = 10
+
+
+class _Target(msgspec.Struct):
+    uid: str = ""
+
+
+class _Endpoint(msgspec.Struct):
+    target: _Target | None = msgspec.field(default=None, name="targetRef")
+
+
+def pods_of(upper: Object) -> Iterable[str]:
+    """Return the uids of the pods that decide the conditions of an upper slice's endpoints, for an index."""
+    if upper.labels.get(LABEL_MANAGED_BY) != FROM_PODS:
+        return ()
+    try:
+        found = msgspec.convert(upper.field("endpoints") or [], list[_Endpoint], strict=False)
+    except msgspec.ValidationError:
+        return ()
+    return [one.target.uid for one in found if one.target is not None and one.target.uid]
 
 
 def slice_name(service: str, uid: str, cluster_id: str) -> str:
@@ -55,38 +84,10 @@ def lower_slice(upper: Mapping[str, Any], view: View) -> Translation:
     return Translation(
         {
             "addressType": upper["addressType"],
-            "endpoints": [
-                _endpoint(endpoint, namespace, view.find_pod) for endpoint in upper.get("endpoints") or ()
-            ],
+            "endpoints": _endpoints(upper, namespace, view),
             "ports": [_port(port) for port in upper.get("ports") or ()],
         }
     )
-
-
-def with_known_pods(
-    current: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return a slice with the pods in the current copy for endpoints without a pod of this process.
-
-    Two processes may share a lower cluster, and each knows only its own pods. Without this, they would undo each
-    other's writes.
-    """
-    known = {
-        (address, target["name"]): {
-            field: endpoint[field] for field in ("targetRef", "nodeName") if field in endpoint
-        }
-        for endpoint in current.get("endpoints") or ()
-        if (target := endpoint.get("targetRef")) and target.get("kind") == "Pod" and target.get("name")
-        for address in endpoint["addresses"]
-    }
-    namespace = upper["metadata"]["namespace"]
-    endpoints = []
-    for endpoint, above in zip(desired["endpoints"], upper.get("endpoints") or (), strict=True):
-        name = "" if "targetRef" in endpoint else _pod_name(above, namespace)
-        endpoints.append(
-            {**endpoint, **known.get((endpoint["addresses"][0], name), {})} if name else endpoint
-        )
-    return {**desired, "endpoints": endpoints}
 
 
 def changes(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,17 +103,37 @@ def _service(upper: Mapping[str, Any]) -> str:
     return service_of("", upper["metadata"].get("labels") or {})
 
 
-def _endpoint(upper: Mapping[str, Any], namespace: str, find_pod: FindPod) -> dict[str, Any]:
-    """Return the copy of an endpoint, with our lower pod and its node unless another cluster runs the pod."""
-    below: dict[str, Any] = {field: upper[field] for field in _ENDPOINT_FIELDS if field in upper}
-    if not (name := _pod_name(upper, namespace)):
-        return below
-    pod = find_pod(namespace, name, upper["targetRef"].get("uid", ""))
-    if pod is not None:
+def _endpoints(upper: Mapping[str, Any], namespace: str, view: View) -> list[dict[str, Any]]:
+    """Return the copies of a slice's endpoints, with our lower pods and their nodes unless another cluster runs them."""
+    is_from_pods = (upper["metadata"].get("labels") or {}).get(LABEL_MANAGED_BY) == FROM_PODS
+    publishes_unready = is_from_pods and view.publishes_unready(namespace, _service(upper))
+    found = []
+    for endpoint in upper.get("endpoints") or ():
+        below: dict[str, Any] = {field: endpoint[field] for field in _ENDPOINT_FIELDS if field in endpoint}
+        found.append(below)
+        if (pod := _pod(endpoint, namespace, view)) is None:
+            continue
         below["targetRef"] = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         if pod.node_name:
             below["nodeName"] = pod.node_name
-    return below
+        if is_from_pods and pod.is_ready is not None:
+            is_terminating = pod.is_terminating or bool((endpoint.get("conditions") or {}).get("terminating"))
+            below["conditions"] = {
+                "ready": publishes_unready or (pod.is_ready and not is_terminating),
+                "serving": pod.is_ready,
+                "terminating": is_terminating,
+            }
+    return found
+
+
+def _pod(endpoint: Mapping[str, Any], namespace: str, view: View) -> LowerPod | None:
+    """Return the lower pod of an endpoint; None: another cluster runs it, or the endpoint is not a pod of the namespace."""
+    if not (name := _pod_name(endpoint, namespace)):
+        return None
+    pod = view.find_pod(namespace, name, endpoint["targetRef"].get("uid", ""))
+    if pod is None or pod.addresses is None or pod.addresses.issuperset(endpoint["addresses"]):
+        return pod
+    return None
 
 
 def _pod_name(upper: Mapping[str, Any], namespace: str) -> str:

@@ -34,21 +34,6 @@ async def test_two_processes_do_not_revert_each_other():
     ]
 
 
-async def test_two_processes_name_their_own_pods_in_a_slice():
-    """Neither knows the lower pods of the other, so it keeps the other's entries."""
-    scene, key = await mirrored(with_slice=True)
-    address = {"addresses": ["10.1.0.1"]}
-    copy = scene.copy("endpointslices")
-    target = {"kind": "Pod", "namespace": "shop", "name": "theirs"}
-    upper_endpoints = [{**address, "targetRef": {**target, "uid": "u-9"}}]
-    copy["endpoints"] = [{**address, "targetRef": {**target, "uid": "l-9"}, "nodeName": "node-9"}]
-    scene.upper.change("endpointslices", "shop/web-1", endpoints=upper_endpoints)
-    scene.lower.put("endpointslices", copy)
-    scene.lower.calls.clear()
-    await scene.controller.reconcile(key)
-    assert [call for call in scene.lower.calls if call[0] == "patch"] == []
-
-
 async def test_an_unmanaged_service_created_during_a_replacement_gets_no_endpoints():
     """The copy is read again before endpoints are written."""
     scene, key = await mirrored()

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.model import names
+from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.translate.copying import lower_copy, patch, view_of
 from virtual_node.translate.base.view import LowerPod
 from virtual_node.translate.services import endpoints
@@ -83,18 +84,79 @@ def test_pod_of_another_namespace_is_not_named():
     assert not {"targetRef", "nodeName"} & found.keys()
 
 
+@pytest.mark.parametrize(("ip", "is_named"), [("10.2.0.1", True), ("10.2.0.2", False), ("10.3.0.1", False)])
+def test_pod_of_another_process_is_named_if_it_has_the_address(ip, is_named):
+    """Users of the lower cluster can write its labels, but a pod cannot choose its address."""
+    pod = LowerPod(
+        "x-shop", "pod-theirs", "l-2", "node-2", is_ready=False, addresses=frozenset({"10.2.0.1", "fd00::1"})
+    )
+    view = view_of("x-shop", find_pod=lambda *_: pod)
+    (found,) = lower_copy("EndpointSlice", piece(endpoint(ip, uid="theirs")), view)["endpoints"]
+    assert ("targetRef" in found, found.get("nodeName")) == (is_named, "node-2" if is_named else None)
+    assert found["conditions"]["ready"] is not is_named
+
+
+_READY = {"ready": True, "serving": True, "terminating": False}
+_UNREADY = {"ready": False, "serving": False, "terminating": False}
+_DRAINING = {"ready": False, "serving": True, "terminating": True}
+
+
 @pytest.mark.parametrize(
-    ("ip", "uid", "stays"),
-    [("10.2.0.1", "theirs", True), ("10.2.0.2", "theirs", False), ("10.2.0.1", "x", False)],
+    ("upper", "is_ready", "is_terminating", "publishes", "lower"),
+    [
+        (_UNREADY, True, False, False, _READY),  # the process was away, so the upper condition is stale
+        (_READY, False, False, False, _UNREADY),
+        (_READY, True, False, False, _READY),
+        ({}, True, False, False, _READY),
+        ({"ready": False}, True, False, False, _READY),
+        (_READY, True, True, False, _DRAINING),  # being deleted in the lower cluster
+        (_DRAINING, True, False, False, _DRAINING),  # being deleted in the upper cluster
+        (_READY, False, True, False, {**_DRAINING, "serving": False}),
+        ({**_UNREADY, "ready": True}, False, False, True, {**_UNREADY, "ready": True}),
+        ({**_DRAINING, "ready": True}, True, True, True, {**_DRAINING, "ready": True}),
+        (_UNREADY, None, False, False, _UNREADY),  # unknown
+        (_READY, None, False, False, _READY),
+    ],
 )
-def test_entries_of_another_process_stay(ip, uid, stays):
-    """It has the same lower cluster, and knows the lower pod with that address and name."""
-    of_theirs = LowerPod("x-shop", "pod-theirs", "l-2", "node-2")
-    view = view_of("x-shop", find_pod=lambda *_: of_theirs)
-    written = lower_copy("EndpointSlice", piece(endpoint("10.2.0.1", uid="theirs")), view)
-    upper = piece(endpoint(ip, uid=uid))
-    (found,) = endpoints.with_known_pods(written, below(upper), upper)["endpoints"]
-    assert ("targetRef" in found, found.get("nodeName")) == (stays, "node-2" if stays else None)
+def test_lower_pod_decides_the_conditions(upper, is_ready, is_terminating, publishes, lower):
+    """As in the EndpointSlice controller; with ``publishNotReadyAddresses`` every endpoint is ready."""
+    pod = LowerPod("x-shop", "pod-mine", "l-1", "node-1", is_ready=is_ready, is_terminating=is_terminating)
+    view = view_of("x-shop", find_pod=lambda *_: pod, publishes_unready=lambda *_: publishes)
+    source = piece(endpoint("10.1.0.1", uid="mine", conditions=upper))
+    (found,) = lower_copy("EndpointSlice", source, view)["endpoints"]
+    assert found["conditions"] == lower
+
+
+@pytest.mark.parametrize("manager", ["endpointslicemirroring-controller.k8s.io", "operator.example.com", ""])
+def test_conditions_of_other_managers_are_copied(manager):
+    """They are not computed from pods: an operator may publish only its leader as ready."""
+    pod = LowerPod("x-shop", "pod-mine", "l-1", "node-1", is_ready=True)
+    source = piece(endpoint("10.1.0.1", uid="mine", conditions=_UNREADY))
+    source["metadata"]["labels"][endpoints.LABEL_MANAGED_BY] = manager
+    view = view_of("x-shop", find_pod=lambda *_: pod)
+    (found,) = lower_copy("EndpointSlice", source, view)["endpoints"]
+    assert found["conditions"] == _UNREADY
+    assert not [*endpoints.pods_of(from_dict(source))]
+
+
+@pytest.mark.parametrize(
+    ("found", "uids"),
+    [
+        (
+            [endpoint("10.1.0.1", uid="a"), {"addresses": ["10.1.0.2"]}, endpoint("10.1.0.3", uid="b")],
+            ["a", "b"],
+        ),
+        ([{"addresses": ["10.1.0.1"], "targetRef": {"kind": "Pod", "name": "web"}}], []),
+        ([{"targetRef": None}, {"targetRef": {"uid": "a"}}], ["a"]),
+        (None, []),
+        ("malformed", []),
+        ([["malformed"]], []),
+        ([{"targetRef": {"uid": ["malformed"]}}], []),
+    ],
+)
+def test_slice_is_indexed_by_its_pods(found, uids):
+    """A malformed slice has none, because an error would stop the cache."""
+    assert [*endpoints.pods_of(from_dict({**piece(), "endpoints": found}))] == uids
 
 
 def test_a_pod_of_another_cluster_is_an_address():
