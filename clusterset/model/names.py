@@ -109,7 +109,10 @@ moved out of its spec. Users can write it, with the same meaning as in the spec.
 ANNOTATION_ALLOCATED_DEVICES = f"{DOMAIN}/allocated-devices"
 """On an upper pod: JSON of the devices that the lower cluster allocated to its ResourceClaims, by the claim's name in
 the pod."""
-REPORTED_ON_PODS = frozenset({ANNOTATION_LOWER_UID, ANNOTATION_ALLOCATED_DEVICES})
+ANNOTATION_LOWER_NODE = f"{DOMAIN}/lower-node"
+"""On an upper pod: name of the lower node that its lower pod runs on. The pod's user can write it, so it decides only how
+this pod is reported."""
+REPORTED_ON_PODS = frozenset({ANNOTATION_LOWER_UID, ANNOTATION_LOWER_NODE, ANNOTATION_ALLOCATED_DEVICES})
 """Annotations that the virtual node itself writes on upper pods, so they are no change by a user."""
 ANNOTATION_PROVISION_SECONDS = f"{DOMAIN}/provision-seconds"
 """On a virtual node: seconds for which a pod may wait for a node that the lower cluster's autoscaler adds. 0: it adds

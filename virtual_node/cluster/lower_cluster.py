@@ -323,7 +323,7 @@ class ClusterControllers:
         )
         updater = PodUpdater(context, self._dependencies, links)
         self.pods = PodController(
-            context, caches.pods, queue, creator=creator, updater=updater, status=status
+            context, caches.pods, caches.lower_nodes, queue, creator=creator, updater=updater, status=status
         )
         claims = () if self.volumes is None else (self.volumes.claims,)
         self._mirror = EventMirror(context, (kinds.pods(caches.pods), *claims))

@@ -9,6 +9,7 @@ from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime.apimachinery import timestamps
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
+from virtual_node.translate.pods.synthetic_status import LOWER_POD_DELETED
 
 LONG = 120.0
 """Seconds after ``deletionTimestamp``, the end of the grace period, from which a pod is reported."""
@@ -18,7 +19,7 @@ _REASONS = {
     "DeadlineExceeded": (Code.DEADLINE, "The pod ran longer than its activeDeadlineSeconds."),
     "Terminated": (Code.NODE_SHUTDOWN, "The lower node was shut down."),
     "NodeShutdown": (Code.NODE_SHUTDOWN, "The lower node was shut down."),
-    "LowerPodDeleted": (Code.LOWER_POD_DELETED, "The pod was deleted in the lower cluster."),
+    LOWER_POD_DELETED: (Code.LOWER_POD_DELETED, "The pod was deleted in the lower cluster."),
 }
 """Code and title by reason of a failed pod."""
 _REJECTED = frozenset(
@@ -81,7 +82,7 @@ def _is_node_lost(lower: Mapping[str, Any]) -> bool:
 def _failed(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     status = facts.pod.get("status") or {}
     reason, message = status.get("reason") or "", str(status.get("message") or "")
-    if status.get("phase") != "Failed":
+    if status.get("phase") != "Failed" and reason != LOWER_POD_DELETED:
         return
     disruption = condition(status, "DisruptionTarget")
     cause = str(disruption.get("message") or "")

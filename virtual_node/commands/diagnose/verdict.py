@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clusterset.model.pod.conditions import condition, is_true
+from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime.apimachinery import timestamps
 from virtual_node.commands.diagnose import containers, placement, termination
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding, PodFacts, Rule
 from virtual_node.health.objects import last_seen
 from virtual_node.health.pods import SCHEDULING, STARTING
+from virtual_node.translate.pods.synthetic_status import LOWER_POD_DELETED
 from virtual_node.translate.printers.pods import status_word
 
 _RULES: Sequence[Rule] = (*placement.RULES, *termination.RULES, *containers.RULES)
@@ -35,8 +36,12 @@ _COMPLETED_POD = DiagnoseFinding(Code.COMPLETED, "The pod has completed; nothing
 def diagnose(facts: PodFacts) -> list[DiagnoseFinding]:
     """Return all findings, the verdict first; never empty."""
     facts = _ordered(facts)
-    phase, is_deleting = (facts.pod.get("status") or {}).get("phase"), termination.waited(facts) is not None
-    rules: Sequence[Rule] = _FAILED_RULES if phase == "Failed" else () if phase == "Succeeded" else _RULES
+    status, is_deleting = facts.pod.get("status") or {}, termination.waited(facts) is not None
+    rules: Sequence[Rule] = _RULES
+    if is_finished(status):
+        # A program may end with code 0 when its pod is deleted.
+        has_failed = status["phase"] == "Failed" or status.get("reason") == LOWER_POD_DELETED
+        rules = _FAILED_RULES if has_failed else ()
     found = [finding for rule in (_DELETING_RULES if is_deleting else rules) for finding in rule(facts)]
     return sorted(found or _unexplained(facts), key=lambda one: one.rank)
 

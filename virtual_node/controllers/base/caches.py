@@ -28,6 +28,7 @@ from virtual_node.controllers.base.context import (
 )
 from virtual_node.translate import kinds
 from virtual_node.translate.base import ownership
+from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.kinds import Kind
 
 _NORMAL_POD = 16 * 1024
@@ -198,6 +199,10 @@ def pod_stub(pod: Object) -> Object:
     """
     metadata, spec, status = pod.metadata, pod.spec or {}, pod.status or {}
     mark = metadata.annotations.get(names.ANNOTATION_LOWER_UID, "")
+    node = metadata.annotations.get(names.ANNOTATION_LOWER_NODE, "")
+    annotations = {names.ANNOTATION_LOWER_UID: mark} if 0 < len(mark) <= _LONGEST_MARK else {}
+    if is_name(node):
+        annotations[names.ANNOTATION_LOWER_NODE] = node
     kept = ObjectMeta(
         name=metadata.name,
         namespace=metadata.namespace,
@@ -206,7 +211,7 @@ def pod_stub(pod: Object) -> Object:
         deletion_timestamp=metadata.deletion_timestamp,
         deletion_grace_period_seconds=metadata.deletion_grace_period_seconds,
         finalizers=_SOME_FINALIZER if metadata.finalizers else (),
-        annotations={names.ANNOTATION_LOWER_UID: mark} if 0 < len(mark) <= _LONGEST_MARK else {},
+        annotations=annotations,
     )
     if status.get("startTime"):
         spec.pop("tolerations", None)

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from clusterset.config import REJECT
 from clusterset.model import names
 from clusterset.model.autoscaling import MARGIN_SECONDS
-from clusterset.model.pod.conditions import is_finished
+from clusterset.model.pod.conditions import condition, is_finished
 from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Controller, Result
@@ -26,7 +27,15 @@ from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContex
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.pods import live_reads
 from virtual_node.controllers.pods.creator import PodCreator
-from virtual_node.controllers.pods.decision import Decision, Rules, Step, decide
+from virtual_node.controllers.pods.decision import (
+    Decision,
+    Rules,
+    Step,
+    decide,
+    disruption,
+    node_name,
+    was_ended,
+)
 from virtual_node.controllers.pods.record import Creation, LowerState, PodRecord
 from virtual_node.controllers.pods.remover import PodRemover
 from virtual_node.controllers.pods.status_writer import StatusWriter
@@ -34,6 +43,7 @@ from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.ownership import ownership_labels
 from virtual_node.translate.pods.status import number_of_containers
+from virtual_node.translate.pods.synthetic_status import DISRUPTION_TARGET, LOWER_POD_DELETED, Disruption
 
 _BREATH = 100
 """Number of pods that ``adopt_all`` handles before control returns to the event loop."""
@@ -48,6 +58,7 @@ class PodController:
 
     context: ClusterContext
     caches: PodCaches
+    lower_nodes: Informer
     queue: WorkQueue[str]
     """Uids of upper pods, which all that a pod waits for is added to."""
     creator: PodCreator
@@ -205,6 +216,8 @@ class PodController:
         self, decided: Decision, upper: Object, lower: Object, record: PodRecord
     ) -> Result | None:
         match decided.step:
+            case Step.REPORT_LOST:
+                return await self._report_ended(upper, lower, record)
             case Step.END_LOWER:
                 return await self._remover.end_lower(upper, lower, record)
             case Step.DELETE_OUTLIVED:
@@ -247,13 +260,47 @@ class PodController:
             return None
         last = record.lower.last
         if last is not None and is_finished(last.status):
-            return await self.status.mirror(upper, last, record)
-        message = f"The pod was deleted in the lower cluster {self.context.name}"
-        await self.status.lost(upper, reason="LowerPodDeleted", message=message)
-        self.context.warn(upper, "LowerPodDeleted", message)
+            if not was_ended(last, record.lower):
+                return await self.status.mirror(upper, last, record)
+            return await self._report_ended(upper, last, record)
+        # What the lower cluster announced before it removed the pod counts first.
+        announced = condition(last.status, DISRUPTION_TARGET) if last is not None else {}
+        cause = (str(announced.get("reason") or ""), str(announced.get("message") or ""))
+        if announced.get("status") != "True":
+            cause = await self._disruption(upper, last)
+        message = self._deleted if not cause[1] else f"{self._deleted}: {cause[1]}"
+        await self.status.lost(upper, reason=LOWER_POD_DELETED, message=message, disruption=cause)
+        self._note_lost(upper, message)
+        return None
+
+    async def _report_ended(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
+        """Mirror the last status of a lower pod that ended because it was deleted in the lower cluster, as that of a lost pod."""
+        waiting = await self.status.mirror(upper, lower, record, lost=self._deleted)
+        if waiting is None:
+            self._note_lost(upper, self._deleted)
+        return waiting
+
+    async def _disruption(self, upper: Object, last: Object | None) -> Disruption:
+        name = node_name(upper, last)
+        node = await live_reads.lower_node(self.context, self.lower_nodes, name) if name else None
+        return disruption(upper, last, node, is_restored=self._is_restored(last))
+
+    def _is_restored(self, last: Object | None) -> bool:
+        """Report whether the lower cluster is at an earlier revision than the state in which its pod was last seen."""
+        try:
+            return last is not None and int(self.caches.lower.resource_version) < int(last.resource_version)
+        except ValueError:
+            return False
+
+    @property
+    def _deleted(self) -> str:
+        return f"The pod was deleted in the lower cluster {self.context.name}"
+
+    def _note_lost(self, upper: Object, message: str) -> None:
+        """Report by event, metric and log that a lower pod was deleted unexpectedly."""
+        self.context.warn(upper, LOWER_POD_DELETED, message)
         metrics.LOST.labels(self.context.name).inc()
         self.context.log.warning("lower pod was deleted unexpectedly", pod=upper.key, uid=upper.uid)
-        return None
 
     async def _claim_again(self, upper: Object, live: Object) -> None:
         """Restore changed ownership marks on an upper pod's lower pod, which would otherwise run unmanaged."""

@@ -10,16 +10,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
 from clusterset.model import names
-from clusterset.model.pod.conditions import condition, is_finished
+from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.namespace_budget import is_stub
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, ObjectMeta
 from virtual_node.controllers.pods.record import LowerState
 from virtual_node.translate.base.ownership import mirrored_as
-from virtual_node.translate.pods.synthetic_status import rejection
+from virtual_node.translate.pods.synthetic_status import DISRUPTION_TARGET, Disruption, rejection
 
 PATIENCE = 3.0
 """Seconds for which a lower pod may be unschedulable on the node that it requires: the lower scheduler may see later than
@@ -59,7 +60,8 @@ class Step(enum.Enum):
     WAIT_UNTIL_READ = enum.auto()
     """There has been no lower pod, and the upper pod is kept as a stub: report that its namespace is too large."""
     REPORT_LOST = enum.auto()
-    """The lower pod is gone: mirror its result or set phase Failed. A pod is never started twice under one uid."""
+    """The lower pod is gone, or has ended because it was deleted in the lower cluster: mirror its result or set phase Failed.
+    A pod is never started twice under one uid."""
     CONFIRM_GONE = enum.auto()
     """The upper pod has finished: read once live that it has no lower pod any more."""
 
@@ -104,6 +106,8 @@ def decide(
         return Decision(_without_lower(upper, known))
     if _is_deleting(upper):
         return Decision(Step.END_LOWER)
+    if not is_finished(upper.status) and was_ended(lower, known):
+        return Decision(Step.REPORT_LOST)
     if is_stub(upper):
         return Decision(Step.MIRROR_STATUS)
     if is_finished(upper.status) and not is_finished(lower.status) and not _is_deleting(lower):
@@ -143,6 +147,74 @@ def _with_both(upper: Object, lower: Object, rules: Rules, now: datetime) -> Dec
     if not for_growth:
         return Decision(Step.REJECT, rejection=why)
     return Decision(Step.FOLLOW, again=for_growth if for_node is None else min(for_node, for_growth))
+
+
+def was_ended(lower: Object, known: LowerState) -> bool:
+    """Report whether a lower pod has ended because it was deleted in the lower cluster while it ran.
+
+    A kubelet writes a terminal status before it removes a deleted pod, so the status alone looks like a result. Ends with a
+    reason of their own are not included: evictions, preemption, a removed node, a node's shutdown.
+
+    Args:
+        lower: the lower pod; the caller knows that this process did not delete it.
+        known: what is remembered about it.
+    """
+    metadata, status = lower.metadata, lower.status
+    if not _is_deleting(lower) or not is_finished(status):
+        return False
+    if status.get("reason") or is_true(status, DISRUPTION_TARGET):
+        return False
+    return known.was_deleted_running or not _ended_before(status, metadata)
+
+
+def _ended_before(status: Mapping[str, Any], metadata: ObjectMeta) -> bool:
+    """Report whether all containers of a finished pod had terminated when its deletion was requested."""
+    ends = [
+        ((container.get("state") or {}).get("terminated") or {}).get("finishedAt")
+        for container in status.get("containerStatuses") or ()
+    ]
+    try:
+        requested = timestamps.parse(metadata.deletion_timestamp or "") - timedelta(
+            seconds=metadata.deletion_grace_period_seconds or 0
+        )
+        return bool(ends) and all(timestamps.parse(end or "") < requested for end in ends)
+    except ValueError:
+        return False  # the kubelet did not find a container any more
+
+
+def disruption(upper: Object, last: Object | None, node: Object | None, *, is_restored: bool) -> Disruption:
+    """Return the DisruptionTarget condition of a lost pod as reason and message; empty: it gets none.
+
+    A cluster whose node runs the pod itself is the model. PodGC marks pods whose node is gone, and a restored etcd fails no
+    Job. A user's deletion, also a forced one, is no disruption there, so a lower pod without a known cause gets none either.
+
+    Args:
+        upper: the upper pod.
+        last: its lower pod as last seen; None: this process has not seen it.
+        node: the lower node that it ran on; None: it does not exist any more, or its name is not known.
+        is_restored: the lower cluster has an earlier state than the one with the lower pod.
+    """
+    if is_restored:
+        return "LowerClusterRestored", "The lower cluster was restored to a state from before the pod"
+    status = upper.status or {}
+    name = node_name(upper, last)
+    if not name:
+        return "", ""
+    if node is not None:
+        started, created = status.get("startTime"), node.metadata.creation_timestamp
+        try:
+            is_newer = timestamps.parse(created or "") > timestamps.parse(started or "")
+        except ValueError:
+            is_newer = False
+        if not is_newer:
+            return "", ""
+    return "DeletionByPodGC", f"Lower node {name}, on which the pod ran, no longer exists"
+
+
+def node_name(upper: Object, last: Object | None) -> str:
+    """Return the lower node that a lost pod ran on; empty: unknown. A user who forges the annotation affects only this pod."""
+    name = (last.spec or {}).get("nodeName") if last is not None else None
+    return str(name or upper.annotations.get(names.ANNOTATION_LOWER_NODE) or "")
 
 
 def seconds_left(lower: Object, now: datetime) -> float | None:

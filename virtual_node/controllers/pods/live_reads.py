@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, find, find_object
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
@@ -47,6 +48,14 @@ async def itself(cluster: Client, pod: Object) -> Object | None:
     """Return the current state of a pod; None: the pod of that uid is gone."""
     live = await find_object(cluster, resources.PODS, pod.name, namespace=pod.namespace)
     return live if live is not None and live.uid == pod.uid else None
+
+
+async def lower_node(context: ClusterContext, nodes: Informer, name: str) -> Object | None:
+    """Return a lower node; None: it does not exist. Reads live if the cache does not have it and is not current."""
+    node = nodes.store.get(name)
+    if node is not None or (nodes.has_synced and nodes.last_error is None):
+        return node
+    return await find_object(context.lower, resources.NODES, name)
 
 
 async def upper_exists(context: ClusterContext, uid: str, lower: Object) -> bool:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from clusterset.model import names
+from clusterset.model.pod.conditions import is_finished
 from controller_runtime.objects import Object
 from virtual_node.controllers.pods.status_rate import PodTurn
+from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.pods.status import rebuilt
 
 _LARGE = 32 << 10
@@ -32,11 +34,17 @@ class LowerState:
     """The informer has shown the lower pod."""
     last: Object | None = None
     """The lower pod as last seen. Its last status is kept after its deletion, so that it reaches the upper pod."""
+    was_deleted_running: bool = False
+    """The lower pod was seen while it was being deleted and had not finished."""
     is_gone: bool = False
     """The upper pod has finished, and a live read found no pod of ours for it in the lower cluster."""
 
     def saw(self, lower: Object) -> None:
         """Record that the informer shows the lower pod."""
+        if lower.uid != self.uid:
+            self.was_deleted_running = False
+        if lower.metadata.deletion_timestamp is not None and not is_finished(lower.status):
+            self.was_deleted_running = True
         self.uid, self.last, self.observed, self.is_gone = lower.uid, lower, True, False
 
     def created(self, uid: str) -> None:
@@ -146,7 +154,11 @@ class PodRecord:
             return
         if lower.memory > _LARGE:
             status = rebuilt(lower.status or {}, containers=containers)
-            lower = Object(lower.metadata, lower.api_version, lower.kind).with_fields(spec={}, status=status)
+            name = (lower.spec or {}).get("nodeName")
+            spec = {"nodeName": name} if is_name(name) else {}
+            lower = Object(lower.metadata, lower.api_version, lower.kind).with_fields(
+                spec=spec, status=status
+            )
             lower = lower.without_metadata("labels", "annotations", "finalizers", "raw_owner_references")
         self.lower.saw(lower)
         self.spec.written = None

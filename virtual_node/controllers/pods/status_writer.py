@@ -21,6 +21,7 @@ from virtual_node import metrics
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.status_rate import StatusRate
+from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.base.ownership import proof_of_mirroring
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods import synthetic_status
@@ -52,7 +53,7 @@ class StatusWriter:
         self._delayed = metrics.STATUSES_DELAYED.labels(self.context.name)
 
     async def mirror(
-        self, upper: Object, lower: Object, record: PodRecord, *, is_last: bool = False
+        self, upper: Object, lower: Object, record: PodRecord, *, is_last: bool = False, lost: str = ""
     ) -> Result | None:
         """Update the upper status from the lower pod's status.
 
@@ -65,6 +66,7 @@ class StatusWriter:
             lower: its lower pod.
             record: the pod's record.
             is_last: write at once, because the upper pod is about to be deleted.
+            lost: why the lower pod has ended, if it was deleted in the lower cluster; empty: it was not.
         """
         sync, devices = record.status, self.devices(lower)
         compared = (upper.resource_version, lower.resource_version, devices)
@@ -81,6 +83,7 @@ class StatusWriter:
             },
             reached=record.spec.reached if record.spec.synced is upper else 0,
         )
+        desired |= _loss(current, desired, lost)
         if is_finished(current) and not is_finished(desired):
             # A finished pod stays finished, as on a kubelet.
             sync.compared = compared
@@ -96,6 +99,9 @@ class StatusWriter:
             sync.compared = compared
             sync.changed_at = 0.0
             return None
+        # Not for the node alone, so that an upgrade does not write every pod.
+        if "status" in patch and (node := _node_annotation(upper, lower, annotations)):
+            patch["metadata"]["annotations"] = {**annotations, **node}
         now = asyncio.get_running_loop().time()
         waited = now - record.creation.created_at
         is_minor = _is_minor_patch(patch)
@@ -130,9 +136,18 @@ class StatusWriter:
         if patch is not None:
             await self._patch(upper, patch)
 
-    async def lost(self, upper: Object, *, reason: str, message: str) -> None:
+    async def lost(
+        self,
+        upper: Object,
+        *,
+        reason: str,
+        message: str,
+        disruption: synthetic_status.Disruption = ("", ""),
+    ) -> None:
         """Report on the upper pod that its lower pod is gone: phase Failed, containers terminated."""
-        status = synthetic_status.lost(upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC))
+        status = synthetic_status.lost(
+            upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC), disruption=disruption
+        )
         await self.write_own(upper, status)
 
     async def _patch(self, upper: Object, patch: dict[str, Any]) -> dict[str, Any] | None:
@@ -161,6 +176,30 @@ class StatusWriter:
                 return await self._patch(upper, {**patch, "status": rest})
             return None
         return changed.get("status") or {}
+
+
+def _loss(current: Mapping[str, Any], desired: Mapping[str, Any], message: str) -> dict[str, Any]:
+    """Return reason and message of a pod whose lower pod was deleted; empty: it was not, or has another reason.
+
+    Args:
+        current: the upper status.
+        desired: the lower one.
+        message: why the lower pod has ended; empty: unknown, or reported before.
+    """
+    if is_finished(current) and current.get("reason") == synthetic_status.LOWER_POD_DELETED:
+        message = message or current.get("message") or ""
+    is_unexplained = message and not desired.get("reason")
+    return {"reason": synthetic_status.LOWER_POD_DELETED, "message": message} if is_unexplained else {}
+
+
+def _node_annotation(upper: Object, lower: Object, changed: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the annotation with the lower node to merge into a patch that has the changed annotations; empty: it is current."""
+    known = upper.annotations.get(names.ANNOTATION_LOWER_NODE)
+    if known is not None and names.ANNOTATION_LOWER_UID not in changed:
+        return {}  # otherwise it may be that of the pod from which this one was copied
+    name = (lower.spec or {}).get("nodeName")
+    node = name if is_name(name) else None
+    return {names.ANNOTATION_LOWER_NODE: node} if node != known else {}
 
 
 def _refused(error: Invalid) -> set[str]:

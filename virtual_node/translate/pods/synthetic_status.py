@@ -16,6 +16,12 @@ from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
 from virtual_node.translate.base.fields import cut
 
+Disruption = tuple[str, str]
+"""Reason and message of a ``DISRUPTION_TARGET`` condition; empty: none."""
+DISRUPTION_TARGET = "DisruptionTarget"
+"""Condition of a pod that ends because of its cluster and not of itself. A Job's podFailurePolicy reads it."""
+LOWER_POD_DELETED = "LowerPodDeleted"
+"""Reason of a pod whose lower pod was deleted in the lower cluster."""
 _CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 _READY = ("Ready", "ContainersReady")
 _SIGKILL = 137
@@ -66,10 +72,24 @@ _LONGEST_READ = 4096
 """Characters of the message that are read and copied."""
 
 
-def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
+def lost(
+    upper: Mapping[str, Any],
+    *,
+    reason: str,
+    message: str,
+    now: datetime,
+    disruption: Disruption = ("", ""),
+) -> dict[str, Any]:
     """Return the status of a pod whose lower pod disappeared: Failed, with all started containers terminated.
 
     The texts are those of the kubelet for containers with an unknown state.
+
+    Args:
+        upper: the upper pod.
+        reason: of the status.
+        message: of the status.
+        now: time of the result.
+        disruption: the condition ``DISRUPTION_TARGET`` to add.
     """
     status = dict(upper.get("status") or {})
     status |= {"phase": "Failed", "reason": reason, "message": cut(message, _MESSAGE)}
@@ -81,6 +101,14 @@ def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) 
         {**one, **unready} if one["type"] in _READY and one.get("status") != "False" else one
         for one in status.get("conditions") or ()
     ]
+    if disruption[0]:
+        cause = {"type": DISRUPTION_TARGET, "status": "True", "reason": disruption[0]}
+        cause |= {
+            "message": cut(disruption[1], _MESSAGE),
+            "lastTransitionTime": timestamps.rfc3339(now),
+        }
+        others = [one for one in status["conditions"] if one["type"] != DISRUPTION_TARGET]
+        status["conditions"] = [*others, cause]
     return status
 
 

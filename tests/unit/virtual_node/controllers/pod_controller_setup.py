@@ -112,7 +112,7 @@ class Scene:
         )  # fmt: skip
         updater = PodUpdater(context, self.dependencies, links)
         self.pods = PodController(
-            context, self.caches, queue, creator=creator, updater=updater, status=status
+            context, self.caches, caches.lower_nodes, queue, creator=creator, updater=updater, status=status
         )
         self.informers = [*caches.deciding(), *caches.claims.values(), *allocations.informers]
 

@@ -73,7 +73,10 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
         raise Forbidden("a policy says no", code=403)
 
     updater: Any = SimpleNamespace(follow=refuse)
-    pods = PodController(context, caches, WorkQueue("pods"), creator=creator, updater=updater, status=status)
+    lower_nodes = Informer(client, resources.NODES)
+    pods = PodController(
+        context, caches, lower_nodes, WorkQueue("pods"), creator=creator, updater=updater, status=status
+    )
     upper, lower = _pod("u-1"), _pod("l-1", **{"virtual-node.io/upper-uid": "u-1"})
     caches.upper["vn"].store.put(upper.key, upper)
     caches.lower.store.put(lower.key, lower)

@@ -13,7 +13,16 @@ from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.namespace_budget import stub
 from controller_runtime.objects import Object, from_dict
-from virtual_node.controllers.pods.decision import PATIENCE, Decision, Rules, Step, decide, seconds_left
+from virtual_node.controllers.pods.decision import (
+    PATIENCE,
+    Decision,
+    Rules,
+    Step,
+    decide,
+    disruption,
+    seconds_left,
+    was_ended,
+)
 from virtual_node.controllers.pods.record import LowerState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,7 +53,8 @@ def pod(uid: str, *, is_deleting: bool = False, status: Any = None, **annotation
         "annotations": annotations,
     }
     if is_deleting:
-        metadata["deletionTimestamp"] = timestamps.rfc3339(NOW)
+        # Requested 30 s ago.
+        metadata |= {"deletionTimestamp": timestamps.rfc3339(NOW), "deletionGracePeriodSeconds": 30}
     spec = {"nodeName": "vn"} if uid == UID else {}
     return from_dict({"kind": "Pod", "metadata": metadata, "spec": spec, "status": status or {}})
 
@@ -63,6 +73,18 @@ def mirrored(upper_pod: Object) -> Object:
     """Return an upper pod with the mark of a lower pod."""
     mark: dict[str, Any] = {names.ANNOTATION_LOWER_UID: f"{LOWER_UID}/{UID}"}
     return pod(UID, status=upper_pod.status, **mark)
+
+
+def ended(ago: float | None, phase: str = "Failed", **status: Any) -> dict[str, Any]:
+    """Return the status of a pod whose container terminated so many seconds ago; None: the kubelet did not find it."""
+    moment = None if ago is None else timestamps.rfc3339(NOW - timedelta(seconds=ago))
+    state = {"terminated": {"exitCode": 137, "finishedAt": moment}}
+    return {"phase": phase, "containerStatuses": [{"name": "main", "state": state}], **status}
+
+
+def disrupted(reason: str) -> dict[str, Any]:
+    """Return the conditions of a pod that its cluster disrupts."""
+    return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]}
 
 
 @pytest.mark.parametrize(
@@ -100,12 +122,85 @@ def mirrored(upper_pod: Object) -> Object:
         (upper(), lower(), KNOWN, Step.FOLLOW),
         (upper(), lower("Failed"), KNOWN, Step.FOLLOW),
         (upper(), lower(status=unschedulable()), KNOWN, Step.FOLLOW),
+        # deleted in the lower cluster
+        (upper("Running"), lower(is_deleting=True), KNOWN, Step.FOLLOW),
+        (upper("Running"), lower(is_deleting=True, status=ended(20)), KNOWN, Step.REPORT_LOST),
+        (upper("Running"), lower(is_deleting=True, status=ended(20, "Succeeded")), KNOWN, Step.REPORT_LOST),
+        (stub(upper("Running")), lower(is_deleting=True, status=ended(20)), KNOWN, Step.REPORT_LOST),
+        (upper("Running"), lower(is_deleting=True, status=ended(40)), KNOWN, Step.FOLLOW),
+        (upper("Running"), lower(status=ended(20)), KNOWN, Step.FOLLOW),
+        (upper("Failed"), lower(is_deleting=True, status=ended(20)), KNOWN, Step.FOLLOW),
+        (
+            upper("Running", is_deleting=True),
+            lower(is_deleting=True, status=ended(20)),
+            KNOWN,
+            Step.END_LOWER,
+        ),
     ],
 )
 def test_each_pair_of_pods_has_its_step(
     above: Object | None, below: Object | None, known: LowerState, step: Step
 ):
     assert decide(above, below, known, rules=Rules(), now=NOW) == Decision(step)
+
+
+@pytest.mark.parametrize(
+    ("below", "was_deleted_running", "expected"),
+    [
+        (lower(is_deleting=True, status=ended(30)), False, True),  # seconds are the precision of the API
+        (lower(is_deleting=True, status=ended(31)), False, False),
+        (lower(is_deleting=True, status=ended(31)), True, True),  # the clock of the node is behind
+        (lower(is_deleting=True, status=ended(None)), False, True),
+        (lower(is_deleting=True, status={"phase": "Failed"}), False, True),  # it never started a container
+        (lower(is_deleting=True), True, False),
+        (lower(status=ended(20)), True, False),
+        (lower(is_deleting=True, status=ended(20, **disrupted("EvictionByEvictionAPI"))), True, False),
+        (lower(is_deleting=True, status=ended(20, **disrupted("PreemptionByScheduler"))), True, False),
+        (lower(is_deleting=True, status=ended(20, reason="Evicted")), True, False),
+        (lower(is_deleting=True, status=ended(20, reason="DeadlineExceeded")), True, False),
+    ],
+)
+def test_end_by_deletion_differs_from_a_result(below: Object, *, was_deleted_running: bool, expected: bool):
+    known = LowerState(uid=LOWER_UID, was_deleted_running=was_deleted_running)
+    assert was_ended(below, known) is expected
+
+
+def test_deletion_of_a_running_pod_is_remembered_until_another_pod_is_seen():
+    known = LowerState()
+    known.saw(lower(is_deleting=True, status=ended(20)))
+    assert not known.was_deleted_running
+    for below in (lower(is_deleting=True), lower(is_deleting=True, status=ended(20))):
+        known.saw(below)
+        assert known.was_deleted_running
+    known.saw(pod("l-2"))
+    assert not known.was_deleted_running
+
+
+def _node(created: str) -> Object:
+    return from_dict({"kind": "Node", "metadata": {"name": "n1", "creationTimestamp": created}})
+
+
+_ON_N1: dict[str, Any] = {names.ANNOTATION_LOWER_NODE: "n1"}
+_STARTED = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "last", "node", "is_restored", "reason"),
+    [
+        (_ON_N1, None, None, False, "DeletionByPodGC"),
+        (_ON_N1, None, _node("2025-01-01T00:00:00Z"), False, ""),  # deleted by a user, also by force
+        (_ON_N1, None, _node("2026-01-01T00:05:00Z"), False, "DeletionByPodGC"),  # replaced
+        (_ON_N1, None, _node("malformed"), False, ""),
+        ({}, None, None, False, ""),  # it had no node, or an earlier release mirrored it
+        ({}, from_dict({"metadata": {}, "spec": {"nodeName": "n1"}}), None, False, "DeletionByPodGC"),
+        ({}, None, None, True, "LowerClusterRestored"),
+    ],
+)
+def test_lost_pod_has_the_condition_of_its_cause(
+    annotations: Any, last: Object | None, node: Object | None, *, is_restored: bool, reason: str
+):
+    above = pod(UID, status=_STARTED, **annotations)
+    assert disruption(above, last, node, is_restored=is_restored)[0] == reason
 
 
 @pytest.mark.parametrize(
