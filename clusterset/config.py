@@ -38,6 +38,10 @@ REJECT = "Reject"
 """Value of ``Cluster.on_unschedulable``."""
 
 
+NOT_READY = "NotReady"
+"""Value of ``Unreachable.pods``."""
+
+
 class SecretReference(ConfigStruct):
     """A Secret in the lower cluster."""
 
@@ -126,6 +130,16 @@ class ClusterServicesConfig(ConfigStruct):
     ``OtherClusterIP``."""
 
 
+class Unreachable(ConfigStruct):
+    """What is reported about the pods of this cluster while it cannot be read, although they may run."""
+
+    pods: Literal["KeepReady", "NotReady"] = "NotReady"
+    """NotReady: the pods become not ready, as those of a dead kubelet, so that Services of other clusters do not use them.
+    KeepReady: they stay as the cluster last reported them, until Kubernetes or the descheduler evicts them."""
+    after_seconds: Annotated[float, Meta(ge=0)] = 60
+    """Seconds since the last answer of the cluster, for ``NotReady``. Longer than its API server needs for a restart."""
+
+
 class TokenSecret(ConfigStruct):
     """A Secret of the upper cluster with a token for a lower cluster, as ``lower-cluster register`` creates it."""
 
@@ -176,6 +190,7 @@ class Cluster(ConfigStruct):
     """What happens to a pod that the lower scheduler cannot place. Wait: it stays Pending until there is room or the
     descheduler moves it. Reject: it fails with the kubelet's reason, such as OutOfcpu, so that its controller creates
     another pod, which the upper scheduler places again. With ``autoscaling``, it fails only after ``provisionSeconds``."""
+    unreachable: Unreachable = msgspec.field(default_factory=Unreachable)
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     resource_claims: ResourceClaimsConfig = msgspec.field(default_factory=ResourceClaimsConfig)
     services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from clusterset.config import Cluster
+from clusterset.config import NOT_READY, Cluster
 from clusterset.following import connection
 from clusterset.model.pod.eligibility import PV_CONTROLLERS
 from controller_runtime.auth import kubeconfig
@@ -44,6 +44,7 @@ from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.controllers.nodes.lease import Identity, NodeLease, this_process
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
+from virtual_node.controllers.pods.outage import OutageController
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
@@ -183,7 +184,7 @@ class LowerCluster:
         caches = ClusterCaches(context)
         health = HealthController(context, changed=self._refresh)
         made = ClusterControllers(
-            context, caches, node_uid=lambda name: self.nodes[name].uid if name in self.nodes else ""
+            context, caches, health, node_uid=lambda name: self.nodes[name].uid if name in self.nodes else ""
         )
         self.health, self.pods, self.caches, self._context = health, made.pods, caches.pods, context
         self.lower_nodes = caches.lower_nodes
@@ -195,6 +196,7 @@ class LowerCluster:
                 for name, work in (
                     ("events out", context.recorder.run()),
                     ("health", health.run()),
+                    ("outage", made.outage.run()),
                     ("tokens", renewal.run()),
                 ):
                     group.create_task(work, name=f"{context.name} {name}")
@@ -214,6 +216,7 @@ class LowerCluster:
             if not reasons:
                 raise
             await self._give_up(context, reasons[0])
+            await self._mark_after_pause(context, made.outage, reasons[0])
             raise CacheFull(reasons[0]) from None
         finally:
             self.nodes.clear()
@@ -231,6 +234,13 @@ class LowerCluster:
                     await asyncio.sleep(0)  # otherwise the recorder would be cancelled before it starts
         except (ApiError, ConfigError, TimeoutError) as error:
             self._log.warning("not reported that the lower cluster is too large", error=str(error))
+
+    async def _mark_after_pause(self, context: ClusterContext, outage: OutageController, why: str) -> None:
+        """Report the pods of a cluster that is too large not ready, because nothing reads their statuses from now on."""
+        config = context.config.unreachable
+        if config.pods == NOT_READY:
+            await asyncio.sleep(config.after_seconds)
+            await outage.mark(TOO_LARGE, why)
 
     def _refresh(self) -> None:
         for node in self.nodes.values():
@@ -268,12 +278,14 @@ class ClusterControllers:
 
     Attributes:
         pods: mirrors the pods.
+        outage: reports them not ready while the cluster cannot be read. The caller runs it before the pods are listed.
         volumes: mirrors claims and volumes; None: not enabled. The caller runs it before the pods are listed.
         informers: informers of the controllers that are not in ``ClusterCaches``; the caller runs them.
     """
 
     context: ClusterContext
     caches: ClusterCaches
+    health: HealthController
     node_uid: Callable[[str], str]
     """Returns the uid of a virtual node's Node; empty: unknown."""
 
@@ -325,6 +337,7 @@ class ClusterControllers:
         self.pods = PodController(
             context, caches.pods, caches.lower_nodes, queue, creator=creator, updater=updater, status=status
         )
+        self.outage = OutageController(context, self.health, caches.pods, status, queue)
         claims = () if self.volumes is None else (self.volumes.claims,)
         self._mirror = EventMirror(context, (kinds.pods(caches.pods), *claims))
 

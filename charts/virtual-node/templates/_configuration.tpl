@@ -66,7 +66,7 @@ program. */}}
 
 {{/* Fields of a lower cluster, or of the defaults of ClusterProfiles, that not only the virtual node uses. */}}
 {{- define "virtual-node.usedFields" -}}
-{{- $own := list "labels" "taints" "capacity" "port" "tokenSecrets" "services" "follow" "ingressClasses" "gatewayClasses" "onUnschedulable" "clientQPS" "clientQps" "clientBurst" }}
+{{- $own := list "labels" "taints" "capacity" "port" "tokenSecrets" "services" "follow" "ingressClasses" "gatewayClasses" "onUnschedulable" "unreachable" "clientQPS" "clientQps" "clientBurst" }}
 {{- $cluster := deepCopy (. | default dict) }}
 {{- range $map := append ($cluster.nodes | default list) $cluster }}{{ range $own }}{{ $_ := unset $map . }}{{ end }}{{ end }}
 {{- $_ := set $cluster "volumes" (pick ($cluster.volumes | default dict) "allowedHostPaths") }}

@@ -193,7 +193,10 @@ def _marked_not_ready(facts: PodFacts) -> DiagnoseFinding:
         step = f"kubectl --kubeconfig LOWER describe node {node}"
         return DiagnoseFinding(Code.LOWER_NODE_NOT_READY, title, [evidence], [step], rank=1)
     title = "The pod runs, but is marked not ready because its virtual node was not Ready."
-    evidence = "all its containers are ready; the virtual node corrects this when its heartbeats return"
+    evidence = (
+        condition(facts.pod.get("status"), "Ready").get("message")
+        or "all its containers are ready; the virtual node corrects this when its heartbeats return"
+    )
     step = program.name(f"diagnose node {facts.pod['spec'].get('nodeName')}")
     return DiagnoseFinding(Code.NODE_WAS_NOT_READY, title, [evidence], [step], rank=1)
 

@@ -24,6 +24,8 @@ class HealthController:
     changed: Callable[[], None]
     reachable: bool | None = None
     """None until the first answer or timeout."""
+    answered_at: float | None = None
+    """Loop time of the last answer; None: none yet."""
     error: str = ""
     version: str = ""
     """The lower cluster's gitVersion, such as v1.34.4; empty: unknown."""
@@ -54,6 +56,7 @@ class HealthController:
             self.error = plain(str(error)) or f"no answer within {timeout:g} s"
         else:
             self.reachable = True
+            self.answered_at = asyncio.get_running_loop().time()
             self.error = ""
         metrics.CLUSTER_UP.labels(self.context.name).set(self.reachable)
         if (self.reachable, self.error, self.version) != before:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,6 +36,13 @@ _LONGEST_UID = 64
 _MINOR_FIELDS = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 
+class Unread(NamedTuple):
+    """Why the pods are reported not ready, although the lower cluster last reported them ready."""
+
+    reason: str
+    message: str
+
+
 @dataclass(eq=False, repr=False)
 class StatusWriter:
     """Patches pods/status in the upper cluster: only changed fields, and only if the pod still has the same uid."""
@@ -43,6 +50,8 @@ class StatusWriter:
     context: ClusterContext
     devices: Callable[[Object], str] = lambda _lower: ""
     """Returns the annotation's value with the devices of a lower pod; empty: none is known."""
+    unread: Unread | None = None
+    """Set while Ready pods are reported not ready, because the lower cluster cannot be read; None: it can."""
     _rate: StatusRate = field(default_factory=StatusRate)
     _last_start: tuple[float, float] = (0.0, 0.0)
     """Last write of more than a minor patch for a starting pod: loop time, and seconds since creation."""
@@ -69,7 +78,7 @@ class StatusWriter:
             lost: why the lower pod has ended, if it was deleted in the lower cluster; empty: it was not.
         """
         sync, devices = record.status, self.devices(lower)
-        compared = (upper.resource_version, lower.resource_version, devices)
+        compared = (upper.resource_version, lower.resource_version, devices, str(self.unread))
         if sync.compared == compared:
             return None
         current = upper.status or {}
@@ -83,7 +92,7 @@ class StatusWriter:
             },
             reached=record.spec.reached if record.spec.synced is upper else 0,
         )
-        desired |= _loss(current, desired, lost)
+        desired = self._if_unread(desired | _loss(current, desired, lost), current)
         if is_finished(current) and not is_finished(desired):
             # A finished pod stays finished, as on a kubelet.
             sync.compared = compared
@@ -135,6 +144,17 @@ class StatusWriter:
         patch = pod_status.status_patch(current, dict(status), uid=upper.uid)
         if patch is not None:
             await self._patch(upper, patch)
+
+    async def write_unread(self, upper: Object) -> None:
+        """Report a pod not ready, because ``unread`` is set."""
+        current = upper.status or {}
+        await self.write_own(upper, self._if_unread(current, current))
+
+    def _if_unread(self, status: dict[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
+        if self.unread is None:
+            return status
+        reason, message = self.unread
+        return synthetic_status.unread(status, current, reason=reason, message=message, now=datetime.now(UTC))
 
     async def lost(
         self,

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.pod.conditions import condition
+from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime.apimachinery import timestamps
 from virtual_node.translate.base.fields import cut
 
@@ -110,6 +110,28 @@ def lost(
         others = [one for one in status["conditions"] if one["type"] != DISRUPTION_TARGET]
         status["conditions"] = [*others, cause]
     return status
+
+
+def unread(
+    status: Mapping[str, Any], current: Mapping[str, Any], *, reason: str, message: str, now: datetime
+) -> dict[str, Any]:
+    """Return a status with Ready set to False, as kube-controller-manager does for a node that is gone.
+
+    Args:
+        status: the status last reported by the lower cluster; returned as it is unless Ready is True.
+        current: the upper status; if Ready is False there, its transition time is kept.
+        reason: of the condition.
+        message: of the condition.
+        now: the current time.
+    """
+    if not is_true(status, "Ready"):
+        return dict(status)
+    before = condition(current, "Ready")
+    since = before.get("lastTransitionTime") if before.get("status") == "False" else None
+    changes = {"status": "False", "reason": reason, "message": cut(message, _MESSAGE)}
+    changes["lastTransitionTime"] = since or timestamps.rfc3339(now)
+    conditions = [{**one, **changes} if one["type"] == "Ready" else one for one in status["conditions"]]
+    return {**status, "conditions": conditions}
 
 
 def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: str = "") -> dict[str, Any]:
