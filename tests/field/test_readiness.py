@@ -155,6 +155,7 @@ async def test_clients_leave_a_lost_cluster_and_return(sandbox: Sandbox, upper: 
         await create(upper, namespace, away)
         await becomes(ready_nodes, sorted([REAL, SIMULATED]), what="both clusters have a ready pod")
         await becomes(seen_by_clients, 2, what="the client's cluster has both endpoints")
+        assert lower.apiserver.identity is not None
         lower.apiserver.identity.signal(signal.SIGSTOP)
         try:
             await becomes(ready_nodes, [REAL], what="the pod of the lost cluster is not ready")
