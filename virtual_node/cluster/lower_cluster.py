@@ -45,6 +45,7 @@ from virtual_node.controllers.nodes.lease import Identity, NodeLease, this_proce
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.outage import OutageController
+from virtual_node.controllers.pods.lower_owners import LowerOwners
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
@@ -338,6 +339,7 @@ class ClusterControllers:
             context, caches.pods, caches.lower_nodes, queue, creator=creator, updater=updater, status=status
         )
         self.outage = OutageController(context, self.health, caches.pods, status, queue)
+        self._owners = LowerOwners(context, caches.pods, self._namespaces)
         claims = () if self.volumes is None else (self.volumes.claims,)
         self._mirror = EventMirror(context, (kinds.pods(caches.pods), *claims))
 
@@ -345,6 +347,7 @@ class ClusterControllers:
         """Start all controllers except ``volumes``; call it when the caches have synced and the pods are adopted."""
         for name, work in (
             ("pods", self.pods.controller.run()),
+            ("owners", self._owners.controller.run()),
             ("namespaces", self._namespaces.run()),
             ("dependencies", self._dependencies.run()),
             ("identities", self._identities.controller.run()),

@@ -8,6 +8,7 @@ an object of another owner, even if we made it, because it holds data.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ _OURS_ENDING = 5.0
 """Seconds between two checks while our pods in the namespace terminate."""
 _OTHERS_THERE = 600.0
 """Seconds between two checks while other owners' objects, or unknown contents, prevent a namespace's deletion."""
+_UID_KNOWN = 10.0
+"""Seconds for which the uid of an adopted namespace is used without reading it again, because it is not watched."""
 
 
 @dataclass(eq=False, repr=False)
@@ -42,6 +45,8 @@ class Namespaces:
     caches: ClusterCaches
     _known: dict[str, str] = field(default_factory=dict)
     """Upper namespace by lower namespace, for lower namespaces that may be used."""
+    _uids: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """By lower namespace: its uid, and the loop time at which it was read."""
     _logged: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -91,6 +96,7 @@ class Namespaces:
         lower = await find_object(self.context.lower, resources.NAMESPACES, namespace)
         lower = lower or await self._create(namespace, upper_name)
         self.context.places.note(lower)
+        self._note_uid(lower)
         refusal = self.context.rules.namespace_refusal(lower.name, upper_name, _marks(lower))
         if refusal is not None:
             is_used = self.caches.pods.are_in(namespace, upper_name)
@@ -98,6 +104,32 @@ class Namespaces:
         await self._mark(lower, upper_name)
         self._known[namespace] = upper_name
         return None
+
+    async def uid(self, namespace: str) -> str:
+        """Return the uid of a lower namespace, which its pods have as their controller.
+
+        The garbage collector deletes a pod with a wrong uid. So a namespace that is not watched is read again after some
+        seconds, and any namespace after ``doubt``.
+
+        Raises:
+            NotFound: it does not exist.
+            ApiError: any other error.
+        """
+        now = asyncio.get_running_loop().time()
+        known, read_at = self._uids.get(namespace, ("", 0.0))
+        watched = self.caches.lower_namespaces.store.get(namespace)
+        if known and (now - read_at < _UID_KNOWN or (watched is not None and watched.uid == known)):
+            return known
+        lower = from_dict(await self.context.lower.get(resources.NAMESPACES, namespace))
+        self._note_uid(lower)
+        return lower.uid
+
+    def doubt(self, namespace: str) -> None:
+        """Read a lower namespace again before its uid is used, because a pod in it was lost."""
+        self._uids.pop(namespace, None)
+
+    def _note_uid(self, lower: Object) -> None:
+        self._uids[lower.name] = lower.uid, asyncio.get_running_loop().time()
 
     async def create_inside(self, resource: Resource, body: Mapping[str, Any]) -> Object | None:
         """Create an object in a lower namespace as ``create_new`` does."""
@@ -110,7 +142,7 @@ class Namespaces:
         try:
             yield
         except NotFound:
-            self._known.pop(namespace, None)
+            self._forget(namespace)
             raise
 
     async def _create(self, namespace: str, upper_name: str) -> Object:
@@ -147,11 +179,11 @@ class Namespaces:
         """Update one lower namespace of ours from its upper namespace, or delete it."""
         lower = self.caches.lower_namespaces.store.get(namespace)
         if lower is None:
-            self._known.pop(namespace, None)
+            self._forget(namespace)
             await self._left(namespace)
             return None
         if lower.metadata.deletion_timestamp is not None:
-            self._known.pop(namespace, None)
+            self._forget(namespace)
             return None
         found = (self.caches.upper_namespaces.store.get(name) for name in self._upper_names(lower))
         upper = next((one for one in found if one is not None), None)
@@ -164,6 +196,10 @@ class Namespaces:
                 await patch_only(self.context.lower, resources.NAMESPACES, lower, patch)
             return None
         return await self._remove(lower)
+
+    def _forget(self, namespace: str) -> None:
+        self._known.pop(namespace, None)
+        self.doubt(namespace)
 
     async def _left(self, namespace: str) -> None:
         """Restore the label of a lower namespace of ours that left the cache, or forget it if it is gone. Reads live."""
@@ -193,7 +229,7 @@ class Namespaces:
         with contextlib.suppress(NotFound, Conflict):
             await delete_exactly(self.context.lower, resources.NAMESPACES, lower)
             self.context.log.info("lower namespace deleted", namespace=lower.name)
-        self._known.pop(lower.name, None)
+        self._forget(lower.name)
         return None
 
     async def _upper_exists(self, lower: Object) -> bool:

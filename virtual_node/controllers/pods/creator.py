@@ -181,6 +181,8 @@ class PodCreator:
                     return await self._wait_for(upper, record, problems[0])
                 await self.service_links.settled(upper.namespace)
                 await self.service_links.add(body, upper_pod, translated.budget)
+                reference = ownership.controller_reference(namespace, await self.namespaces.uid(namespace))
+                body["metadata"]["ownerReferences"] = [reference]
                 lower = shrink_large(from_dict(body))
                 # Asked again, because others were created meanwhile.
                 if (problem := self.context.no_room(upper.namespace, lower.memory)) is not None:
@@ -261,7 +263,9 @@ class PodCreator:
             self._note_created(record, existing.uid)
             return Result(requeue_after=_PREDECESSOR_RETRY)
         if not ownership.is_owned(existing.labels, self.context.cluster_id):
-            return await self._name_conflict(upper, record, f"a pod {existing.key} that is not ours")
+            controller = ownership.lower_controller(existing)
+            what = f"a pod {existing.key} that is not ours" + (f", but of {controller}" if controller else "")
+            return await self._name_conflict(upper, record, what)
         namespace = ownership.upper_namespace(existing)
         if namespace != upper.namespace:
             what = f"a pod {existing.key} that stands for {namespace}/{upper.name}"

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple, Self
 from clusterset.model import names
 from controller_runtime.objects import Object
 
+_LONGEST_CONTROLLER = 320
+"""Characters of a lower controller's kind and name in messages. API servers allow 63 and 253."""
+
 
 class Marks(NamedTuple):
     """Labels and annotations of plain metadata."""
@@ -95,6 +98,23 @@ def is_confirmed(lower: Object, upper: Object) -> bool:
 def is_owned(labels: Mapping[str, str] | None, cluster_id: str) -> bool:
     """Report whether a lower object was created for that upper cluster, in any namespace."""
     return bool(labels) and labels.get(names.LABEL_UPPER_CLUSTER) == cluster_id  # type: ignore[union-attr]
+
+
+def controller_reference(namespace: str, uid: str) -> dict[str, Any]:
+    """Return the controller reference of a lower pod: its Namespace, so that no controller of the lower cluster adopts it.
+
+    ReplicaSets, Jobs and the like adopt pods that match their selector and have no controller, and delete those that
+    are too many. A Namespace exists as long as its pods, and whoever deletes it deletes them anyway.
+    """
+    return {"apiVersion": "v1", "kind": "Namespace", "name": namespace, "uid": uid, "controller": True}
+
+
+def lower_controller(lower: Object) -> str:
+    """Return the controller of the lower cluster that has adopted or created a lower pod, as ``Kind name``; empty: none."""
+    controller = lower.controller
+    if controller is None or (controller.get("kind") == "Namespace" and controller.get("apiVersion") == "v1"):
+        return ""
+    return f"{controller.get('kind', '')} {controller.get('name', '')}"[:_LONGEST_CONTROLLER]
 
 
 def upper_namespace(lower: Object) -> str:

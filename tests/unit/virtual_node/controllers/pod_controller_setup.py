@@ -31,6 +31,7 @@ from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
+from virtual_node.controllers.pods.lower_owners import LowerOwners
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
@@ -114,6 +115,7 @@ class Scene:
         self.pods = PodController(
             context, self.caches, caches.lower_nodes, queue, creator=creator, updater=updater, status=status
         )
+        self.owners = LowerOwners(context, self.caches, self.namespaces)
         self.informers = [*caches.deciding(), *caches.claims.values(), *allocations.informers]
 
     async def run(self) -> None:
@@ -126,6 +128,7 @@ class Scene:
             await self.pods.adopt_all()
             for part in (
                 self.pods.controller,
+                self.owners.controller,
                 self.namespaces,
                 self.dependencies,
                 self.identities.controller,
