@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from clusterset.model import names
+from clusterset.model.key_patterns import LONGEST, compiled
 from clusterset.model.policy.config import MetadataRules
-
-_LONGEST = 4096
-"""Maximum characters of a key that are compared. Valid keys are shorter."""
 
 DENIED: Mapping[str, tuple[str, ...]] = {
     "DNS names": (
@@ -199,13 +196,13 @@ class _Matcher:
     def __init__(self, kind: str, keep: tuple[str, ...], leave_out: tuple[str, ...]) -> None:
         groups = (keys for group, keys in DENIED.items() if group != _PUBLISHING or kind != "Ingress")
         denied = [pattern for keys in groups for pattern in keys]
-        self._never = _compiled((*_NEVER[""], *_NEVER.get(kind, ())))
-        self._keep = _compiled(keep)
-        self._denied = _compiled((*denied, *_ALSO_DENIED.get(kind, ()), *REFUSED.get(kind, ()), *leave_out))
+        self._never = compiled((*_NEVER[""], *_NEVER.get(kind, ())))
+        self._keep = compiled(keep)
+        self._denied = compiled((*denied, *_ALSO_DENIED.get(kind, ()), *REFUSED.get(kind, ()), *leave_out))
 
     def __call__(self, key: str) -> bool:
         """Report whether a key is copied."""
-        key = key[:_LONGEST]
+        key = key[:LONGEST]
         if names.is_reserved(key) or self._never.match(key):
             return False
         return self._keep.match(key) is not None or self._denied.match(key) is None
@@ -215,10 +212,5 @@ _matcher = functools.lru_cache(maxsize=256)(_Matcher)
 """A matcher is compiled once for each kind and rules, because every change of an object asks it."""
 
 
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Return one expression for shell patterns; without patterns, it matches nothing."""
-    return re.compile("|".join(map(fnmatch.translate, patterns)) or r"(?!)")
-
-
 def _matches(key: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(key[:_LONGEST], pattern) for pattern in patterns)
+    return any(fnmatch.fnmatchcase(key[:LONGEST], pattern) for pattern in patterns)

@@ -12,6 +12,7 @@ import msgspec
 from clusterset.admission import ClusterRules, on_allowed_nodes
 from clusterset.config import Cluster
 from clusterset.model import names
+from clusterset.model.key_patterns import KeyPatterns
 from clusterset.model.overrides.applying import OverrideSet
 from clusterset.model.overrides.config import Override
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
@@ -192,7 +193,7 @@ def _stages(source: Mapping[str, Any]) -> Iterable[Stage]:
     }
     options = PodOptions(
         owner=Owner("upper-1", "vn"),
-        ignore_labels=("ignored",),
+        ignore_labels=KeyPatterns(("ignored",)),
         policy=_RULES.policy,
     )
     overriding = PodOptions(

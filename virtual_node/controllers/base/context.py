@@ -11,6 +11,7 @@ import structlog
 from clusterset.admission import ClusterRules
 from clusterset.config import Cluster, NodeConfig
 from clusterset.model import names
+from clusterset.model.key_patterns import KeyPatterns
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
 from controller_runtime.cache.informer import Informer
@@ -184,7 +185,9 @@ class ClusterContext:
         return View(
             cluster_id=self.cluster_id,
             nodes=tuple(self.nodes),
-            changed_labels=self.rules.overrides.labels.union(self.settings.ignore_labels),
+            changed_labels=KeyPatterns(
+                (*sorted(self.rules.overrides.labels), *self.settings.ignored_labels.patterns)
+            ),
             lower_namespace=self.lower_namespace,
             rules_of=lambda namespace: self.rules.policy.of(namespace).metadata,
             adopt=config.namespaces.adopt,

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.key_patterns import KeyPatterns
 from clusterset.model.policy.config import MetadataRules
 from clusterset.model.policy.copied_keys import allowed_metadata
 from controller_runtime.apimachinery.decoding import decode
@@ -44,11 +45,11 @@ def copied(kind: str, upper: Mapping[str, Any], rules: MetadataRules) -> dict[st
     return allowed_metadata(kind, upper.get("labels"), upper.get("annotations"), rules)._asdict()
 
 
-def trip(labels: Mapping[str, str] | None, ignored: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split labels into those to copy, and the ignored ones that have a value (tensile-kube's ``tripped-labels``)."""
-    labels = labels or {}
-    tripped = {key: labels[key] for key in ignored if labels.get(key)}
-    return {key: value for key, value in labels.items() if key not in tripped}, tripped
+def trip(values: Mapping[str, str] | None, ignored: KeyPatterns) -> tuple[dict[str, str], dict[str, str]]:
+    """Split labels or annotations into those to copy, and the ignored ones (tensile-kube's ``tripped-labels``)."""
+    values = values or {}
+    tripped = {key: values[key] for key in ignored.among(values)}
+    return {key: value for key, value in values.items() if key not in tripped}, tripped
 
 
 def render_tripped(tripped: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from clusterset.admission import ClusterRules
 from clusterset.config import Cluster, NodeConfig
 from clusterset.model import names
+from clusterset.model.key_patterns import KeyPatterns
 from clusterset.model.overrides.applying import OverrideSet
 from clusterset.model.pod.affinity_terms import Reach
 from clusterset.model.policy.rules import PolicySet
@@ -25,7 +26,10 @@ class PodOptions:
     """Options for translating the pods of one virtual node."""
 
     owner: Owner
-    ignore_labels: tuple[str, ...] = ()
+    ignore_labels: KeyPatterns = field(default_factory=KeyPatterns)
+    """Labels that lower pods do not get."""
+    ignore_annotations: KeyPatterns = field(default_factory=KeyPatterns)
+    """Annotations that lower pods do not get."""
     service_accounts: bool = True
     """Whether lower pods get tokens of the upper cluster; if not, they use a ServiceAccount of the lower cluster."""
     shared_tokens: bool = False
@@ -55,7 +59,8 @@ def pod_options(settings: Config, cluster: Cluster, rules: ClusterRules, node: N
     """Return the options for a virtual node of a lower cluster."""
     return PodOptions(
         owner=Owner(cluster_id=rules.cluster_id, node_name=node.name),
-        ignore_labels=tuple(settings.ignore_labels),
+        ignore_labels=settings.ignored_labels,
+        ignore_annotations=settings.ignored_annotations,
         service_accounts=settings.enable_serviceaccount,
         shared_tokens=settings.identities.tokens == "node",
         namespace_map=rules.namespace_map,

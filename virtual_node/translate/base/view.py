@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -161,7 +161,7 @@ class View:
     """Identity of the upper cluster."""
     nodes: tuple[str, ...]
     """The virtual nodes of the lower cluster."""
-    changed_labels: Collection[str] = ()
+    changed_labels: Container[str] = ()
     """Pod labels that are not copied to lower pods, or that overrides change."""
     lower_namespace: Callable[[str], str] = same_namespace
     rules_of: Callable[[str], MetadataRules] = lambda _namespace: DEFAULT_RULES

@@ -16,6 +16,7 @@ Source: kubelet ``pkg/fieldpath``, ``pkg/volume/downwardapi``.
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,8 @@ from controller_runtime.apimachinery.translation_budget import TranslationBudget
 ANNOTATION_UID = f"{names.DOMAIN}/downward-uid"
 ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"
 ANNOTATION_ANNOTATIONS = f"{names.DOMAIN}/downward-annotations"
+ANNOTATION_KEY = f"{names.DOMAIN}/downward-key"
+"""Prefix of annotations with the value of a label or annotation that lower pods do not have; a hash of its path follows."""
 _LITERAL = frozenset({"metadata.uid", "metadata.namespace", "spec.nodeName", "spec.serviceAccountName"})
 """Fields that cannot change and have another value in the lower pod."""
 _LONGEST = 100 * 1024
@@ -52,7 +55,7 @@ def literal(
     Args:
         variable: variable of a container of the upper pod.
         upper: the upper pod.
-        tripped: keys of the labels that are not copied to the lower cluster.
+        tripped: keys of the labels and annotations that are not copied to the lower cluster.
         budget: of the pod; None: a new one.
 
     Raises:
@@ -75,6 +78,7 @@ def volumes(
     spec_volumes: Sequence[Mapping[str, Any]],
     upper: Mapping[str, Any],
     budget: TranslationBudget | None = None,
+    tripped: Collection[str] = (),
 ) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
     """Make downward API items read annotations instead; return the volumes and these annotations.
 
@@ -82,6 +86,7 @@ def volumes(
         spec_volumes: the lower pod's volumes.
         upper: the upper pod.
         budget: of the pod; None: a new one.
+        tripped: as in ``literal``.
 
     Raises:
         TooLargeError: the annotations exceed the budget.
@@ -92,7 +97,7 @@ def volumes(
     @functools.cache
     def key_for(path: str) -> str | None:
         """Return the annotation that an item reads, once it is added; None: the item stays as it is."""
-        if (entry := _annotation_for(path, upper, budget)) is None:
+        if (entry := _annotation_for(path, upper, budget, tripped)) is None:
             return None
         annotations.update([entry])
         return entry[0]
@@ -158,7 +163,9 @@ def _source(source: Mapping[str, Any], key_for: Callable[[str], str | None]) -> 
     return {**source, "items": items}
 
 
-def _annotation_for(path: str, upper: Mapping[str, Any], budget: TranslationBudget) -> tuple[str, str] | None:
+def _annotation_for(
+    path: str, upper: Mapping[str, Any], budget: TranslationBudget, tripped: Collection[str]
+) -> tuple[str, str] | None:
     metadata = upper["metadata"]
     match path:
         case "metadata.uid":
@@ -181,7 +188,22 @@ def _annotation_for(path: str, upper: Mapping[str, Any], budget: TranslationBudg
             text = format_map(annotations)
             return (ANNOTATION_ANNOTATIONS, text) if len(text.encode()) <= _LONGEST else None
         case _:
-            return None
+            return _left_out_value(path, upper, budget, tripped)
+
+
+def _left_out_value(
+    path: str, upper: Mapping[str, Any], budget: TranslationBudget, tripped: Collection[str]
+) -> tuple[str, str] | None:
+    """Return the annotation with the value of a label or annotation that is not copied; None: it is copied, or missing."""
+    if (subscript := _subscript(path)) is None or subscript[1] not in tripped:
+        return None
+    kind, key = subscript
+    value = (upper["metadata"].get(kind) or {}).get(key)
+    if value is None:
+        return None
+    budget.add(json_size(value), f"Volume items with fieldPath {path[:_SHOWN]}", _LITERAL_ADVICE)
+    digest = hashlib.sha256(path.encode()).hexdigest()[:16]
+    return f"{ANNOTATION_KEY}-{digest}", value
 
 
 def _subscript(path: str) -> tuple[str, str] | None:

@@ -51,17 +51,19 @@ def lower_pod(
     budget = budget or TranslationBudget()
     metadata = upper["metadata"]
     labels, tripped = trip(metadata.get("labels"), options.ignore_labels)
+    annotations, ignored = trip(metadata.get("annotations"), options.ignore_annotations)
     labels = carried(labels)
-    annotations = carried(metadata.get("annotations"), without=names.UPPER_ONLY_ON_PODS)
+    annotations = carried(annotations, without=names.UPPER_ONLY_ON_PODS)
     applied = {"labels": sorted(labels), "annotations": sorted(annotations)}
     if tripped:
         annotations[names.ANNOTATION_TRIPPED_LABELS] = render_tripped(tripped)
     annotations[names.ANNOTATION_UPPER_NAMESPACE] = metadata["namespace"]
     annotations[names.ANNOTATION_MADE_FOR] = made_for(options.owner.cluster_id, metadata)
     spec = _scheduled(upper, options, budget) if admitted is None else dict(admitted.requested)
-    _translate(spec, upper, options, tripped, budget)
+    left_out = tripped.keys() | ignored.keys()
+    _translate(spec, upper, options, left_out, budget)
     if spec.get("volumes"):
-        spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper, budget)
+        spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper, budget, left_out)
         annotations |= extra_annotations
     if node := required_node(metadata.get("annotations") or {}, options.policy.of(metadata["namespace"])):
         annotations[names.ANNOTATION_REQUIRED_NODE] = node
@@ -150,7 +152,11 @@ def ephemeral_containers(
     above = upper["spec"]
     if not above.get("ephemeralContainers"):
         return []
-    _, tripped = trip(upper["metadata"].get("labels"), options.ignore_labels)
+    metadata = upper["metadata"]
+    tripped = {
+        *options.ignore_labels.among(metadata.get("labels") or ()),
+        *options.ignore_annotations.among(metadata.get("annotations") or ()),
+    }
     spec = {
         "volumes": above.get("volumes") or [],
         "ephemeralContainers": [

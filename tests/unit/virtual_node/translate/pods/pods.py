@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from clusterset.model.key_patterns import KeyPatterns
 from tests.unit.clusterset.model.policy.pods import INJECTED
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
@@ -13,7 +14,7 @@ from virtual_node.translate.pods import service_account
 CLUSTER = "0f8e7d6c-upper"
 
 
-OPTIONS = PodOptions(owner=Owner(CLUSTER, "vn"), ignore_labels=("batch.io/group",))
+OPTIONS = PodOptions(owner=Owner(CLUSTER, "vn"), ignore_labels=KeyPatterns(("batch.io/group",)))
 
 
 def upper_pod(**spec: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
+from clusterset.model.key_patterns import KeyPatterns
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import downward_api, lower_pod
@@ -28,7 +29,8 @@ UPPER: dict[str, Any] = {
 }
 OPTIONS = PodOptions(
     owner=Owner(cluster_id="upper", node_name="virtual"),
-    ignore_labels=("queue",),
+    ignore_labels=KeyPatterns(("queue",)),
+    ignore_annotations=KeyPatterns(("example.com/*",)),
     namespace_map=lambda namespace: f"u1-{namespace}",
 )
 
@@ -125,3 +127,27 @@ def test_quoting_is_gos(text):
     assert quoted.isprintable()
     if "\\x" not in quoted:
         assert json.loads(quoted) == text
+
+
+def test_ignored_labels_and_annotations_stay_in_the_upper_cluster_but_reach_the_container():
+    """A variable becomes a literal, and a file reads an annotation of ours."""
+    upper = json.loads(json.dumps(UPPER))
+    upper["metadata"]["annotations"]["example.com/role"] = "leader"
+    paths = [
+        "metadata.annotations['example.com/role']",
+        "metadata.labels['queue']",
+        "metadata.labels['none']",
+    ]
+    upper["spec"]["containers"][0]["env"] = [_reference(path) for path in paths[:2]]
+    items = [{"path": f"f{number}", "fieldRef": {"fieldPath": path}} for number, path in enumerate(paths)]
+    upper["spec"]["volumes"] = [{"name": "v", "downwardAPI": {"items": items}}]
+    lower = lower_pod.lower_pod(upper, OPTIONS)
+    annotations = lower["metadata"]["annotations"]
+    assert "example.com/role" not in annotations
+    assert "queue" not in lower["metadata"]["labels"]
+    assert [one["value"] for one in lower["spec"]["containers"][0]["env"]] == ["leader", "gold"]
+    read = [item["fieldRef"]["fieldPath"] for item in lower["spec"]["volumes"][0]["downwardAPI"]["items"]]
+    keys = [path.removeprefix("metadata.annotations['").removesuffix("']") for path in read[:2]]
+    assert [annotations[key] for key in keys] == ["leader", "gold"]
+    assert all(key.startswith(downward_api.ANNOTATION_KEY) for key in keys)
+    assert read[2] == "metadata.labels['none']"
