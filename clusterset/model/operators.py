@@ -82,15 +82,20 @@ def causes(name: str, keys: Iterable[str]) -> list[str]:
     )
 
 
-def advice(names: Iterable[str], keys: Iterable[str]) -> str:
-    """Return what to do about gates, finalizers or webhooks of the lower cluster, given the pod's label and annotation keys.
+def advice(names: Iterable[str], keys: Iterable[str], *, guess: bool = False) -> str:
+    """Return the keys because of which a program of the lower cluster may act, and the setting that keeps them above.
 
-    Names the keys that the lower pod has from the upper pod and that a known program acts on, with the setting that keeps
-    them in the upper cluster. Empty: no key of a known program, and none of the same domain.
+    Args:
+        names: of its gates, finalizers or webhooks.
+        keys: the pod's label and annotation keys.
+        guess: if no key belongs to these names, name the keys of all known programs. Many webhooks have generic names.
+
+    Returns: sentences; empty: the pod has no such key.
     """
     keys = list(keys)
     related = sorted({key for name in names for key in causes(name, keys)})
-    presets = [name for name, found in OPERATORS.items() if found.among(related or keys)]
+    searched = related or (keys if guess else [])
+    presets = [name for name, found in OPERATORS.items() if found.among(searched)]
     acting = related or sorted({key for name in presets for key in OPERATORS[name].among(keys)})
     if not acting:
         return ""

@@ -50,6 +50,7 @@ from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
+from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.controllers.tokens.service_account_tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.health.reports import Report
@@ -333,6 +334,7 @@ class ClusterControllers:
             status=status,
             follow=self._follow,
             refusals=Refusals(queue.add_after),
+            waits=WaitReporter(context, caches.lower_nodes),
         )
         updater = PodUpdater(context, self._dependencies, links)
         self.pods = PodController(

@@ -35,6 +35,7 @@ def _constants() -> set[str]:
         downward_api.ANNOTATION_UID,
         downward_api.ANNOTATION_LABELS,
         downward_api.ANNOTATION_ANNOTATIONS,
+        downward_api.ANNOTATION_KEY,
         pv.ANNOTATION_SOURCE_OF_VOLUME,
         pv.DRIVER,
         binder_pod.ANNOTATION_CLAIMS,

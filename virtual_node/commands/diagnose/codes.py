@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
+from virtual_node.translate.pods.waits import WaitReason
+
 
 class Code(enum.StrEnum):
     """Code of a finding of ``diagnose``."""
@@ -21,7 +23,7 @@ class Code(enum.StrEnum):
     TERMINATING = "Terminating"
 
     # The pod has no node.
-    SCHEDULING_GATED = "SchedulingGated"
+    SCHEDULING_GATED = WaitReason.GATE.value
     NO_VIRTUAL_NODE = "NoVirtualNode"
     NODE_UNAVAILABLE = "NodeUnavailable"
     CORDONED = "Cordoned"
@@ -35,7 +37,7 @@ class Code(enum.StrEnum):
     POD_GROUP = "PodGroup"
     DIVISION = "Division"
     NO_CLUSTER_FITS = "NoClusterFits"
-    NO_SCHEDULER = "NoScheduler"
+    NO_SCHEDULER = WaitReason.SCHEDULER.value
     UNSCHEDULABLE = "Unschedulable"
 
     # The virtual node or its lower cluster.
@@ -53,6 +55,7 @@ class Code(enum.StrEnum):
     ADMISSION_DENIED = "AdmissionDenied"
     NAME_CONFLICT = "NameConflict"
     NO_LOWER_POD = "NoLowerPod"
+    WAITING_FOR_PREDECESSOR = WaitReason.PREDECESSOR.value
     PHASES_DIFFER = "PhasesDiffer"
     OBJECT_MISSING = "ObjectMissing"
     CONTAINER_CONFIG = "ContainerConfig"
@@ -79,7 +82,7 @@ class Code(enum.StrEnum):
     READINESS = "Readiness"
     READINESS_GATE = "ReadinessGate"
     NODE_WAS_NOT_READY = "NodeWasNotReady"
-    LOWER_NODE_NOT_READY = "LowerNodeNotReady"
+    LOWER_NODE_NOT_READY = WaitReason.NODE.value
     NOT_READY = "NotReady"
     EVICTED_MEMORY = "EvictedMemory"
     EVICTED_DISK = "EvictedDisk"
@@ -90,12 +93,14 @@ class Code(enum.StrEnum):
     NODE_REJECTED = "NodeRejected"
     NODE_SHUTDOWN = "NodeShutdown"
     LOWER_POD_DELETED = "LowerPodDeleted"
+    LOWER_POD_LOST_BACK_OFF = WaitReason.BACK_OFF.value
+    ADOPTED = "AdoptedInLowerCluster"
 
     # The pod does not end.
     FINALIZER = "Finalizer"
-    LOWER_FINALIZER = "LowerFinalizer"
+    LOWER_FINALIZER = WaitReason.FINALIZER.value
     VOLUME_DETACH = "VolumeDetach"
-    LOWER_POD_PRESENT = "LowerPodPresent"
+    LOWER_POD_PRESENT = WaitReason.TERMINATION.value
     LOWER_POD_GONE = "LowerPodGone"
 
     # Workloads and nodes.

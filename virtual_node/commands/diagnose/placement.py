@@ -323,6 +323,8 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         return
     scheduled = condition(facts.pod.get("status"), "PodScheduled")
     message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
+    if scheduled.get("reason") == Code.SCHEDULING_GATED:
+        return  # ``waits`` has the gates
     if scheduled.get("status") == "False":
         growth = [event for event in facts.events if event.get("reason") in _GROWTH][-1:]
         waits = bool(growth) and growth[0].get("reason") == _WAITING

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from clusterset.model.pod.conditions import condition, is_finished, is_true
+from clusterset.model.pod.conditions import condition, is_finished
 from controller_runtime.apimachinery import timestamps
+from virtual_node.commands.diagnose import waits
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.translate.pods.synthetic_status import LOWER_POD_DELETED
@@ -43,40 +43,30 @@ def waited(facts: PodFacts) -> float | None:
 
 
 def _terminating(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    if (late := waited(facts)) is None or late < LONG:
+    if (late := waited(facts)) is None:
         return
-    lower = facts.lower
+    if late < LONG:
+        yield from waits.reported(facts, waits.OF_DELETION)
+        return
+    lower, wait = facts.lower, waits.of_deletion(facts)
     if finalizers := sorted(facts.pod["metadata"].get("finalizers") or ()):
         title = f"The pod is held by finalizers: {', '.join(finalizers)}."
         steps = ["find out which controller removes them"]
         yield DiagnoseFinding(Code.FINALIZER, title, next_steps=steps)
-    elif lower is not None and (held := sorted(lower["metadata"].get("finalizers") or ())):
-        title = f"The lower pod is held by finalizers: {', '.join(held)}."
-        steps = ["find out which controller of the lower cluster removes them"]
-        yield DiagnoseFinding(Code.LOWER_FINALIZER, title, next_steps=steps)
+    elif wait is not None and wait.code is not Code.LOWER_POD_PRESENT:
+        yield wait
     elif event := next((one for one in reversed(facts.events) if one.get("reason") in _DETACH), None):
         title = "A volume of the pod cannot be detached from its lower node."
         steps = ["check the CSI driver on the lower node"]
         yield DiagnoseFinding(Code.VOLUME_DETACH, title, [str(event.get("message") or "")], steps)
-    elif lower is not None and _is_node_lost(lower):
-        node = lower["spec"].get("nodeName")
-        title = f"Lower node {node} does not confirm that the pod has ended."
-        why = "the lower pod was marked not ready, because its node is not Ready"
-        look = f"kubectl --kubeconfig LOWER get node {node}"
-        steps = [f"repair the node, or delete it if it does not exist any more: {look}"]
-        yield DiagnoseFinding(Code.LOWER_NODE_NOT_READY, title, [why], steps)
     elif facts.is_lower_read and lower is None:
         title = "The lower pod is gone, but its virtual node has not finished the deletion of the upper pod."
         yield DiagnoseFinding(Code.LOWER_POD_GONE, title, next_steps=["look at the virtual node's log"])
+    elif not facts.is_lower_read and (known := next(waits.reported(facts, waits.OF_DELETION), None)):
+        yield known
     else:
         title = f"The pod should have ended {late:.0f} s ago; its lower cluster has not reported it."
         yield DiagnoseFinding(Code.LOWER_POD_PRESENT, title, rank=1)
-
-
-def _is_node_lost(lower: Mapping[str, Any]) -> bool:
-    status = lower.get("status") or {}
-    is_marked = condition(status, "Ready").get("status") == "False" and is_true(status, "ContainersReady")
-    return is_marked or status.get("reason") == "NodeLost"
 
 
 def _failed(facts: PodFacts) -> Iterator[DiagnoseFinding]:

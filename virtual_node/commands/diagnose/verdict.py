@@ -13,7 +13,7 @@ from typing import Any
 
 from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime.apimachinery import timestamps
-from virtual_node.commands.diagnose import containers, placement, termination
+from virtual_node.commands.diagnose import containers, placement, termination, waits
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding, PodFacts, Rule
 from virtual_node.health.objects import last_seen
@@ -21,7 +21,7 @@ from virtual_node.health.pods import SCHEDULING, STARTING
 from virtual_node.translate.pods.synthetic_status import LOWER_POD_DELETED
 from virtual_node.translate.printers.pods import status_word
 
-_RULES: Sequence[Rule] = (*placement.RULES, *termination.RULES, *containers.RULES)
+_RULES: Sequence[Rule] = (*placement.RULES, *waits.RULES, *termination.RULES, *containers.RULES)
 _FAILED_RULES: Sequence[Rule] = (*termination.RULES, *containers.RULES, placement.node)
 """``placement.node`` is the last rule, because a failed pod's node may be gone for another reason."""
 _DELETING_RULES: Sequence[Rule] = (placement.node, *termination.DELETING_RULES)

@@ -172,6 +172,12 @@ class PodController:
             self.creator.refusals.forget(uid)
         if decided.again is not None:
             self.queue.add_after(uid, decided.again)
+        if (
+            upper is not None
+            and lower is not None
+            and (again := self.creator.waits.check(upper, lower, record.waiting)) is not None
+        ):
+            self.queue.add_after(uid, again)
         if upper is None:
             result = await self._without_upper(decided.step, uid, lower, record)
             self._records.pop(uid, None)
@@ -268,16 +274,16 @@ class PodController:
         cause = (str(announced.get("reason") or ""), str(announced.get("message") or ""))
         if announced.get("status") != "True":
             cause = await self._disruption(upper, last)
-        message = self._deleted if not cause[1] else f"{self._deleted}: {cause[1]}"
+        message = self._deleted(last) if not cause[1] else f"{self._deleted(last)}: {cause[1]}"
         await self.status.lost(upper, reason=LOWER_POD_DELETED, message=message, disruption=cause)
-        self._note_lost(upper, message)
+        self._note_lost(upper, record, message)
         return None
 
     async def _report_ended(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         """Mirror the last status of a lower pod that ended because it was deleted in the lower cluster, as that of a lost pod."""
-        waiting = await self.status.mirror(upper, lower, record, lost=self._deleted)
+        waiting = await self.status.mirror(upper, lower, record, lost=self._deleted(lower))
         if waiting is None:
-            self._note_lost(upper, self._deleted)
+            self._note_lost(upper, record, self._deleted(lower))
         return waiting
 
     async def _disruption(self, upper: Object, last: Object | None) -> Disruption:
@@ -292,12 +298,22 @@ class PodController:
         except ValueError:
             return False
 
-    @property
-    def _deleted(self) -> str:
-        return f"The pod was deleted in the lower cluster {self.context.name}"
+    def _deleted(self, lower: Object | None) -> str:
+        message = f"The pod was deleted in the lower cluster {self.context.name}"
+        by = "" if lower is None else ownership.lower_controller(lower)
+        return f"{message}. {by} of that cluster had adopted it" if by else message
 
-    def _note_lost(self, upper: Object, message: str) -> None:
-        """Report by event, metric and log that a lower pod was deleted unexpectedly."""
+    def _note_lost(self, upper: Object, record: PodRecord, message: str) -> None:
+        """Report by event, metric and log that a lower pod was deleted unexpectedly, and count it for its owner's back-off."""
+        last = record.lower.last
+        self.creator.losses.lost(
+            str((upper.controller or {}).get("uid") or ""),
+            created_at=record.creation.created_at,
+            now=asyncio.get_running_loop().time(),
+            by="" if last is None else ownership.lower_controller(last),
+        )
+        # The garbage collector deletes pods if their namespace was recreated and we have not noticed.
+        self.creator.namespaces.doubt(self.context.lower_namespace(upper.namespace))
         self.context.warn(upper, LOWER_POD_DELETED, message)
         metrics.LOST.labels(self.context.name).inc()
         self.context.log.warning("lower pod was deleted unexpectedly", pod=upper.key, uid=upper.uid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -38,15 +38,18 @@ from virtual_node.controllers.copies.facade import Follow
 from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods import live_reads
+from virtual_node.controllers.pods.losses import Losses
 from virtual_node.controllers.pods.record import Creation, PodRecord, has_same_mirrored_fields
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.controllers.tokens.service_account_tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.pods import lower_pod, synthetic_status
+from virtual_node.translate.pods import lower_pod, synthetic_status, waits
+from virtual_node.translate.pods.waits import Wait
 
 _CONFLICT_RETRY = 30.0
 """Seconds between two tries while an unmanaged lower pod has the name, because its deletion causes no event here."""
@@ -54,6 +57,8 @@ _PREDECESSOR_RETRY = 5.0
 """Seconds until a retry while an older lower pod of that name terminates; normally its delete event comes earlier."""
 _DEPENDENCY_RETRY = 60.0
 """Seconds until a retry while a dependency is missing; its watch normally requeues the pod earlier."""
+_SERVER_ERROR = 500
+"""HTTP status from which an error is the server's. It may pass without a change."""
 _TOO_LARGE_CHECK = 60.0
 """Seconds until a check whether a pod that was too large, or an object that it is translated with, has changed."""
 
@@ -84,6 +89,8 @@ class PodCreator:
     status: StatusWriter
     follow: Follow
     refusals: Refusals
+    waits: WaitReporter
+    losses: Losses = field(default_factory=Losses)
 
     def __post_init__(self) -> None:
         """Create without any IO."""
@@ -169,12 +176,8 @@ class PodCreator:
             else:
                 await self._refused(upper, record, "NotAllowed", refusal.reason, event="NotMirrored")
             return None
-        if waiting := self.refusals.pause(upper.uid, record.creation):
-            return waiting
-        if why := self.refusals.foresee(upper.uid, namespace, body["spec"]):
-            message = f"Lower cluster {self.context.name} has just refused an equal pod: {why}"
-            await self._refused(upper, record, "ExceededQuota", message, is_by_quota=True)
-            return self.refusals.follow(upper.uid, namespace, body["spec"])
+        if (paused := await self._pause(upper, record, namespace, body["spec"])) is not None:
+            return paused
         try:
             with self.namespaces.in_use(namespace):
                 if problems := await self._missing(upper, upper_pod, options):
@@ -192,15 +195,7 @@ class PodCreator:
         except AlreadyExists:
             return await self._name_is_taken(upper, record)
         except ApiError as error:
-            if is_retryable(error) or isinstance(error, NotFound | RequestTooLarge):
-                raise
-            reason = synthetic_status.refusal_reason(error.reason, error.message)
-            message = f"Lower cluster {self.context.name} refused the pod: {error.message}"
-            is_by_quota = reason == "ExceededQuota"
-            await self._refused(upper, record, reason, message, is_by_quota=is_by_quota)
-            if is_by_quota:
-                return self.refusals.refused_by_quota(upper.uid, namespace, body["spec"], error.message)
-            return self.refusals.refused(upper.uid, namespace, record.creation)
+            return await self._not_created(upper, record, body, error)
         self.refusals.created(upper.uid, record.creation)
         self._report_ignored(upper)
         self._note_created(record, created["metadata"]["uid"])
@@ -216,6 +211,45 @@ class PodCreator:
         """Write an event about annotations that have no effect, because most pods are created without a user who sees warnings."""
         if ignored := annotations.problems(upper.labels, upper.annotations):
             self.context.warn(upper, annotations.EVENT, "; ".join(ignored))
+
+    async def _pause(
+        self, upper: Object, record: PodRecord, namespace: str, spec: dict[str, Any]
+    ) -> Result | None:
+        """Return the requeue of a pod that must not be tried now, because it or others were refused or lost; None: try it."""
+        if waiting := self.refusals.pause(upper.uid, record.creation):
+            return waiting
+        if why := self.refusals.foresee(upper.uid, namespace, spec):
+            message = f"Lower cluster {self.context.name} has just refused an equal pod: {why}"
+            await self._refused(upper, record, "ExceededQuota", message, is_by_quota=True)
+            return self.refusals.follow(upper.uid, namespace, spec)
+        left = await self._back_off(upper, record)
+        return Result(requeue_after=left) if left > 0 else None
+
+    async def _not_created(
+        self, upper: Object, record: PodRecord, body: dict[str, Any], error: ApiError
+    ) -> Result:
+        """Report why the lower cluster does not accept a pod; return the requeue.
+
+        Raises:
+            ApiError: the error, if the same request may succeed later; it is reported if it lasts.
+        """
+        reason = synthetic_status.refusal_reason(error.reason, error.message)
+        message = f"Lower cluster {self.context.name} refused the pod: {error.message}"
+        if advice := waits.webhook_advice(error.message, body):
+            message = f"{message}. {advice}"
+        if is_retryable(error) or isinstance(error, NotFound | RequestTooLarge):
+            # Without a code, the cluster does not answer at all, which its Node shows.
+            if error.code >= _SERVER_ERROR:
+                now = asyncio.get_running_loop().time()
+                if record.waiting.left(reason, waits.SHORT, now=now) <= 0:
+                    await self._refused(upper, record, reason, message)
+            raise error
+        is_by_quota = reason == "ExceededQuota"
+        await self._refused(upper, record, reason, message, is_by_quota=is_by_quota)
+        namespace, spec = body["metadata"]["namespace"], body["spec"]
+        if is_by_quota:
+            return self.refusals.refused_by_quota(upper.uid, namespace, spec, error.message)
+        return self.refusals.refused(upper.uid, namespace, record.creation)
 
     @staticmethod
     def _note_created(record: PodRecord, uid: str) -> None:
@@ -277,7 +311,32 @@ class PodCreator:
             self.context, upper.uid, existing
         ):
             await delete_only(self.context.lower, resources.PODS, existing)
-        return Result(requeue_after=_PREDECESSOR_RETRY)
+        wait = self.waits.of_predecessor(existing)
+        left = record.waiting.left(wait.reason, wait.grace, now=asyncio.get_running_loop().time())
+        if left > 0:
+            return Result(requeue_after=min(left, _PREDECESSOR_RETRY))
+        await self._report_wait(upper, record, wait)
+        return Result(requeue_after=_CONFLICT_RETRY)
+
+    async def _back_off(self, upper: Object, record: PodRecord) -> float:
+        """Return for how many seconds the pod must not be created, because others of its owner were lost; report it."""
+        owner = upper.controller or {}
+        uid, now = str(owner.get("uid") or ""), asyncio.get_running_loop().time()
+        left = self.losses.pause(uid, now)
+        if left > 0:
+            wait = waits.of_losses(
+                f"{owner.get('kind')} {owner.get('name')}",
+                namespace=self.context.lower_namespace(upper.namespace),
+                cluster=self.context.name,
+                seconds=self.losses.delay(uid),
+                by=self.losses.by(uid),
+            )
+            await self._report_wait(upper, record, wait)
+        return left
+
+    async def _report_wait(self, upper: Object, record: PodRecord, wait: Wait) -> None:
+        status = partial(synthetic_status.pending, reason=wait.reason, message=wait.text)
+        await self._report(upper, record, wait.reason, wait.text, status)
 
     async def _name_conflict(self, upper: Object, record: PodRecord, what: str) -> Result:
         message = (

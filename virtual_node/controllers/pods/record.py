@@ -128,6 +128,28 @@ class StatusSync:
 
 
 @dataclass(slots=True)
+class Waiting:
+    """What the pod waits for in the lower cluster; of the creator while there is no lower pod, then of ``WaitReporter``."""
+
+    reason: str = ""
+    """Empty: it waits for nothing."""
+    since: float = 0.0
+    """Loop time at which this reason was first seen."""
+    reported: str = ""
+    """The text of the last event. Prevents repeated events."""
+
+    def left(self, reason: str, grace: float, *, now: float) -> float:
+        """Note that the pod waits; return the seconds until the wait is to be reported, 0: now."""
+        if reason != self.reason:
+            self.reason, self.since, self.reported = reason, now, ""
+        return max(0.0, self.since + grace - now)
+
+    def ends(self) -> None:
+        """Note that the pod does not wait."""
+        self.reason = self.reported = ""
+
+
+@dataclass(slots=True)
 class PodRecord:
     """The progress of one upper pod, keyed by its uid."""
 
@@ -135,6 +157,7 @@ class PodRecord:
     creation: Creation = field(default_factory=Creation)
     spec: SpecSync = field(default_factory=SpecSync)
     status: StatusSync = field(default_factory=StatusSync)
+    waiting: Waiting = field(default_factory=Waiting)
     deletion: tuple[str, int | None] = ("", None)
     """Uid of a lower pod and grace period of its last delete request; of the remover. Avoids a second request before the
     informer shows the deletion."""

@@ -24,7 +24,7 @@ from virtual_node.controllers.pods.status_rate import StatusRate
 from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.base.ownership import proof_of_mirroring
 from virtual_node.translate.pods import status as pod_status
-from virtual_node.translate.pods import synthetic_status
+from virtual_node.translate.pods import synthetic_status, waits
 
 _MINOR_PATCH_DELAY = 9.0
 """Seconds after a lower pod's creation for which a minor patch (``_is_minor_patch``) waits for the next lower status.
@@ -92,7 +92,9 @@ class StatusWriter:
             },
             reached=record.spec.reached if record.spec.synced is upper else 0,
         )
-        desired = self._if_unread(desired | _loss(current, desired, lost), current)
+        desired |= _loss(current, desired, lost)
+        waits.name_gates(desired, lower, cluster=self.context.name)
+        desired = self._if_unread(desired, current)
         if is_finished(current) and not is_finished(desired):
             # A finished pod stays finished, as on a kubelet.
             sync.compared = compared

@@ -80,7 +80,9 @@ def test_advice_names_keys_and_setting():
 
 def test_advice_about_an_unknown_webhook_names_all_keys_of_known_programs():
     """The webhooks of several programs have generic names, such as vpod.kb.io."""
-    advice = operators.advice(["vpod.kb.io"], ["jobset.sigs.k8s.io/jobset-name", "app"])
+    keys = ["jobset.sigs.k8s.io/jobset-name", "app"]
+    assert operators.advice(["vpod.kb.io"], keys) == ""
+    advice = operators.advice(["vpod.kb.io"], keys, guess=True)
     assert "ignore.presets: [jobset]" in advice
 
 

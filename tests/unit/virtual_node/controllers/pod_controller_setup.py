@@ -36,6 +36,7 @@ from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
+from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.controllers.tokens.service_account_tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.objects import namespaces
@@ -109,7 +110,7 @@ class Scene:
         creator = PodCreator(
             context, namespaces=self.namespaces, dependencies=self.dependencies, identities=self.identities,
             volumes=self.volumes, service_links=links, status=status, follow=follow,
-            refusals=Refusals(queue.add_after),
+            refusals=Refusals(queue.add_after), waits=WaitReporter(context, caches.lower_nodes),
         )  # fmt: skip
         updater = PodUpdater(context, self.dependencies, links)
         self.pods = PodController(

@@ -50,7 +50,11 @@ def healthy_pod(chance: random.Random, number: int) -> tuple[Json, Json | None, 
     pod = {"metadata": metadata, "spec": spec, "status": _status(chance, scene, spec, age)}
     lower = None
     if not is_young and chance.random() < 0.5:
-        lower = {**pod, "metadata": {**metadata, "finalizers": []}, "spec": {**spec, "nodeName": "n1"}}
+        lower = {
+            **pod,
+            "metadata": {**metadata, "finalizers": [], "ownerReferences": []},
+            "spec": {**spec, "nodeName": "n1"},
+        }
     is_old = scene in {"running", "completed"}
     events = [
         {"reason": reason, "message": message, "lastTimestamp": ago(chance.uniform(0, 390))}

@@ -66,7 +66,11 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
         config=SimpleNamespace(on_unschedulable="Wait"),
         nodes={},
     )
-    creator: Any = SimpleNamespace(adopt=lambda *_: None, refusals=Refusals(lambda _uid, _seconds: None))
+    creator: Any = SimpleNamespace(
+        adopt=lambda *_: None,
+        refusals=Refusals(lambda _uid, _seconds: None),
+        waits=SimpleNamespace(check=lambda *_: None),
+    )
     status: Any = _Status()
 
     async def refuse(*_what: Any) -> None:
