@@ -55,6 +55,7 @@ class Code(enum.StrEnum):
     ADMISSION_DENIED = "AdmissionDenied"
     NAME_CONFLICT = "NameConflict"
     NO_LOWER_POD = "NoLowerPod"
+    WAITING_FOR_COPIES = WaitReason.COPIES.value
     WAITING_FOR_PREDECESSOR = WaitReason.PREDECESSOR.value
     PHASES_DIFFER = "PhasesDiffer"
     OBJECT_MISSING = "ObjectMissing"
@@ -99,6 +100,7 @@ class Code(enum.StrEnum):
     # The pod does not end.
     FINALIZER = "Finalizer"
     LOWER_FINALIZER = WaitReason.FINALIZER.value
+    LOWER_DELETION_REFUSED = WaitReason.DELETION.value
     VOLUME_DETACH = "VolumeDetach"
     LOWER_POD_PRESENT = WaitReason.TERMINATION.value
     LOWER_POD_GONE = "LowerPodGone"

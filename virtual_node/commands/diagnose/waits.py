@@ -20,12 +20,14 @@ _TITLES: Mapping[str, str] = {
     WaitReason.FINALIZER: "The lower pod is held by finalizers.",
     WaitReason.NODE: "The node in the lower cluster is not Ready.",
     WaitReason.TERMINATION: "The lower pod has not ended in its grace period.",
+    WaitReason.DELETION: "The lower cluster refuses to delete the lower pod.",
+    WaitReason.COPIES: "What the pod needs in the lower cluster cannot be read or copied yet.",
     WaitReason.GATE: "Scheduling gates of the lower cluster hold the pod back.",
     WaitReason.SCHEDULER: "No scheduler of the lower cluster has looked at the pod.",
     WaitReason.BACK_OFF: "The lower cluster deletes the pods of this owner again and again.",
 }
-OF_DELETION = frozenset({WaitReason.FINALIZER, WaitReason.NODE, WaitReason.TERMINATION})
-_BEFORE_CREATION = frozenset({WaitReason.PREDECESSOR, WaitReason.BACK_OFF})
+OF_DELETION = frozenset({WaitReason.FINALIZER, WaitReason.NODE, WaitReason.TERMINATION, WaitReason.DELETION})
+_BEFORE_CREATION = frozenset({WaitReason.PREDECESSOR, WaitReason.BACK_OFF, WaitReason.COPIES})
 
 
 def of_deletion(facts: PodFacts) -> DiagnoseFinding | None:

@@ -77,7 +77,7 @@ class PodController:
                 if node.autoscaling is not None
             },
         )
-        self._remover = PodRemover(self.context, status=self.status)
+        self._remover = PodRemover(self.context, status=self.status, waits=self.creator.waits)
         self.controller = Controller(
             self.queue.name, self.reconcile, workers=settings.pod_sync_workers, queue=self.queue
         )

@@ -16,6 +16,7 @@ from controller_runtime.apimachinery.translation_budget import TooLargeError, Tr
 from controller_runtime.errors import (
     AlreadyExists,
     ApiError,
+    ConnectionFailed,
     NotConnected,
     NotFound,
     RequestTooLarge,
@@ -238,11 +239,14 @@ class PodCreator:
         if advice := waits.webhook_advice(error.message, body):
             message = f"{message}. {advice}"
         if is_retryable(error) or isinstance(error, NotFound | RequestTooLarge):
-            # Without a code, the cluster does not answer at all, which its Node shows.
+            now = asyncio.get_running_loop().time()
             if error.code >= _SERVER_ERROR:
-                now = asyncio.get_running_loop().time()
                 if record.waiting.left(reason, waits.SHORT, now=now) <= 0:
                     await self._refused(upper, record, reason, message)
+            elif not error.code and not isinstance(error, ConnectionFailed):  # which the Node shows
+                wait = waits.of_copies(error.message, cluster=self.context.name)
+                if record.waiting.left(wait.reason, wait.grace, now=now) <= 0:
+                    await self._report_wait(upper, record, wait)
             raise error
         is_by_quota = reason == "ExceededQuota"
         await self._refused(upper, record, reason, message, is_by_quota=is_by_quota)

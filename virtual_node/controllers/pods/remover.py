@@ -10,7 +10,7 @@ from clusterset.model import names
 from clusterset.model.pod.conditions import claim_names, is_finished
 from controller_runtime import resources
 from controller_runtime.client.client import PatchType
-from controller_runtime.errors import Conflict, NotFound
+from controller_runtime.errors import ApiError, Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext
@@ -18,6 +18,7 @@ from virtual_node.controllers.base.preconditions import delete_exactly, delete_o
 from virtual_node.controllers.pods import live_reads
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.translate.base.ownership import mirrored_as
 
 _NODE_GIVEN_UP = "LowerNodeGivenUp"
@@ -29,6 +30,7 @@ class PodRemover:
 
     context: ClusterContext
     status: StatusWriter
+    waits: WaitReporter
 
     async def delete_orphan(self, lower: Object, *, is_certain: bool) -> Result | None:
         """Delete the lower pod of an upper pod that is gone, with the lower pod's own grace period.
@@ -61,7 +63,11 @@ class PodRemover:
             known = None
         shortened = grace is not None and known is not None and grace < known
         if known is None or shortened:
-            await delete_only(self.context.lower, resources.PODS, lower, grace_period_seconds=grace)
+            try:
+                await delete_only(self.context.lower, resources.PODS, lower, grace_period_seconds=grace)
+            except ApiError as error:
+                self.waits.deletion_refused(upper, lower, record.waiting, error)
+                raise
             record.deletion = (lower.uid, grace)
         return await self.status.mirror(upper, lower, record)
 

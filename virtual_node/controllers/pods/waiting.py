@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.pods.record import Waiting
@@ -32,6 +33,8 @@ class WaitReporter:
     def check(self, upper: Object, lower: Object, waiting: Waiting) -> float | None:
         """Report what a lower pod waits for, if it is time; return the seconds until the next check, None: no need."""
         deleted = lower.metadata.deletion_timestamp
+        if deleted is None and upper.metadata.deletion_timestamp is not None:
+            return None  # it is deleted next, see ``deletion_refused``
         if deleted is None and _has_started(lower):
             waiting.ends()
             return None
@@ -44,6 +47,12 @@ class WaitReporter:
         """Return what a pod waits for if an older lower pod has its name."""
         body = older.to_dict()
         return waits.of_predecessor(body, self._node(body), cluster=self.context.name, now=datetime.now(UTC))
+
+    def deletion_refused(self, upper: Object, lower: Object, waiting: Waiting, error: ApiError) -> None:
+        """Report that the lower cluster refuses to delete a lower pod, unless it does not answer, which the Node shows."""
+        if error.code:
+            wait = waits.of_refused_deletion(lower.to_dict(), error.message, cluster=self.context.name)
+            self._report(upper, wait, waiting)
 
     def _report(self, upper: Object, wait: Wait, waiting: Waiting) -> float | None:
         left = waiting.left(wait.reason, wait.grace, now=asyncio.get_running_loop().time())

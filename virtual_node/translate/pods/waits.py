@@ -34,13 +34,22 @@ class WaitReason(enum.StrEnum):
     TERMINATION = "LowerPodPresent"
     """The lower pod that is being deleted has not ended."""
     GATE = "SchedulingGated"
+    DELETION = "LowerDeletionRefused"
+    """The lower cluster refuses to delete the lower pod."""
+    COPIES = "WaitingForCopies"
+    """What the pod needs in the lower cluster cannot be read or copied yet."""
     SCHEDULER = "NoScheduler"
     """No scheduler of the lower cluster has looked at the pod."""
     BACK_OFF = "LowerPodLostBackOff"
     """Earlier pods of the same owner were deleted in the lower cluster again and again."""
 
 
-GRACE: Mapping[WaitReason, float] = {WaitReason.SCHEDULER: 30.0, WaitReason.NODE: 30.0}
+GRACE: Mapping[WaitReason, float] = {
+    WaitReason.SCHEDULER: 30.0,
+    WaitReason.NODE: 30.0,
+    WaitReason.COPIES: 30.0,
+    WaitReason.DELETION: 0.0,
+}
 """Seconds for which a wait lasts before it is reported."""
 SHORT = 10.0
 """The same, for all other reasons. A replacement of a pod normally takes a second."""
@@ -184,6 +193,25 @@ def name_gates(status: dict[str, Any], lower: Object, *, cluster: str) -> None:
         ]
 
 
+def of_copies(why: str, *, cluster: str) -> Wait:
+    """Return the wait of a pod for objects that cannot be read or copied; ``why``: the error."""
+    return Wait(
+        WaitReason.COPIES,
+        f"The pod is not created in lower cluster {cluster} yet: {why}",
+        "wait; if it lasts, look at the log of the virtual node, and check its rights with virtual-node check",
+    )
+
+
+def of_refused_deletion(lower: Mapping[str, Any], why: str, *, cluster: str) -> Wait:
+    """Return the wait of an upper pod of which the lower pod cannot be deleted; ``why``: the lower API server's error."""
+    advice = webhook_advice(why, lower)
+    return Wait(
+        WaitReason.DELETION,
+        f"Lower cluster {cluster} refuses to delete pod {_key(lower)}: {why}",
+        advice or "find out what refuses it; the deletion is tried again",
+    )
+
+
 def of_losses(owner: str, *, namespace: str, cluster: str, seconds: float, by: str) -> Wait:
     """Return the wait of a pod whose owner loses its pods in the lower cluster again and again.
 
@@ -227,7 +255,7 @@ def webhook_advice(message: str, lower: Mapping[str, Any]) -> str:
         return f"Webhook {name} of the lower cluster does not answer: repair it there; the pod is tried again"
     advice = operators.advice([name], user_keys(lower), guess=True)
     rest = f" {advice}" if advice else ""
-    return f"{name} is an admission rule of the lower cluster.{rest or ' Change the pod or the rule'}"
+    return f"Admission rule {name} of the lower cluster refuses it.{rest or ' Change the pod or the rule'}"
 
 
 def _node_trouble(lower: Mapping[str, Any], node: Mapping[str, Any] | None) -> str:

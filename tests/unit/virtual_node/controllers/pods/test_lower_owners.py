@@ -134,3 +134,23 @@ async def test_namespace_is_not_read_for_each_pod():
             scene.bind(f"p{number}", uid=f"u-{number}")
         await asyncio.sleep(2)
         assert len(scene.lower.asked("get", "namespaces")) <= 1
+
+
+async def test_deletion_of_an_adopted_pod_names_the_controller():
+    """So does the conflict with a pod that a lower controller has made."""
+    upper, lower = clusters()
+    body = lower_pod("u-1")
+    body["metadata"]["ownerReferences"] = [REPLICA_SET]
+    lower.put("pods", body)
+    other = {**lower_pod("u-2", name="other"), "metadata": {"name": "db", "namespace": "shop"}}
+    other["metadata"]["ownerReferences"] = [{**REPLICA_SET, "kind": "StatefulSet", "name": "db"}]
+    lower.put("pods", other)
+    async with mirroring(Scene(upper, lower)) as scene:
+        scene.bind()
+        scene.bind("db", uid="u-db")
+        await asyncio.sleep(2)
+        lower.remove("pods", "shop/web")
+        await asyncio.sleep(2)
+        events = dict(scene.events)
+        assert "ReplicaSet web-7d of that cluster had adopted it" in events["LowerPodDeleted"]
+        assert "StatefulSet db" in events["NameConflict"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.errors import Unavailable
+from controller_runtime.errors import Forbidden, Unavailable
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     Scene,
     clusters,
@@ -121,3 +121,33 @@ async def test_server_error_that_lasts_has_an_event():
         await asyncio.sleep(120)
         (text,) = of(scene, "FailedCreate")
         assert "Webhook w.example.com of the lower cluster does not answer" in text
+
+
+async def test_refused_deletion_has_one_event():
+    """A webhook of the lower cluster denies it; the upper pod stays Terminating."""
+    async with running() as scene:
+        above = scene.bind()
+        await asyncio.sleep(2)
+        error = Forbidden('admission webhook "w.example.com" denied the request: keep it', code=403)
+        scene.lower.fault = lambda verb, plural, _key: error if (verb, plural) == ("delete", "pods") else None
+        metadata = {**scene.above()["metadata"], "deletionTimestamp": PAST, "deletionGracePeriodSeconds": 1}
+        scene.upper.put("pods", {**above, "metadata": metadata})
+        await asyncio.sleep(600)
+        (message,) = of(scene, "LowerDeletionRefused")
+        assert "Admission rule w.example.com of the lower cluster" in message
+
+
+async def test_copies_that_cannot_be_read_have_an_event():
+    """The log had a line, the pod nothing."""
+    async with running() as scene:
+
+        async def unreadable(*_what: Any) -> None:
+            raise Unavailable("claims of the upper cluster cannot be read yet")
+
+        scene.pods.creator.follow.ready = unreadable  # type: ignore[method-assign,assignment]
+        scene.bind()
+        await asyncio.sleep(20)
+        assert scene.events == []
+        await asyncio.sleep(600)
+        (message,) = of(scene, "WaitingForCopies")
+        assert "claims of the upper cluster cannot be read yet" in message
