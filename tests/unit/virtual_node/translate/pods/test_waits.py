@@ -136,7 +136,10 @@ def test_messages_are_bounded():
     ("message", "advice"),
     [
         ('admission webhook "vpod.kb.io" denied the request: no node selector', "ignore.presets: [jobset]"),
-        ("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no", "Admission rule p of the lower cluster"),
+        (
+            "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no",
+            "Admission rule p of the lower cluster",
+        ),
         (
             'failed calling webhook "w.example.com": connection refused',
             "Webhook w.example.com of the lower cluster does not answer",
