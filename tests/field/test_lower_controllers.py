@@ -25,7 +25,7 @@ def simulated(name: str, **labels: str) -> dict[str, Any]:
 
 def _controllers() -> list[dict[str, Any]]:
     """Return lower controllers that select app=web; the Job counts pods that others created."""
-    template = {
+    template: dict[str, Any] = {
         "metadata": {"labels": {"app": "web"}},
         "spec": {"containers": [{"name": "c", "image": "pause"}]},
     }

@@ -106,7 +106,7 @@ async def test_finished_and_deleted_pods_get_no_controller():
 async def test_recreated_namespace_is_read_again(is_ours):
     """The garbage collector deletes pods whose owner has another uid. An adopted namespace is not watched."""
     upper, lower = clusters()
-    body = (
+    body: dict[str, Any] = (
         lower_namespace()
         if is_ours
         else {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
