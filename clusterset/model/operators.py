@@ -106,6 +106,6 @@ def advice(names: Iterable[str], keys: Iterable[str], *, guess: bool = False) ->
         else "ignore.labels or ignore.annotations"
     )
     return (
-        f"It may act on {shown} of the pod. To keep such keys in the upper cluster, set {setting} in the virtual node's "
+        f"That program may act on {shown} of the pod. To keep such keys in the upper cluster, set {setting} in the virtual node's "
         "configuration and create the pod again"
     )
