@@ -44,8 +44,8 @@ from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.controllers.nodes.lease import Identity, NodeLease, this_process
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
-from virtual_node.controllers.pods.outage import OutageController
 from virtual_node.controllers.pods.lower_owners import LowerOwners
+from virtual_node.controllers.pods.outage import OutageController
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
