@@ -65,6 +65,27 @@ async def test_dry_run_and_drain_agree_on_pods_with_volumes(volume, claim, reach
     assert owner.fewest == (1 if how is How.ONE_AT_A_TIME else 2)
 
 
+@pytest.mark.parametrize(
+    ("annotations", "how"), [({"unschedulable-node": "b"}, How.REPLACED_FIRST), ({}, How.STAYS)]
+)
+async def test_dry_run_and_drain_agree_on_pods_that_came_from_a_lost_cluster(annotations, how):
+    """The affinity that keeps them off it does not count, unless the user has written it."""
+    cluster = draining_cluster()
+    owner = ReplicaSets(cluster, replicas=2)
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["b"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    for found in cluster.all("pods"):
+        key = f"default/{found['metadata']['name']}"
+        cluster.change(
+            "pods", key, spec={"affinity": {"nodeAffinity": required}}, metadata={"annotations": annotations}
+        )
+    process = drain_process(cluster)
+    assert [predicted for predicted, _ in await _predictions(process, cluster)] == [how] * 2
+    async with owner.running(), process.running():
+        await asyncio.sleep(120)
+    assert places(cluster) == ("aa" if how is How.STAYS else "bb")
+
+
 @pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteMany"])
 async def test_pods_that_share_a_single_node_claim_do_not_wait_for_each_other_for_ever(mode):
     """A replacement cannot start before the last of them has ended."""
