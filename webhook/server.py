@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import Counter, Histogram
 
-from clusterset.model.pod import annotations
+from clusterset.model.pod import own_annotations
 from controller_runtime import log
 from controller_runtime.apimachinery.decoding import Json, decode, decoder
 from controller_runtime.serving.server import RETRY_AFTER, HttpsServer
@@ -272,7 +272,7 @@ def review_pod(
     metadata = pod["metadata"]
     warnings = [
         *validation.unused(metadata.get("annotations")),
-        *annotations.problems(metadata.get("labels"), metadata.get("annotations")),
+        *own_annotations.problems(metadata.get("labels"), metadata.get("annotations")),
     ]
     return allowed(request, patch=pod_patch(pod, changed), warnings=warnings)
 

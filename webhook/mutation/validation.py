@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from clusterset.model import cluster_selector, names
-from clusterset.model.pod import annotations as pod_annotations
+from clusterset.model.pod import own_annotations
 from clusterset.model.policy.scheduling import SYSTEM_CLASSES
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import decode
@@ -313,7 +313,7 @@ def warnings(kind: str, namespace: str, template: Mapping[str, Any], path: str) 
     metadata = template.get("metadata") or {}
     if not invalid(template, path):
         found += unused(metadata.get("annotations"), f"{path}.metadata")
-    return found + pod_annotations.problems(
+    return found + own_annotations.problems(
         metadata.get("labels"), metadata.get("annotations"), f"{path}.metadata"
     )
 

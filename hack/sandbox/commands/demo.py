@@ -251,7 +251,7 @@ def _print_next_steps(sandbox: Sandbox, console: Console, pod: str, *, page: str
     lines = [
         f". {shlex.quote(str(environment.write(sandbox)))}      # kubectl and all programs on the PATH, the upper cluster",
         "virtual-node status      # the virtual nodes vn-lower1 and vn-lower2 (in make demo-helm: lower1 and lower2)",
-        "virtual-node doctor      # reports a pod of demo/large as broken: it waits on purpose, because no node has room",
+        "virtual-node doctor      # after 30 s, reports a pod of demo/large: it waits on purpose, because no node has room",
         "kubectl -n demo scale deployment hello --replicas=5",
         f"kubectl -n demo describe {pod}",
     ]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from clusterset.admission import Refusal
-from clusterset.model.pod import annotations
+from clusterset.model.pod import own_annotations
 from controller_runtime import resources
 from controller_runtime.apimachinery.translation_budget import TooLargeError, TranslationBudget
 from controller_runtime.errors import (
@@ -210,8 +210,8 @@ class PodCreator:
 
     def _report_ignored(self, upper: Object) -> None:
         """Write an event about annotations that have no effect, because most pods are created without a user who sees warnings."""
-        if ignored := annotations.problems(upper.labels, upper.annotations):
-            self.context.warn(upper, annotations.EVENT, "; ".join(ignored))
+        if ignored := own_annotations.problems(upper.labels, upper.annotations):
+            self.context.warn(upper, own_annotations.EVENT, "; ".join(ignored))
 
     async def _pause(
         self, upper: Object, record: PodRecord, namespace: str, spec: dict[str, Any]

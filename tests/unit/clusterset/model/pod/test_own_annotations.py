@@ -5,20 +5,16 @@ from __future__ import annotations
 import pytest
 
 from clusterset.model import names
-from clusterset.model.pod import annotations
+from clusterset.model.pod import own_annotations
 
 _KEY = f"{names.DOMAIN}/"
 DIVIDED = {"division": "lower1=1"}
 GROUP = {"pod-group": "a", "min-members": "2"}
 
 
-def _problems(labels: dict[str, str] | None = None, **values: str) -> list[str]:
-    written = {f"{_KEY}{key.replace('_', '-')}": value for key, value in values.items()}
-    return annotations.problems(labels, written)
-
-
-def _ours(**values: str) -> dict[str, str]:
-    return {key.replace("-", "_"): value for key, value in values.items()}
+def _problems(values: dict[str, str], labels: dict[str, str] | None = None) -> list[str]:
+    written = {f"{_KEY}{key}": value for key, value in values.items()}
+    return own_annotations.problems(labels, written)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +33,7 @@ def _ours(**values: str) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_ignored_annotation_is_reported_with_its_field(values: dict[str, str], field: str, problem: str):
-    (found,) = _problems(**_ours(**values))
+    (found,) = _problems(values)
     assert found.startswith(f"metadata.annotations[{_KEY}{field}]: ")
     assert problem in found
 
@@ -61,16 +57,16 @@ def test_ignored_annotation_is_reported_with_its_field(values: dict[str, str], f
     ],
 )
 def test_valid_annotations_and_those_that_programs_write_are_not_reported(values: dict[str, str]):
-    assert _problems(**_ours(**values)) == []
+    assert _problems(values) == []
 
 
 def test_keys_of_other_domains_and_of_subdomains_are_not_ours():
     others = {"example.com/kubernetes-service": "x", "swarm.virtual-node.io/a": "b", "clusterSelector": "{}"}
-    assert annotations.problems(others, others) == []
+    assert own_annotations.problems(others, others) == []
 
 
 def test_label_that_should_be_an_annotation_is_reported():
-    (found,) = annotations.problems({names.ANNOTATION_DIVISION: "room"}, None, "spec.template.metadata")
+    (found,) = own_annotations.problems({names.ANNOTATION_DIVISION: "room"}, None, "spec.template.metadata")
     assert found == (
         f"spec.template.metadata.labels[{names.ANNOTATION_DIVISION}]: no label of pods has this name, write it as an "
         "annotation"
@@ -79,11 +75,11 @@ def test_label_that_should_be_an_annotation_is_reported():
 
 def test_pod_that_another_virtual_node_made_is_not_reported():
     """In a chain of clusters, it has our names for lower pods."""
-    assert _problems({names.LABEL_UPPER_CLUSTER: "u", names.LABEL_UPPER_UID: "v"}, made_for="x") == []
+    assert _problems({"made-for": "x"}, {names.LABEL_UPPER_CLUSTER: "u", names.LABEL_UPPER_UID: "v"}) == []
 
 
 def test_number_and_length_of_problems_are_limited():
     written = {f"{_KEY}{number}{'x' * 200}": "y" * 10_000 for number in range(100)}
-    found = annotations.problems(None, written)
+    found = own_annotations.problems(None, written)
     assert len(found) == 10
     assert max(map(len, found)) < 200
