@@ -97,7 +97,7 @@ async def test_jobs_whose_lower_node_was_removed_during_an_absence_do_not_fail(
         return sum(one["status"]["phase"] == "Running" for one in items)
 
     await becomes(running, len(names), what="the pods of the Jobs run")
-    node = await get(lower, "", "node", "lower2-node-1")
+    removed = await get(lower, "", "node", "lower2-node-1")
     await process.kill()
     try:
         await lower.kubectl("delete", "node", "lower2-node-1")
@@ -125,5 +125,5 @@ async def test_jobs_whose_lower_node_was_removed_during_an_absence_do_not_fail(
         await becomes(excused, _JOBS, what="the lost pods are reported as those of a removed node")
         assert await failed() == ["by-user"]
     finally:
-        metadata = {key: node["metadata"][key] for key in ("name", "labels", "annotations")}
-        await create(lower, "", {**node, "metadata": metadata})
+        metadata = {key: removed["metadata"][key] for key in ("name", "labels", "annotations")}
+        await create(lower, "", {**removed, "metadata": metadata})

@@ -31,14 +31,19 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
         ApiError: the upper cluster does not answer.
     """
     node_name = pod["spec"].get("nodeName", "")
-    virtual, node, lease, events, claim_events, logs, now = await asyncio.gather(
-        reader.all(resources.NODES, label_selector=VIRTUAL_NODES),
-        _nothing() if not node_name else reader.get(resources.NODES, node_name),
-        _nothing() if not node_name else reader.get(resources.LEASES, node_name, namespace=NODE_LEASES),
-        reader.events_about(pod),
-        _claim_events(reader, pod),
-        reader.previous_log(pod),
-        probes.clock(reader.client),
+    # Two gathers, because the types of asyncio.gather know at most six results.
+    (virtual, node, lease), (events, claim_events, logs, now) = await asyncio.gather(
+        asyncio.gather(
+            reader.all(resources.NODES, label_selector=VIRTUAL_NODES),
+            _nothing() if not node_name else reader.get(resources.NODES, node_name),
+            _nothing() if not node_name else reader.get(resources.LEASES, node_name, namespace=NODE_LEASES),
+        ),
+        asyncio.gather(
+            reader.events_about(pod),
+            _claim_events(reader, pod),
+            reader.previous_log(pod),
+            probes.clock(reader.client),
+        ),
     )
     below, silence = await _below(lower, pod, timeout=timeout) if lower else (None, "")
     return PodFacts(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from clusterset.model import names
@@ -83,7 +83,7 @@ class CopyController:
     def __post_init__(self) -> None:
         """Create the caches and the work queue."""
         context, kind = self.context, self.kind
-        indexers = {
+        indexers: dict[str, Callable[[Object], Iterable[str]]] = {
             INDEX_NAMESPACE: lambda found: (found.namespace,),
             _SELECTING: kind.selecting,
             _SERVICE: kind.service_key,

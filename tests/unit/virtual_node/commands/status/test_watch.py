@@ -16,8 +16,8 @@ from tests.unit.controller_runtime.loopback import reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import conditions, node, pod
 from tests.unit.virtual_node.commands.run_command import LEASES, NODES, PODS, Person
 from tests.unit.virtual_node.health.health_objects import lease
-from virtual_node.commands.status import command
-from virtual_node.commands.status.command import StatusWatch
+from virtual_node.commands.status import watch as status_watch
+from virtual_node.commands.status.watch import StatusWatch
 
 
 class Cluster:
@@ -45,7 +45,7 @@ class Cluster:
 
 async def test_changes_are_shown_once_and_heartbeats_are_not(monkeypatch: pytest.MonkeyPatch):
     """A new pod, a change of readiness, and a deleted node."""
-    monkeypatch.setattr(command, "_COALESCE", 0.01)
+    monkeypatch.setattr(status_watch, "_COALESCE", 0.01)
     told: asyncio.Queue[Sequence[dict[str, Any]]] = asyncio.Queue()
 
     async def no_lag(_node: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -37,7 +37,7 @@ class _Outage:
         self.health: Any = SimpleNamespace(reachable=True, error="", answered_at=0.0)
         pods = self.scene.pods
         self.controller = OutageController(
-            self.scene.context, self.health, self.scene.caches, pods.status, pods.queue
+            self.scene.context, cast("Any", self.health), self.scene.caches, pods.status, pods.queue
         )
 
     @contextlib.asynccontextmanager
@@ -92,10 +92,9 @@ async def test_short_outage_changes_nothing():
             outage.health.reachable = True
             await asyncio.sleep(5)
         assert outage.ready()["status"] == "True"
-        assert (
-            outage.scene.above()["metadata"]["resourceVersion"]
-            == outage.scene.caches.upper["vn"].store.get(KEY).resource_version
-        )
+        cached = outage.scene.caches.upper["vn"].store.get(KEY)
+        assert cached is not None
+        assert outage.scene.above()["metadata"]["resourceVersion"] == cached.resource_version
 
 
 async def test_changes_of_the_upper_pod_do_not_restore_it():

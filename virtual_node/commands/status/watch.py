@@ -1,0 +1,118 @@
+"""``virtual-node status --watch``: prints a line for each virtual node that changes, like kubectl."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.objects import Object
+from virtual_node.commands.common.reader import NODE_LEASES
+from virtual_node.commands.status import rows
+
+_COALESCE = 0.5
+"""Seconds for which changes are collected, so that a rollout prints a few lines and not one per pod."""
+_PASSING = frozenset({"lag", "heartbeatSeconds", "ageSeconds"})
+"""Fields that change without an event; a change of these alone is not printed."""
+
+Described = dict[str, Any]
+Show = Callable[[Sequence[Described]], None]
+
+
+class StatusWatch:
+    """Watches virtual nodes, their Leases and their pods, and prints changed nodes."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        selector: str,
+        names: Collection[str],
+        before: Sequence[Described],
+        pods_seen: bool,
+        leases_seen: bool,
+        lag_of: Callable[[Object], Awaitable[Any]],
+        show: Show,
+    ) -> None:
+        """Create the watch.
+
+        Args:
+            client: client of the upper cluster.
+            selector: label selector of the nodes.
+            names: only these nodes; empty: all.
+            before: data of the nodes that were printed already.
+            pods_seen: whether the caller may list pods.
+            leases_seen: whether the caller may list the nodes' Leases.
+            lag_of: returns the lag of a node.
+            show: called with changed nodes; a deleted node has readiness ``Gone``.
+        """
+        self._client = client
+        self._names = names
+        self._before = {one["name"]: one for one in before}
+        self._pods_seen = pods_seen
+        self._lag_of = lag_of
+        self._show = show
+        self._dirty = asyncio.Event()
+        self._nodes = Informer(client, resources.NODES, label_selector=selector)
+        self._wake_on_changes(self._nodes)
+        # A heartbeat alone prints nothing, so this informer has no handler.
+        self._leases = Informer(client, resources.LEASES, namespace=NODE_LEASES) if leases_seen else None
+        self._pods: dict[str, Informer] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Print changes until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in filter(None, (self._nodes, self._leases)):
+                group.create_task(informer.run())
+                await informer.wait_synced()
+            while True:
+                self._dirty.clear()
+                now = {node.name: await self._describe(node, group) for node in self._chosen()}
+                for name in self._pods.keys() - now.keys():
+                    self._tasks.pop(name).cancel()
+                    del self._pods[name]
+                self._print_changes(now)
+                await self._dirty.wait()
+                await asyncio.sleep(_COALESCE)
+
+    def _print_changes(self, now: dict[str, Described]) -> None:
+        before, self._before = self._before, now
+        changed = [
+            one for name, one in now.items() if _shown_values(one) != _shown_values(before.get(name, {}))
+        ]
+        changed += [{**one, "ready": "Gone"} for name, one in before.items() if name not in now]
+        if changed:
+            self._show(changed)
+
+    def _chosen(self) -> list[Object]:
+        found = [node for node in self._nodes.store.list() if not self._names or node.name in self._names]
+        return sorted(found, key=lambda node: node.name)
+
+    async def _describe(self, node: Object, group: asyncio.TaskGroup) -> Described:
+        if self._pods_seen and node.name not in self._pods:
+            pods = Informer(self._client, resources.PODS, field_selector=f"spec.nodeName={node.name}")
+            self._wake_on_changes(pods)
+            self._pods[node.name] = pods
+            self._tasks[node.name] = group.create_task(pods.run())
+            await pods.wait_synced()
+        lease = self._leases.store.get(f"{NODE_LEASES}/{node.name}") if self._leases else None
+        bound = self._pods[node.name].store.list() if self._pods_seen else None
+        described = rows.describe(
+            node.to_dict(),
+            None if bound is None else [pod.to_dict() for pod in bound],
+            None if lease is None else lease.to_dict(),
+            now=datetime.now(UTC),
+        )
+        return {**described, "lag": await self._lag_of(node)}
+
+    def _wake_on_changes(self, informer: Informer) -> None:
+        informer.on_change(lambda _: self._dirty.set(), lambda _: self._dirty.set())
+
+
+def _shown_values(described: Described) -> Described:
+    return {key: value for key, value in described.items() if key not in _PASSING}
