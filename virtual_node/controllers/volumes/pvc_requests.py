@@ -14,7 +14,7 @@ from typing import Any
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.client.client import Client, find
-from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
+from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import (
@@ -141,7 +141,12 @@ class ClaimRequests:
         """Return that the lower cluster lacks the claim's StorageClass, which only an event of the claim reports; empty: it does not."""
         selector = f"involvedObject.uid={lower['metadata']['uid']}"
         namespace = lower["metadata"]["namespace"]
-        events = await self.context.lower.list(resources.EVENTS, namespace=namespace, field_selector=selector)
+        try:
+            events = await self.context.lower.list(
+                resources.EVENTS, namespace=namespace, field_selector=selector
+            )
+        except ApiError:  # only the text of an event depends on it
+            return ""
         messages = (str(event.field("message") or "") for event in events.items)
         missing = next(filter(None, map(_NO_CLASS.search, messages)), None)
         return f"has no StorageClass {missing[1]}, so it " if missing is not None else ""
