@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from clusterset.config import Cluster
+from clusterset.model import operators
 from clusterset.model.policy.decision import violations
-from clusterset.model.policy.rules import PolicySet
+from clusterset.model.policy.rules import PolicySet, matches
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import convert
 from virtual_node.kubelet.series import NodeSeries
@@ -94,3 +95,10 @@ def test_the_flavor_of_kueue_selects_a_virtual_node():
     spec = {"nodeSelector": flavor["nodeLabels"], "tolerations": flavor["tolerations"]}
     assert matching.admits(spec, name="lower1", labels=labels, taints=[taint])
     assert not matching.admits({**spec, "tolerations": []}, name="lower1", labels=labels, taints=[taint])
+
+
+def test_the_lower_kueue_does_not_see_its_labels():
+    config = block("Kueue in both clusters", "values.yaml")["virtualNode"]["config"]
+    ignored = operators.patterns(config["ignore"]["presets"])
+    for key in ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed", "kueue.x-k8s.io/pod-group-name"):
+        assert matches(key, ignored)
