@@ -64,6 +64,10 @@ class Store:
         """Return the keys of the objects for which the indexer returns this value."""
         return list(self._indexes[index].get(value, ()))
 
+    def has_index(self, index: str) -> bool:
+        """Report whether there is an index of this name; one of a shared cache exists while its user runs."""
+        return index in self._indexes
+
     def count(self, index: str, value: str) -> int:
         """Return the number of objects for which the indexer returns this value."""
         return len(self._indexes[index].get(value, ()))

@@ -394,15 +394,18 @@ class CopyController:
 
     def _backend_changed(self, uid: str) -> None:
         """Queue the objects that contain an upper pod."""
-        if not self._upper.has_synced:
-            return  # all objects will be queued, and a shared cache may not have the index yet
-        for key in self._upper.store.index_keys(_POD, uid):
+        for key in self._indexed(_POD, uid):
             self.copies.depends_on_change(key)
             self.controller.queue.add(key)
 
+    def _indexed(self, index: str, value: str) -> list[str]:
+        """Return the keys of an index value; none before ``run``, which queues all objects when they are listed."""
+        store = self._upper.store
+        return store.index_keys(index, value) if store.has_index(index) else []
+
     def _add_all(self, index: str, value: str, seconds: float) -> None:
         """Queue the objects of an index value; those of a namespace with many such objects are delayed longer."""
-        keys = self._upper.store.index_keys(index, value)
+        keys = self._indexed(index, value)
         counts = Counter(key.partition("/")[0] for key in keys)
         for key in keys:
             count = counts[key.partition("/")[0]]

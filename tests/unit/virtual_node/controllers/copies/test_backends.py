@@ -38,7 +38,6 @@ class _Shop:
             metadata = {"name": f"web-{number}", "namespace": "shop", "uid": f"s-{number}", "labels": labels}
             piece = {"metadata": metadata, "addressType": "IPv4", "endpoints": [found], "ports": []}
             scene.upper.put("endpointslices", piece)
-        scene.slices._synced.set()
         self.queue = scene.controller.slices.controller.queue
 
     def run(self, name="web", status=READY, *, node="vn", is_deleted=False, **annotations):
