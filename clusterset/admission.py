@@ -7,7 +7,7 @@ never promised to a cluster that refuses it.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from clusterset.config import Cluster
@@ -132,44 +132,39 @@ class LastVerdict:
         return last if last.rules.values == rules.values else None
 
 
+@dataclass(eq=False, repr=False)
 class ClusterRules:
     """The parts of a lower cluster's configuration that decide which pods run there, and how."""
 
-    def __init__(
-        self,
-        config: Cluster,
-        *,
-        controllers: Collection[str],
-        cluster_id: str = "",
-        upper_namespaces: UpperNamespaces | None = None,
-        last_verdict: LastVerdict | None = None,
-    ) -> None:
-        """Compile selectors, policy and overrides.
+    config: Cluster
+    """Configuration of the lower cluster."""
+    _: KW_ONLY
+    controllers: Collection[str]
+    """``enableControllers`` of the virtual node."""
+    cluster_id: str = ""
+    """Identity of the upper cluster; empty: unknown."""
+    upper_namespaces: UpperNamespaces | None = None
+    """Labels of the upper namespaces, for affinity terms; None: there are none."""
+    last_verdict: LastVerdict | None = None
+    """Shared with the rules of other clusters; None: no verdict is reused."""
 
-        Args:
-            config: configuration of the lower cluster.
-            controllers: ``enableControllers`` of the virtual node.
-            cluster_id: identity of the upper cluster; empty: unknown.
-            upper_namespaces: labels of the upper namespaces, for affinity terms; None: there are none.
-            last_verdict: shared with the rules of other clusters; None: no verdict is reused.
-        """
-        self.cluster, self._namespaces = config.name, config.namespaces
-        self.cluster_id = cluster_id
-        self.namespace_map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
+    def __post_init__(self) -> None:
+        """Compile selectors, policy and overrides."""
+        self.cluster, self._namespaces = self.config.name, self.config.namespaces
+        self.namespace_map = NamespaceMap(self.config.namespaces.prefix, self.config.namespaces.map)
         self.policy = PolicySet(
-            config.policy, cluster=config.name, host_paths=config.volumes.allowed_host_paths
+            self.config.policy, cluster=self.config.name, host_paths=self.config.volumes.allowed_host_paths
         )
-        self.overrides = OverrideSet(config.overrides)
+        self.overrides = OverrideSet(self.config.overrides)
         self.reach = Reach(
-            UpperNamespaces() if upper_namespaces is None else upper_namespaces,
+            UpperNamespaces() if self.upper_namespaces is None else self.upper_namespaces,
             self.namespace_map,
-            config.namespaces.allowed,
-            cluster_id,
+            self.config.namespaces.allowed,
+            self.cluster_id,
         )
-        self._selects = matching.compile_selector(config.pod_selector)
-        self._takes_resource_claims = config.resource_claims.enabled
-        self._takes_volume_claims = PV_CONTROLLERS in controllers
-        self._shared = last_verdict
+        self._selects = matching.compile_selector(self.config.pod_selector)
+        self._takes_resource_claims = self.config.resource_claims.enabled
+        self._takes_volume_claims = PV_CONTROLLERS in self.controllers
 
     def admit(
         self,
@@ -251,7 +246,7 @@ class ClusterRules:
     ) -> _Verdict | Refusal:
         """Return the policy's verdict about a pod, which may be the last one."""
         rules = self.policy.of(pod["metadata"].get("namespace", ""))
-        known = self._shared.find(pod, rules, will_select) if self._shared is not None else None
+        known = self.last_verdict.find(pod, rules, will_select) if self.last_verdict is not None else None
         if known is not None and known.is_same:
             return known
         requested = lower_spec(
@@ -266,10 +261,10 @@ class ClusterRules:
         if found := violations({**pod, "spec": checked}, rules):
             reason = f"Lower cluster {self.cluster} does not take the pod: {summary(found)}"
             return Refusal(reason, tuple(found))
-        is_same = self._shared is not None and not depends_on_cluster(pod)
+        is_same = self.last_verdict is not None and not depends_on_cluster(pod)
         verdict = _Verdict(pod, will_select, rules, requested, is_same=is_same)
-        if self._shared is not None:
-            self._shared.last = verdict
+        if self.last_verdict is not None:
+            self.last_verdict.last = verdict
         return verdict
 
     def _placed(self, verdict: _Verdict, node: TargetNode, budget: TranslationBudget) -> Admitted | Refusal:

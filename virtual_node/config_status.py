@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import structlog
@@ -28,6 +29,7 @@ _REPEAT = 600.0
 """Seconds between two events of the same rejection; API servers keep events for an hour."""
 
 
+@dataclass(eq=False, repr=False)
 class ConfigStatus:
     """The state of the configuration file in a replica.
 
@@ -35,37 +37,30 @@ class ConfigStatus:
         rejected: why the file is not used (file, field and error); empty while its content is used.
     """
 
-    def __init__(
-        self,
-        file: str,
-        *,
-        environment: Mapping[str, str] | None = None,
-        unusable: Callable[[], Mapping[str, str]] = dict,
-    ) -> None:
-        """Begin with the current content of the file, which counts as used until ``reject`` is called.
+    file: str
+    """Path of the configuration file; empty: the replica has none."""
+    _: KW_ONLY
+    environment: Mapping[str, str] | None = None
+    """Variables that name the replica's pod; None: the process's. Without a pod, no events are written."""
+    unusable: Callable[[], Mapping[str, str]] = dict
+    """Returns why lower clusters of the configuration cannot be used, by name."""
 
-        Args:
-            file: path of the configuration file; empty: the replica has none.
-            environment: variables that name the replica's pod; None: the process's. Without a pod, no events
-                are written.
-            unusable: returns why lower clusters of the configuration cannot be used, by name.
-        """
+    def __post_init__(self) -> None:
+        """Begin with the current content of the file, which counts as used until ``reject`` is called."""
         self.rejected = ""
-        self._path = file
-        self._changes = FileChanges({"config": file})
-        self._at_start = _loaded(file)
-        self._pod = _pod(os.environ if environment is None else environment)
+        self._changes = FileChanges({"config": self.file})
+        self._at_start = _loaded(self.file)
+        self._pod = _pod(os.environ if self.environment is None else self.environment)
         self._changed = asyncio.Event()
-        self._unusable = unusable
         self._log = structlog.get_logger(component=COMPONENT)
         metrics.CONFIG_REJECTED.set(0)
 
     def reread(self) -> Config | None:
         """Return the configuration if the file has changed and can be used, otherwise None; report an error."""
-        if not self._changes.changed({"config": self._path}):
+        if not self._changes.changed({"config": self.file}):
             return None
         try:
-            fresh = config_file.load(self._path)
+            fresh = config_file.load(self.file)
         except Exception as error:  # noqa: BLE001 - no file content may stop running clusters
             self.reject(lifecycle.describe(error) or repr(error))
             return None
@@ -121,7 +116,7 @@ class ConfigStatus:
     def _trouble(self) -> str:
         """Return which parts of the configuration are not used, and why; empty: all are used."""
         clusters = [
-            f"lower cluster {name} cannot be used: {why}" for name, why in sorted(self._unusable().items())
+            f"lower cluster {name} cannot be used: {why}" for name, why in sorted(self.unusable().items())
         ]
         return "; ".join(([self.rejected] if self.rejected else []) + clusters)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -36,34 +36,27 @@ _INSPECTION_INTERVAL = 60.0
 """Seconds between two reads of the history of inspections."""
 
 
+@dataclass(eq=False, repr=False)
 class ProcessHealth:
-    """Evaluates the health of all that this process runs. Changed pods are evaluated in the background, in slices.
+    """Evaluates the health of all that this process runs. Changed pods are evaluated in the background, in slices."""
 
-    Args:
-        state: of the process.
-        upper: client of the upper cluster.
-        replicas_in: namespace of the pods of our components; empty: this process is the only replica.
-        history: ``namespace/name`` of the ConfigMap with the history of inspections; empty: none.
-        clock: returns the current time, timezone-aware.
-    """
+    state: ProcessState
+    """Of the process."""
+    _: KW_ONLY
+    upper: Client
+    """Client of the upper cluster."""
+    replicas_in: str
+    """Namespace of the pods of our components; empty: this process is the only replica."""
+    history: str = ""
+    """``namespace/name`` of the ConfigMap with the history of inspections; empty: none."""
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    """Returns the current time, timezone-aware."""
 
-    def __init__(
-        self,
-        state: ProcessState,
-        *,
-        upper: Client,
-        replicas_in: str,
-        history: str = "",
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._state = state
-        self._upper = upper
-        self._history = history
+    def __post_init__(self) -> None:
         self.inspection: Inspection | None = None
         """The history of inspections; None: not configured, or not read."""
-        self._clock = clock
         self._waiting = Informer(
-            upper,
+            self.upper,
             resources.PODS,
             field_selector=WAITING,
             transform=shrink_foreign,
@@ -71,9 +64,13 @@ class ProcessHealth:
         )
         self._replicas = (
             Informer(
-                upper, resources.PODS, namespace=replicas_in, label_selector=COMPONENTS, name="component-pods"
+                self.upper,
+                resources.PODS,
+                namespace=self.replicas_in,
+                label_selector=COMPONENTS,
+                name="component-pods",
             )
-            if replicas_in
+            if self.replicas_in
             else None
         )
         self._signs: Signs = {}
@@ -92,7 +89,7 @@ class ProcessHealth:
             async with asyncio.TaskGroup() as group:
                 for informer in filter(None, (self._waiting, self._replicas)):
                     group.create_task(informer.run(), name=informer.name)
-                if self._history:
+                if self.history:
                     group.create_task(self._follow_inspections(), name="inspections")
                 while True:
                     try:
@@ -106,10 +103,10 @@ class ProcessHealth:
 
     async def _follow_inspections(self) -> None:
         """Read the history of inspections every minute until cancelled."""
-        namespace, _, name = self._history.partition("/")
+        namespace, _, name = self.history.partition("/")
         while True:
             try:
-                found = await self._upper.get(resources.CONFIG_MAPS, name, namespace=namespace)
+                found = await self.upper.get(resources.CONFIG_MAPS, name, namespace=namespace)
                 text = (found.get("data") or {}).get(inspections.KEY) or ""
                 self.inspection = inspections.parse(text) if text else None
                 metrics.show_inspection(self.inspection)
@@ -117,7 +114,7 @@ class ProcessHealth:
                 self.inspection = None
                 metrics.show_inspection(None)
                 self._log.warning(
-                    "history of inspections not read", config_map=self._history, error=str(error)
+                    "history of inspections not read", config_map=self.history, error=str(error)
                 )
             await asyncio.sleep(_INSPECTION_INTERVAL)
 
@@ -131,19 +128,19 @@ class ProcessHealth:
         Args:
             swarms: given only for the web page; None: not read yet.
         """
-        if leader := self._state.leader():
+        if leader := self.state.leader():
             stands_by = {"installation": f"this replica stands by; {leader} works"}
-            return Health(tuple(rejected_faults(self._state.rejected)), stands_by)
+            return Health(tuple(rejected_faults(self.state.rejected)), stands_by)
         return examine(replace(self._facts(), swarms=swarms))
 
     async def _read_pods(self) -> None:
         """Evaluate the pods that have changed since the last pass."""
-        caches = [cluster.caches for cluster in self._state.clusters.values() if cluster.caches is not None]
+        caches = [cluster.caches for cluster in self.state.clusters.values() if cluster.caches is not None]
         informers = [informer for one in caches for informer in one.upper.values()]
         bound = (pod for informer in informers for pod in informer.store.list())
         self._signs = await _evaluated(bound, self._signs, sign)
         self._found = _found(self._signs)
-        names = frozenset(name for cluster in self._state.clusters.values() for name in cluster.nodes)
+        names = frozenset(name for cluster in self.state.clusters.values() for name in cluster.nodes)
         self._signs_of_waiting = await _evaluated(
             self._waiting.store.list(),
             self._signs_of_waiting if names == self._names else {},
@@ -153,7 +150,7 @@ class ProcessHealth:
         self._found_waiting = _found(self._signs_of_waiting)
 
     def _facts(self) -> HealthFacts:
-        running = dict(self._state.clusters)
+        running = dict(self.state.clusters)
         nodes = {
             name: node
             for cluster in running.values()
@@ -161,7 +158,7 @@ class ProcessHealth:
             if (node := controller.node) is not None
         }
         return HealthFacts(
-            now=self._clock(),
+            now=self.clock(),
             nodes=list(nodes.values()),
             leases={
                 name: {"spec": lease.spec}
@@ -171,14 +168,14 @@ class ProcessHealth:
             signs=self._found,
             waiting=self._found_waiting,
             replicas=[] if self._replicas is None else [pod.to_dict() for pod in self._replicas.store.list()],
-            clusters=[self._cluster(name, running.get(name)) for name in self._state.configured],
-            rejected=dict(self._state.rejected),
-            expiring=dict(self._state.expiring),
+            clusters=[self._cluster(name, running.get(name)) for name in self.state.configured],
+            rejected=dict(self.state.rejected),
+            expiring=dict(self.state.expiring),
             unknown=dict(self._unknown(running)),
         )
 
     def _cluster(self, name: str, cluster: LowerCluster | None) -> ClusterState:
-        error = self._state.failed.get(name, "")
+        error = self.state.failed.get(name, "")
         if error:
             return ClusterState(name=name, error=error, failed=True)
         health = cluster.health if cluster is not None else None
@@ -190,9 +187,9 @@ class ProcessHealth:
         for informer in filter(None, (self._waiting, self._replicas)):
             if not informer.has_synced or informer.last_error is not None:
                 yield informer.name, f"upper cluster: {plain(str(informer.last_error or 'not read yet'))}"
-        for name in self._state.configured:
+        for name in self.state.configured:
             cluster = running.get(name)
-            if name not in self._state.failed and (
+            if name not in self.state.failed and (
                 cluster is None or cluster.pods is None or not cluster.nodes
             ):
                 yield f"cluster {name}", (cluster.waits_for if cluster is not None else "") or "it starts"

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 import structlog
@@ -73,6 +73,7 @@ class Sink(Protocol):
         """Store one change; its kind is ADDED, MODIFIED or DELETED."""
 
 
+@dataclass(eq=False, repr=False)
 class Reflector:
     """Reads a collection and its changes into a sink.
 
@@ -83,51 +84,38 @@ class Reflector:
             infinite before the first answer.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        resource: Resource,
-        sink: Sink,
-        *,
-        selection: ObjectSelection,
-        transform: Callable[[Object], Object] | None,
-        name: str,
-        list_transform: ListTransform | None = None,
-        is_minor: bool = False,
-    ) -> None:
-        """Create a reflector; ``run`` starts it.
+    client: Client
+    """The cluster."""
+    resource: Resource
+    """The resource to follow."""
+    sink: Sink
+    """Receives the objects."""
+    _: KW_ONLY
+    selection: ObjectSelection
+    """Namespace and selectors."""
+    transform: Callable[[Object], Object] | None
+    """Called on every object before the sink receives it; None: no change."""
+    name: str
+    """In logs and metrics."""
+    list_transform: ListTransform | None = None
+    """Called for each list, with a function that counts the memory of an object that is kept; returns the function
+    to call on the listed objects instead of ``transform``, which leaves out an object by None. None:
+    ``transform``."""
+    is_minor: bool = False
+    """While the server is unreachable, other reflectors reconnect first. Applies after the first list."""
 
-        Args:
-            client: the cluster.
-            resource: the resource to follow.
-            sink: receives the objects.
-            selection: namespace and selectors.
-            transform: called on every object before the sink receives it; None: no change.
-            name: in logs and metrics.
-            list_transform: called for each list, with a function that counts the memory of an object that is kept;
-                returns the function to call on the listed objects instead of ``transform``, which leaves out an object by
-                None. None: ``transform``.
-            is_minor: while the server is unreachable, other reflectors reconnect first. Applies after the
-                first list.
-        """
+    def __post_init__(self) -> None:
+        """Create a reflector; ``run`` starts it."""
         self.resource_version = ""
         self.last_error: Exception | None = None
         self.followed_since = float("inf")
-        self._client = client
-        self._resource = resource
-        self._sink = sink
-        self._selection = selection
-        self._transform = transform
-        self._list_transform = list_transform
-        self._name = name
-        self._is_minor = is_minor
         self._contact: float | None = None
         self._sends_bookmarks = False
         self._to_list = asyncio.Event()
         """Whether the collection must be listed again."""
         self._silence: asyncio.Timeout | None = None
         """Ends the running watch; None: no watch runs."""
-        self._log = structlog.get_logger(informer=name, cluster=client.cluster)
+        self._log = structlog.get_logger(informer=self.name, cluster=self.client.cluster)
 
     @property
     def age(self) -> float:
@@ -144,7 +132,7 @@ class Reflector:
 
     async def run(self) -> None:
         """Follow the server until cancelled; retry failures with back-off."""
-        outage = self._client.outage
+        outage = self.client.outage
         patience = WatchBackoff()
         logged = doubts = shorts = 0
         is_answered = False
@@ -152,7 +140,7 @@ class Reflector:
             if not is_answered:
                 self.last_error = self.last_error or outage.error
                 # The first list is never minor, because, for example, a pod may wait for a Secret in it.
-                await outage.turn(is_minor=self._is_minor and self._contact is not None)
+                await outage.turn(is_minor=self.is_minor and self._contact is not None)
             is_answered = False
             patience.begins(clock.now())
             try:
@@ -173,7 +161,7 @@ class Reflector:
             elif isinstance(trouble, ApiError):
                 outage.answered()
                 is_answered = True  # so a list after a 410 skips ``outage.turn``
-            _RESTARTS.labels(self._client.cluster, self._name, _reason(trouble)).inc()
+            _RESTARTS.labels(self.client.cluster, self.name, _reason(trouble)).inc()
             doubts = doubts + 1 if _may_be_the_version(trouble) else 0
             if is_history_missing(trouble) or doubts > 1:
                 self.resource_version = ""
@@ -195,24 +183,24 @@ class Reflector:
             await asyncio.sleep(delay)
 
     async def _list(self) -> None:
-        with self._client.caches.reading() as count:
-            convert = self._list_transform(count) if self._list_transform else self._transform
-            listed = await self._client.list(self._resource, transform=convert, **self._selection)
+        with self.client.caches.reading() as count:
+            convert = self.list_transform(count) if self.list_transform else self.transform
+            listed = await self.client.list(self.resource, transform=convert, **self.selection)
         self._note_contact()
-        self._client.outage.answered()
-        await self._sink.replace(listed.items)
+        self.client.outage.answered()
+        await self.sink.replace(listed.items)
         self.resource_version = listed.resource_version
         self._sends_bookmarks = False  # unknown again: another server may have answered
         self.last_error = None
 
     async def _watch(self) -> None:
         seconds = random.uniform(*_WATCH_SECONDS)  # noqa: S311 - spreads reconnects
-        batches = self._client.watch_batches(
-            self._resource,
+        batches = self.client.watch_batches(
+            self.resource,
             resource_version=self.resource_version,
             timeout_seconds=seconds,
             read_timeout=seconds + _SILENCE_GRACE,
-            **self._selection,
+            **self.selection,
         )
         patience = _BOOKMARK_SILENCE if self._sends_bookmarks else None
         slicer = Slicer()
@@ -225,11 +213,11 @@ class Reflector:
                     return
                 async for batch in batches:
                     if is_empty:  # the first batch is empty: the server has accepted the watch
-                        self._client.outage.answered()
+                        self.client.outage.answered()
                         is_empty = not batch
                     self._note_contact()
                     self.last_error = None
-                    async with self._client.turn:
+                    async with self.client.turn:
                         for event in batch:
                             self._take(event)
                             await slicer.tick()
@@ -250,8 +238,8 @@ class Reflector:
         if event.type == "BOOKMARK":
             self._sends_bookmarks = True
         else:
-            changed = event.object if self._transform is None else self._transform(event.object)
-            self._sink.change(event.type, changed)
+            changed = event.object if self.transform is None else self.transform(event.object)
+            self.sink.change(event.type, changed)
         # Set last, so that the event is read again if a line before this fails.
         self.resource_version = event.object.resource_version
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -68,44 +69,37 @@ _RECENT = 50
 """Recent Events of each type that are kept for display."""
 
 
+@dataclass(eq=False, repr=False)
 class EventRecorder:
-    """Records core/v1 Events in one cluster. Not thread-safe: call it in the event loop's thread.
+    """Records core/v1 Events in one cluster. Not thread-safe: call it in the event loop's thread."""
 
-    Args:
-        client: client of the cluster.
-        component: the reporting component, such as ``virtual-node``.
-        host: reporting instance; may be empty.
-        capacity: maximum Events that wait to be written (``queue``).
-        workers: number of concurrent requests.
-        flush_timeout: seconds that ``run`` continues to write after it was cancelled.
-        now: wall clock, for tests.
-    """
+    client: EventsClient
+    """Client of the cluster."""
+    _: KW_ONLY
+    component: str
+    """The reporting component, such as ``virtual-node``."""
+    host: str = ""
+    """Reporting instance; may be empty."""
+    capacity: int = _CAPACITY
+    """Maximum Events that wait to be written (``queue``)."""
+    workers: int = 4
+    """Number of concurrent requests."""
+    flush_timeout: float = 1.5
+    """Seconds that ``run`` continues to write after it was cancelled."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    """Wall clock, for tests."""
 
-    def __init__(
-        self,
-        client: EventsClient,
-        *,
-        component: str,
-        host: str = "",
-        capacity: int = _CAPACITY,
-        workers: int = 4,
-        flush_timeout: float = 1.5,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._client = client
-        self._correlator = EventCorrelator(component=component, host=host)
+    def __post_init__(self) -> None:
+        self._correlator = EventCorrelator(component=self.component, host=self.host)
         self._recorded: Recent[tuple[str, str], Series] = Recent()
-        self._queue = EventQueue(capacity)
+        self._queue = EventQueue(self.capacity)
         self._shortened = asyncio.Event()
-        self._workers = workers
-        self._flush_timeout = flush_timeout
-        self._now = now
         self._recent: dict[bool, Recent[tuple[str, str], dict[str, Any]]] = {
             is_warning: Recent(_RECENT) for is_warning in (False, True)
         }
         self._closing = False
         self._rejections: set[tuple[int, str]] = set()
-        self._log = log.get_logger(component="events", cluster=client.cluster)
+        self._log = log.get_logger(component="events", cluster=self.client.cluster)
 
     @property
     def recent(self) -> list[dict[str, Any]]:
@@ -140,7 +134,7 @@ class EventRecorder:
         series = self._correlator.correlate(
             Happening(reference, type_, reason, message),
             at=asyncio.get_running_loop().time(),
-            now=self._now(),
+            now=self.now(),
         )
         if series is None:
             self._drop("spam")
@@ -177,14 +171,14 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Write Events until cancelled, then write queued Events for at most ``flush_timeout`` seconds."""
-        workers = [asyncio.create_task(self._work(), name="event recorder") for _ in range(self._workers)]
+        workers = [asyncio.create_task(self._work(), name="event recorder") for _ in range(self.workers)]
         try:
             await asyncio.wait(workers)
         finally:
             self._closing = True
             self._queue.wake()
             try:
-                await asyncio.wait(workers, timeout=self._flush_timeout)
+                await asyncio.wait(workers, timeout=self.flush_timeout)
             finally:
                 for worker in workers:
                     worker.cancel()
@@ -198,7 +192,7 @@ class EventRecorder:
             self._drop("overflow")
 
     def _drop(self, cause: str) -> None:
-        DROPPED.labels(self._client.cluster, cause).inc()
+        DROPPED.labels(self.client.cluster, cause).inc()
 
     async def _work(self) -> None:
         while True:
@@ -259,9 +253,9 @@ class EventRecorder:
         fingerprint = series.fingerprint()
         if fingerprint == series.sent:
             return
-        create = partial(self._client.create, resources.EVENTS, series.body, namespace=series.namespace)
+        create = partial(self.client.create, resources.EVENTS, series.body, namespace=series.namespace)
         patch = partial(
-            self._client.patch, resources.EVENTS, series.name, series.changing(), namespace=series.namespace
+            self.client.patch, resources.EVENTS, series.name, series.changing(), namespace=series.namespace
         )
         if series.sent is None:
             try:
@@ -277,7 +271,7 @@ class EventRecorder:
                 await create()
         outcome = "created" if series.sent is None else "updated"
         series.sent = fingerprint
-        _WRITTEN.labels(self._client.cluster, outcome).inc()
+        _WRITTEN.labels(self.client.cluster, outcome).inc()
 
     def _reject(self, series: Series, error: ApiError) -> None:
         """Count an Event that the server rejects; log a warning once for each kind of rejection."""

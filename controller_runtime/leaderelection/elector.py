@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,69 +26,64 @@ JITTER = 1.2
 """The longest pause before a retry, as a multiple of ``retry_period``."""
 
 
+@dataclass(eq=False, repr=False)
 class LeaderElector:
     """One candidate.
-
-    Args:
-        client: client of the cluster with the Lease.
-        namespace: the Lease's namespace.
-        name: the Lease's name.
-        identity: unique name of this candidate. Empty: host name, process id and a random part.
-        lease_duration: seconds without a renewal after which another candidate may lead.
-        renew_deadline: seconds after which a leader that cannot renew stops working.
-        retry_period: seconds between attempts to acquire and to renew.
-        on_started: the leader's work. It is cancelled when the lease is lost, and must then stop within
-            ``lease_duration - renew_deadline``.
-        release_on_cancel: whether to release the lease after the work has stopped, so that another candidate
-            leads within a retry period.
-        metadata: returns labels and annotations to write to the Lease with each renewal; absent ones are kept.
-        now: wall clock, for tests.
 
     Raises:
         ValueError: the durations are inconsistent, or a name is empty.
     """
 
-    def __init__(
-        self,
-        client: resources.ObjectClient,
-        *,
-        namespace: str,
-        name: str,
-        on_started: Callable[[], Awaitable[None]],
-        identity: str = "",
-        lease_duration: float = 15.0,
-        renew_deadline: float = 10.0,
-        retry_period: float = 2.0,
-        release_on_cancel: bool = True,
-        metadata: Callable[[], Mapping[str, Any]] = dict,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        for field, value in (("namespace", namespace), ("name", name)):
+    client: resources.ObjectClient
+    """Client of the cluster with the Lease."""
+    _: KW_ONLY
+    namespace: str
+    """The Lease's namespace."""
+    name: str
+    """The Lease's name."""
+    on_started: Callable[[], Awaitable[None]]
+    """The leader's work. It is cancelled when the lease is lost, and must then stop within ``lease_duration -
+    renew_deadline``."""
+    identity: str = ""
+    """Unique name of this candidate. Empty: host name, process id and a random part."""
+    lease_duration: float = 15.0
+    """Seconds without a renewal after which another candidate may lead."""
+    renew_deadline: float = 10.0
+    """Seconds after which a leader that cannot renew stops working."""
+    retry_period: float = 2.0
+    """Seconds between attempts to acquire and to renew."""
+    release_on_cancel: bool = True
+    """Whether to release the lease after the work has stopped, so that another candidate leads within a retry
+    period."""
+    metadata: Callable[[], Mapping[str, Any]] = dict
+    """Returns labels and annotations to write to the Lease with each renewal; absent ones are kept."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    """Wall clock, for tests."""
+
+    def __post_init__(self) -> None:
+        for field, value in (("namespace", self.namespace), ("name", self.name)):
             if not value:
                 raise ValueError(f"leader election: {field} is empty")
-        if lease_duration < 1:
+        if self.lease_duration < 1:
             raise ValueError("leader election: lease_duration must be at least 1 s")
-        if not lease_duration > renew_deadline:
+        if not self.lease_duration > self.renew_deadline:
             raise ValueError("leader election: lease_duration must be greater than renew_deadline")
-        if not renew_deadline > retry_period * JITTER:
+        if not self.renew_deadline > self.retry_period * JITTER:
             raise ValueError(f"leader election: renew_deadline must be greater than {JITTER} × retry_period")
-        if retry_period <= 0:
+        if self.retry_period <= 0:
             raise ValueError("leader election: retry_period must be greater than 0")
         self._candidate = Candidate(
-            client,
-            namespace,
-            name,
-            identity=identity or new_identity(),
-            lease_duration=lease_duration,
-            renew_deadline=renew_deadline,
-            metadata=metadata,
-            now=now,
+            self.client,
+            self.namespace,
+            self.name,
+            identity=self.identity or new_identity(),
+            lease_duration=self.lease_duration,
+            renew_deadline=self.renew_deadline,
+            metadata=self.metadata,
+            now=self.now,
         )
-        self._on_started = on_started
-        self._spare = lease_duration - renew_deadline
-        self._retry_period = retry_period
-        self._release_on_cancel = release_on_cancel
-        self._leader = _LEADER.labels(f"{namespace}/{name}")
+        self._spare = self.lease_duration - self.renew_deadline
+        self._leader = _LEADER.labels(f"{self.namespace}/{self.name}")
         self._leader.set(0)
         self._log = self._candidate.log
 
@@ -125,7 +121,7 @@ class LeaderElector:
     async def _lead(self) -> bool:
         """Run the work while the lease can be renewed; return whether the work ended by itself."""
         self._leader.set(1)
-        work = asyncio.ensure_future(self._on_started())
+        work = asyncio.ensure_future(self.on_started())
         renewing = asyncio.create_task(self._renew(), name=f"lease {self._candidate.name}")
         lost = False
         try:
@@ -157,7 +153,7 @@ class LeaderElector:
             await asyncio.gather(renewing, return_exceptions=True)
             if not work.done():  # this task was cancelled again: do not release, the lease must expire
                 self._candidate.give_up()
-        if not lost and self._release_on_cancel and self.is_leader:
+        if not lost and self.release_on_cancel and self.is_leader:
             await self._candidate.release()
         self._candidate.give_up()
 
@@ -189,4 +185,4 @@ class LeaderElector:
                 return
 
     def _pause(self) -> float:
-        return self._retry_period * random.uniform(1, JITTER)  # noqa: S311 - jitter
+        return self.retry_period * random.uniform(1, JITTER)  # noqa: S311 - jitter

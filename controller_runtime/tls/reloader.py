@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,41 +45,35 @@ _INTERVAL = 10.0
 """Seconds between two checks of the files."""
 
 
+@dataclass(eq=False, repr=False)
 class CertificateReloader:
     """A server's TLS context that follows its files.
-
-    Args:
-        cert_path: PEM certificate, followed by its chain.
-        key_path: PEM private key, not encrypted.
-        pair: a pair in memory, used instead of the two files (``from_pair``).
-        client_ca: CA of client certificates. With it, clients are asked for a certificate and may connect
-            without one (``CERT_OPTIONAL``); an invalid certificate fails the handshake. Empty: clients are
-            not asked.
-        name: label of the metrics.
 
     Raises:
         ConfigError: a file cannot be read or used; names the file.
     """
 
-    def __init__(
-        self,
-        cert_path: str | Path,
-        key_path: str | Path,
-        *,
-        pair: KeyPair | None = None,
-        client_ca: ClientCa = "",
-        name: str = "serving",
-    ) -> None:
-        self._client_ca = client_ca
-        self._name = name
-        self._fixed_pair = pair
-        self._pair_paths = (Path(cert_path), Path(key_path))
-        ca_paths = [Path(client_ca)] if client_ca and not isinstance(client_ca, bytes) else []
-        self._paths = tuple(ca_paths if pair is not None else [*self._pair_paths, *ca_paths])
-        self._front = _bare_context(ask_clients=bool(client_ca))
+    cert_path: str | Path
+    """PEM certificate, followed by its chain."""
+    key_path: str | Path
+    """PEM private key, not encrypted."""
+    _: KW_ONLY
+    pair: KeyPair | None = None
+    """A pair in memory, used instead of the two files (``from_pair``)."""
+    client_ca: ClientCa = ""
+    """CA of client certificates. With it, clients are asked for a certificate and may connect without one
+    (``CERT_OPTIONAL``); an invalid certificate fails the handshake. Empty: clients are not asked."""
+    name: str = "serving"
+    """Label of the metrics."""
+
+    def __post_init__(self) -> None:
+        self._pair_paths = (Path(self.cert_path), Path(self.key_path))
+        ca_paths = [Path(self.client_ca)] if self.client_ca and not isinstance(self.client_ca, bytes) else []
+        self._paths = tuple(ca_paths if self.pair is not None else [*self._pair_paths, *ca_paths])
+        self._front = _bare_context(ask_clients=bool(self.client_ca))
         self._front.sni_callback = self._choose
         self._stamp = self._look()
-        self._current = self._load(pair, client_ca)
+        self._current = self._load(self.pair, self.client_ca)
 
     @classmethod
     def from_pair(cls, pair: KeyPair, *, client_ca: ClientCa = "", name: str = "serving") -> Self:
@@ -92,7 +87,7 @@ class CertificateReloader:
     @property
     def verifies_clients(self) -> bool:
         """Report whether there is a CA of client certificates."""
-        return bool(self._client_ca)
+        return bool(self.client_ca)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -109,8 +104,8 @@ class CertificateReloader:
         Raises:
             ConfigError: the pair cannot be used; the previous one stays.
         """
-        self._current = self._load(pair, self._client_ca)
-        self._fixed_pair = pair
+        self._current = self._load(pair, self.client_ca)
+        self.pair = pair
 
     def trust(self, client_ca: bytes) -> None:
         """Replace the CAs of client certificates by this CA (PEM) from the next connection on.
@@ -118,14 +113,14 @@ class CertificateReloader:
         Raises:
             ConfigError: the CA cannot be used; nothing changes.
         """
-        self._current = self._load(self._fixed_pair, client_ca)
-        self._client_ca = client_ca
+        self._current = self._load(self.pair, client_ca)
+        self.client_ca = client_ca
         self._front.verify_mode = self._current.verify_mode
 
     def forget(self) -> None:
         """Remove the expiry metric of a certificate that is no longer served."""
         with contextlib.suppress(KeyError):
-            _EXPIRATION.remove(self._name)
+            _EXPIRATION.remove(self.name)
 
     async def run(self) -> None:
         """Follow the files until cancelled; never raises.
@@ -150,21 +145,21 @@ class CertificateReloader:
             return False
         # Set before reading, so that the next check finds a change made during the reading.
         self._stamp = stamp
-        before = self._fixed_pair, self._client_ca
+        before = self.pair, self.client_ca
         try:
             loaded = await asyncio.to_thread(self._load, *before)
             # If ``replace`` or ``trust`` was called meanwhile, load again with the new pair or CA.
-            current = self._fixed_pair, self._client_ca
+            current = self.pair, self.client_ca
             self._current = loaded if current == before else self._load(*current)
         except ConfigError as error:
-            _RELOAD_ERRORS.labels(self._name).inc()
+            _RELOAD_ERRORS.labels(self.name).inc()
             _log.error(
                 "serving certificate not reloaded; the previous one stays in use",
-                name=self._name,
+                name=self.name,
                 error=str(error),
             )
             return False
-        _log.info("serving certificate reloaded", name=self._name)
+        _log.info("serving certificate reloaded", name=self.name)
         return True
 
     def _look(self) -> tuple[object, ...]:
@@ -179,7 +174,7 @@ class CertificateReloader:
         loaded = _server_context(pair, client_ca, where=where)
         self.expires_at = expiry(pair.certificate).timestamp()
         """Unix time at which the certificate in use expires."""
-        _EXPIRATION.labels(self._name).set(self.expires_at)
+        _EXPIRATION.labels(self.name).set(self.expires_at)
         return loaded
 
     def _choose(

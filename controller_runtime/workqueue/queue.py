@@ -18,6 +18,7 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -84,30 +85,27 @@ class QueueShutDown(Exception):  # noqa: N818 - a signal to stop, not a failure
     """The queue has been shut down and is empty."""
 
 
+@dataclass(eq=False, repr=False)
 class WorkQueue(Generic[K]):
     """Keys to reconcile, each held by at most one worker."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        rate_limiter: ExponentialBackoff | None = None,
-        flow: Callable[[K], str] | None = None,
-        workers: int = 0,
-    ) -> None:
-        """Create an empty queue.
+    name: str
+    """The queue's name in metrics."""
+    _: KW_ONLY
+    rate_limiter: ExponentialBackoff | None = None
+    """The delays of failing keys; None: client-go's 5 ms doubling to 1000 s."""
+    flow: Callable[[K], str] | None = None
+    """Returns the flow of a key, such as its namespace. Flows take turns by the time that ``charge`` counts, and
+    have a share of the event loop; priorities count within a flow. None: all keys are one flow, without a limit."""
+    workers: int = 0
+    """Number of workers, so that no flow holds all of them; 0: no limit."""
 
-        Args:
-            name: the queue's name in metrics.
-            rate_limiter: the delays of failing keys; None: client-go's 5 ms doubling to 1000 s.
-            flow: returns the flow of a key, such as its namespace. Flows take turns by the time that ``charge``
-                counts, and have a share of the event loop; priorities count within a flow. None: all keys are one
-                flow, without a limit.
-            workers: number of workers, so that no flow holds all of them; 0: no limit.
-        """
-        self.name = name
-        self._limiter = rate_limiter or ExponentialBackoff()
-        self._lanes: Lanes[K] = Lanes(flow, workers=workers, wait=self._budget_wait, paused=self._pause)
+    def __post_init__(self) -> None:
+        """Create an empty queue."""
+        self._limiter = self.rate_limiter or ExponentialBackoff()
+        self._lanes: Lanes[K] = Lanes(
+            self.flow, workers=self.workers, wait=self._budget_wait, paused=self._pause
+        )
         self._budget: TimeBudget | None = None
         self._dirty: dict[K, tuple[int, float]] = {}
         self._processing: dict[K, float] = {}
@@ -120,18 +118,18 @@ class WorkQueue(Generic[K]):
         self._shut_down = False
         self._loop: asyncio.AbstractEventLoop | None = None
         _QUEUES.add(self)
-        self._depth: Any = _DEPTH.labels(name)
-        self._adds: Any = _ADDS.labels(name)
-        self._wait: Any = _WAIT.labels(name)
-        self._work: Any = _WORK.labels(name)
-        self._retries: Any = _RETRIES.labels(name)
-        self._paused: Any = _PAUSED.labels(name)
+        self._depth: Any = _DEPTH.labels(self.name)
+        self._adds: Any = _ADDS.labels(self.name)
+        self._wait: Any = _WAIT.labels(self.name)
+        self._work: Any = _WORK.labels(self.name)
+        self._retries: Any = _RETRIES.labels(self.name)
+        self._paused: Any = _PAUSED.labels(self.name)
         # Weak references, because metrics live as long as the process and must not keep an unused queue and
         # its keys.
         found, ages = weakref.ref(self), weakref.WeakMethod(self._ages)
         self._depth.set_function(lambda: 0 if (queue := found()) is None else len(queue))
-        _UNFINISHED.labels(name).set_function(lambda: sum((ages() or list)()))
-        _LONGEST.labels(name).set_function(lambda: max((ages() or list)(), default=0.0))
+        _UNFINISHED.labels(self.name).set_function(lambda: sum((ages() or list)()))
+        _LONGEST.labels(self.name).set_function(lambda: max((ages() or list)(), default=0.0))
 
     def __len__(self) -> int:
         """Return the number of keys that wait for a worker now, without delayed ones."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -69,34 +69,27 @@ _SMALL = 64 * 1024
 """Responses below this number of bytes are parsed without a thread, because starting a thread takes longer."""
 
 
+@dataclass(eq=False, repr=False)
 class MetricsRoutes:
-    """The metrics routes of one virtual node.
+    """The metrics routes of one virtual node."""
 
-    Args:
-        lower: The lower cluster.
-        node_name: The virtual node.
-        lower_nodes: Returns the names of the virtual node's lower nodes.
-        pods: Returns its upper pods by lower namespace and name.
-        cluster_id: Identity of the upper cluster, which the labels of owned lower pods contain.
-        series: The virtual node's own series.
-    """
+    lower: Client
+    """The lower cluster."""
+    _: KW_ONLY
+    node_name: str
+    """The virtual node."""
+    lower_nodes: Callable[[], Sequence[str]]
+    """Returns the names of the virtual node's lower nodes."""
+    pods: Callable[[], Mapping[tuple[str, str], PodNames]]
+    """Returns its upper pods by lower namespace and name."""
+    cluster_id: str
+    """Identity of the upper cluster, which the labels of owned lower pods contain."""
+    series: NodeSeries
+    """The virtual node's own series."""
 
-    def __init__(
-        self,
-        lower: Client,
-        *,
-        node_name: str,
-        lower_nodes: Callable[[], Sequence[str]],
-        pods: Callable[[], Mapping[tuple[str, str], PodNames]],
-        cluster_id: str,
-        series: NodeSeries,
-    ) -> None:
-        self._node_name = node_name
-        self._series = series
-        self._lower_nodes = lower_nodes
-        self._pods = pods
-        self._kubelets = LowerKubelets(lower, lower_nodes)
-        self._metrics_api = MetricsApi(lower, cluster_id=cluster_id)
+    def __post_init__(self) -> None:
+        self._kubelets = LowerKubelets(self.lower, self.lower_nodes)
+        self._metrics_api = MetricsApi(self.lower, cluster_id=self.cluster_id)
         # One counter per source, because samples of two sources have different times, and a decrease looks like
         # a reboot.
         self._resource_cpu, self._summary_cpu = CounterSum(), CounterSum()
@@ -133,14 +126,14 @@ class MetricsRoutes:
     async def _page(self) -> CollectorRegistry:
         """Return the metrics of ``/metrics``; without volumes if lower kubelets do not answer soon."""
         volumes = VolumeStats()
-        if self._series.has_claims:
+        if self.series.has_claims:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_VOLUMES_PATIENCE):
                     volumes = _read_volumes(await self._answers.get("summary", self._summary))
-        return self._series.page(volumes)
+        return self.series.page(volumes)
 
     async def _resource(self) -> bytes:
-        answers = await self._kubelets.ask("metrics/resource", partial(_read_usage, pods=self._pods()))
+        answers = await self._kubelets.ask("metrics/resource", partial(_read_usage, pods=self.pods()))
         if answers.refused:
             return (await self._from_metrics_api()).encode()
         node = self._node_lines({node: samples for node, (samples, _) in answers.by_node.items()})
@@ -148,19 +141,19 @@ class MetricsRoutes:
         return (node + ours).encode()
 
     async def _merged(self, path: str) -> bytes:
-        pods = self._pods()
+        pods = self.pods()
         answers = await self._kubelets.ask(path, lambda raw: prometheus_text.ours(_decode(raw), pods))
         return prometheus_text.render(answers.by_node.values()).encode()
 
     async def _summary(self) -> bytes:
-        pods = self._pods()
+        pods = self.pods()
         found = summaries = (await self._kubelets.ask("stats/summary", _read_summary)).by_node
-        if any(node not in summaries for node in self._lower_nodes()):
+        if any(node not in summaries for node in self.lower_nodes()):
             second = await self._kubelets.ask("metrics/resource", _summary_of_metrics)
             if not found and second.refused:
                 one = _summary_of_metrics((await self._from_metrics_api()).encode())
                 above = {(upper.namespace, upper.name): upper for upper in pods.values()}
-                return msgspec.json.encode(stats.summary([one], above, node_name=self._node_name))
+                return msgspec.json.encode(stats.summary([one], above, node_name=self.node_name))
             found = {**second.by_node, **summaries}
         used = {
             f"{node} {'summary' if node in summaries else 'metrics'}": nanoseconds / 1e9
@@ -168,13 +161,13 @@ class MetricsRoutes:
             if (nanoseconds := (one["node"].get("cpu") or {}).get("usageCoreNanoSeconds")) is not None
         }
         seconds = self._summary_cpu.update(used)
-        body = stats.summary(list(found.values()), pods, node_name=self._node_name, cpu_seconds=seconds)
+        body = stats.summary(list(found.values()), pods, node_name=self.node_name, cpu_seconds=seconds)
         return msgspec.json.encode(body)
 
     async def _from_metrics_api(self) -> str:
         # Two routes share the result, so that the lists are requested only once.
         return await self._usage.get(
-            "", lambda: self._metrics_api.exposition(self._pods(), self._lower_nodes())
+            "", lambda: self._metrics_api.exposition(self.pods(), self.lower_nodes())
         )
 
     def _node_lines(self, nodes: Mapping[str, Mapping[str, tuple[float, int]]]) -> str:

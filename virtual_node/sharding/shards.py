@@ -24,6 +24,7 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -56,6 +57,7 @@ _ROUNDING = 1e-9
 """Subtracted before rounding up, so that an error of floating point does not add a cluster."""
 
 
+@dataclass(eq=False, repr=False)
 class Shards:
     """The lower clusters of one replica.
 
@@ -63,40 +65,34 @@ class Shards:
         held: Leases of the clusters that this replica may run, as last written, by cluster.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        election: LeaderElectionConfig,
-        *,
-        member: Member,
-        clusters: Callable[[], Collection[str]],
-        start: Callable[[], None],
-        stop: Callable[[Collection[str]], Awaitable[None]],
-    ) -> None:
-        """Create without any IO.
+    client: Client
+    """Client of the upper cluster."""
+    election: LeaderElectionConfig
+    """Namespace, name and durations of the Leases."""
+    _: KW_ONLY
+    member: Member
+    """This replica."""
+    clusters: Callable[[], Collection[str]]
+    """Returns the names of all configured lower clusters."""
+    start: Callable[[], None]
+    """Called after ``held`` has grown."""
+    stop: Callable[[Collection[str]], Awaitable[None]]
+    """Stops clusters; returns when they write no more."""
 
-        Args:
-            client: client of the upper cluster.
-            election: namespace, name and durations of the Leases.
-            member: this replica.
-            clusters: returns the names of all configured lower clusters.
-            start: called after ``held`` has grown.
-            stop: stops clusters; returns when they write no more.
-        """
+    def __post_init__(self) -> None:
+        """Create without any IO."""
         self.held: dict[str, dict[str, Any]] = {}
-        self._client, self._election, self._member = client, election, member
-        self._clusters, self._start, self._stop = clusters, start, stop
         self._leases = Informer(
-            client,
+            self.client,
             resources.LEASES,
-            namespace=election.namespace,
-            label_selector=f"{names.LABEL_ELECTION}={election.name}",
+            namespace=self.election.namespace,
+            label_selector=f"{names.LABEL_ELECTION}={self.election.name}",
             name="shards",
         )
         self._changed = asyncio.Event()
         self._observed: dict[str, tuple[int, float]] = {}
         """Newest known resourceVersion of a replica's Lease, and loop time when this process saw it first, by name."""
-        self._log = structlog.get_logger(component="sharding", replica=member.name)
+        self._log = structlog.get_logger(component="sharding", replica=self.member.name)
 
     async def run(self) -> None:
         """Take and release clusters until cancelled; the caller then stops them and calls ``release``."""
@@ -111,12 +107,12 @@ class Shards:
             while True:
                 self._changed.clear()
                 load = Load(delay=lifecycle.recent(), busy=lifecycle.busy(), age=longest_wait())
-                self._member.evaluate(load, clock.now())
+                self.member.evaluate(load, clock.now())
                 try:
                     await self._reconcile()
                 except ApiError as error:
                     self._log.warning("clusters not distributed", error=str(error))
-                await clock.wait(self._changed, self._election.retry_period)
+                await clock.wait(self._changed, self.election.retry_period)
 
     def _owners(self, working: Collection[str]) -> dict[str, str]:
         """Return the working replica of each cluster as the cache shows it; clusters without one are absent."""
@@ -126,7 +122,7 @@ class Shards:
             if (cluster := lease.labels.get(names.LABEL_LOWER_CLUSTER))
             and (holder := candidate.holder_of(lease.to_dict())) in working
         }
-        return found | dict.fromkeys(self.held, self._member.name)
+        return found | dict.fromkeys(self.held, self.member.name)
 
     def elsewhere(self) -> dict[str, str]:
         """Return the host names of the other replicas that run clusters, by cluster."""
@@ -150,8 +146,8 @@ class Shards:
     async def _release(self, cluster: str, lease: dict[str, Any]) -> None:
         try:
             async with asyncio.timeout(_RELEASING):
-                if cluster in self._clusters():
-                    await self._client.update(
+                if cluster in self.clusters():
+                    await self.client.update(
                         resources.LEASES, candidate.released(lease, now=datetime.now(UTC))
                     )
                 else:  # removed from the configuration
@@ -162,7 +158,7 @@ class Shards:
             self._log.warning("lease not released", cluster=cluster, error=str(error))
 
     async def _delete(self, lease: Object) -> None:
-        await self._client.delete(
+        await self.client.delete(
             resources.LEASES,
             lease.name,
             namespace=lease.namespace,
@@ -174,15 +170,15 @@ class Shards:
 
     async def _reconcile(self) -> None:
         working = self._working()
-        shares = working | {self._member.name: self._member.share}
-        wanted = assign(self._clusters(), shares, self._owners(working))
-        mine = {cluster for cluster, owner in wanted.items() if owner == self._member.name}
+        shares = working | {self.member.name: self.member.share}
+        wanted = assign(self.clusters(), shares, self._owners(working))
+        mine = {cluster for cluster, owner in wanted.items() if owner == self.member.name}
         taken = {cluster for cluster in self.held if self._is_taken(cluster)}
         if going := {cluster for cluster in self.held if cluster not in mine} | taken:
             self._log.info("giving clusters away", clusters=sorted(going))
             # Not held from now on, so that nothing starts these clusters again.
             leases = {cluster: self._drop(cluster) for cluster in going}
-            await self._stop(going)
+            await self.stop(going)
             await self._release_all(
                 {cluster: lease for cluster, lease in leases.items() if cluster not in taken}
             )
@@ -190,7 +186,7 @@ class Shards:
         for cluster in sorted(mine - self.held.keys()):
             if await self._take(cluster):
                 self._log.info("took cluster", cluster=cluster)
-                self._start()
+                self.start()
         await self._forget_ended(shares)
 
     async def _release_again(self, mine: Collection[str]) -> None:
@@ -199,7 +195,7 @@ class Shards:
             cluster = lease.labels.get(names.LABEL_LOWER_CLUSTER)
             if cluster and cluster not in mine and cluster not in self.held:
                 whole = lease.to_dict()
-                if candidate.holder_of(whole) == self._member.name:
+                if candidate.holder_of(whole) == self.member.name:
                     await self._release(cluster, whole)
 
     def _is_taken(self, cluster: str) -> bool:
@@ -208,28 +204,28 @@ class Shards:
         return (
             lease is not None
             and int(lease.resource_version) > int(ours["metadata"]["resourceVersion"])
-            and candidate.holder_of(lease.to_dict()) != self._member.name
+            and candidate.holder_of(lease.to_dict()) != self.member.name
         )
 
     async def _take(self, cluster: str) -> bool:
         """Write the Lease of a cluster; return whether this replica may run it."""
         name, cached = self._lease_of_cluster(cluster), self._cached(cluster)
-        lease = cached.to_dict() if cached is not None else candidate.new(self._election.namespace, name)
+        lease = cached.to_dict() if cached is not None else candidate.new(self.election.namespace, name)
         holder = candidate.holder_of(lease)
-        if holder not in {"", self._member.name} and not await self._has_ended(holder):
+        if holder not in {"", self.member.name} and not await self._has_ended(holder):
             return False
-        labels = {names.LABEL_ELECTION: self._election.name, names.LABEL_LOWER_CLUSTER: cluster}
+        labels = {names.LABEL_ELECTION: self.election.name, names.LABEL_LOWER_CLUSTER: cluster}
         lease["metadata"] = {**lease["metadata"], "labels": labels}
         body = candidate.held(
-            lease, identity=self._member.name, duration=self._election.lease_duration, now=datetime.now(UTC)
+            lease, identity=self.member.name, duration=self.election.lease_duration, now=datetime.now(UTC)
         )
         try:
             if cached is None:
-                self.held[cluster] = await self._client.create(
-                    resources.LEASES, body, namespace=self._election.namespace
+                self.held[cluster] = await self.client.create(
+                    resources.LEASES, body, namespace=self.election.namespace
                 )
             else:
-                self.held[cluster] = await self._client.update(resources.LEASES, body)
+                self.held[cluster] = await self.client.update(resources.LEASES, body)
         except (AlreadyExists, Conflict, NotFound):
             return False  # the cache is old; its next change causes a new pass
         _OWNED.labels(cluster).set(1)
@@ -252,8 +248,8 @@ class Shards:
         A deleted Lease counts as not renewed since it was last seen, because its replica may not know yet of the
         deletion.
         """
-        name = lease_of(self._election.name, member)
-        lease = await find(self._client, resources.LEASES, name, namespace=self._election.namespace)
+        name = lease_of(self.election.name, member)
+        lease = await find(self.client, resources.LEASES, name, namespace=self.election.namespace)
         return not self._is_renewed(name, lease)
 
     def _is_renewed(self, name: str, lease: Mapping[str, Any] | None) -> bool:
@@ -264,24 +260,24 @@ class Shards:
         known = self._observed.get(name)
         if known is None or version > known[0]:
             self._observed[name] = known = (version, clock.now())
-        duration = candidate.spec_of(lease).get("leaseDurationSeconds") or self._election.lease_duration
+        duration = candidate.spec_of(lease).get("leaseDurationSeconds") or self.election.lease_duration
         return clock.now() < known[1] + float(duration)
 
     async def _forget_ended(self, working: Collection[str]) -> None:
         """Delete the Leases of replicas that ended long ago; only the first replica by name does it."""
-        if self._member.name != min(working):
+        if self.member.name != min(working):
             return
         for lease in self._leases.store.list():
             _, renewed = self._observed.get(lease.name, (0, clock.now()))
-            if clock.now() - renewed > _FORGOTTEN * self._election.lease_duration:
+            if clock.now() - renewed > _FORGOTTEN * self.election.lease_duration:
                 with contextlib.suppress(Conflict, NotFound):
                     await self._delete(lease)
 
     def _lease_of_cluster(self, cluster: str) -> str:
-        return f"{self._election.name}-cluster-{cluster}"
+        return f"{self.election.name}-cluster-{cluster}"
 
     def _cached(self, cluster: str) -> Object | None:
-        return self._leases.store.get(f"{self._election.namespace}/{self._lease_of_cluster(cluster)}")
+        return self._leases.store.get(f"{self.election.namespace}/{self._lease_of_cluster(cluster)}")
 
 
 def assign(

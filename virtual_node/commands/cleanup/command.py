@@ -32,7 +32,7 @@ from controller_runtime.process.flags import add_flag, add_switch, comma_list, d
 from controller_runtime.resources import Resource
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
-from virtual_node.commands.common import connect, output
+from virtual_node.commands.common import connect, output, profiles
 from virtual_node.config import command_line, program
 from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import Config
@@ -97,7 +97,7 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
             )
         )
         try:
-            await stack.enter_async_context(connect.added(config, client))
+            await stack.enter_async_context(profiles.added(config, client))
         except ConfigError as error:
             output.note(f"{error}; the lower clusters of ClusterProfiles are left")
         await _clean(dry_run_client(client, print_change) if own.dry_run else client, config, own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from clusterset.model import names
 from clusterset.model.moving import movable
@@ -25,40 +26,33 @@ from virtual_node.translate.storage.shared import is_guest
 _POLL = 0.5
 
 
+@dataclass(eq=False, repr=False)
 class LowerCleanup:
     """Removes our objects from a lower cluster: only those with our ownership labels, each by its UID."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        cluster_id: str,
-        nodes: Sequence[str],
-        namespaces: NamespaceConfig,
-        upper_claims: Collection[str],
-        say: Callable[[str], None],
-    ) -> None:
-        """Create the cleanup of one lower cluster.
+    client: Client
+    """Client of the lower cluster."""
+    _: KW_ONLY
+    cluster_id: str
+    """Identity of the upper cluster."""
+    nodes: Sequence[str]
+    """Names of our virtual nodes for this lower cluster; another installation may have others."""
+    namespaces: NamespaceConfig
+    """The lower namespaces that the configuration maps and adopts."""
+    upper_claims: Collection[str]
+    """UIDs of the claims that still exist in the upper cluster."""
+    say: Callable[[str], None]
+    """Called with a line for each step."""
 
-        Args:
-            client: client of the lower cluster.
-            cluster_id: identity of the upper cluster.
-            nodes: names of our virtual nodes for this lower cluster; another installation may have others.
-            namespaces: the lower namespaces that the configuration maps and adopts.
-            upper_claims: UIDs of the claims that still exist in the upper cluster.
-            say: called with a line for each step.
-        """
-        self._client = client
-        self._cluster_id = cluster_id
-        self._marked = f"{names.LABEL_UPPER_CLUSTER}={cluster_id}"
+    def __post_init__(self) -> None:
+        """Create the cleanup of one lower cluster."""
+        self._marked = f"{names.LABEL_UPPER_CLUSTER}={self.cluster_id}"
         """Label selector of objects that were created for the upper cluster."""
-        self._nodes = frozenset(nodes)
-        mapping = NamespaceMap(namespaces.prefix, namespaces.map)
-        self._places = Places(cluster_id, mapping, namespaces.adopt)
+        self._nodes = frozenset(self.nodes)
+        mapping = NamespaceMap(self.namespaces.prefix, self.namespaces.map)
+        self._places = Places(self.cluster_id, mapping, self.namespaces.adopt)
         self._misplaced: set[str] = set()
         """Namespaces that are not ours and have objects with our label."""
-        self._upper_claims = upper_claims
-        self._report = say
 
     async def run(self) -> bool:
         """Remove pods, then their dependencies, then empty namespaces; return whether a pod still uses our claims.
@@ -66,7 +60,7 @@ class LowerCleanup:
         Raises:
             ApiError: the cluster does not answer, or refuses a request.
         """
-        for made in (await self._client.list(resources.NAMESPACES, label_selector=self._marked)).items:
+        for made in (await self.client.list(resources.NAMESPACES, label_selector=self._marked)).items:
             self._places.note(made)
         while pods := await self._ours(resources.PODS):
             for pod in pods:
@@ -94,7 +88,7 @@ class LowerCleanup:
         return await self._uses_volumes()
 
     def _say(self, line: str) -> None:
-        self._report(f"{self._client.cluster}: {line}")
+        self.say(f"{self.client.cluster}: {line}")
 
     async def _always_wanted(self) -> frozenset[tuple[str, str]]:
         """Return namespace and name of our Services that another installation's ``services.always`` also wants.
@@ -112,7 +106,7 @@ class LowerCleanup:
             if own := wanted & self._nodes:
                 marks = {services.always_mark(node): None for node in own}
                 patch = {"metadata": {"annotations": marks}}
-                await patch_only(self._client, resources.SERVICES, service, patch)
+                await patch_only(self.client, resources.SERVICES, service, patch)
         return frozenset(kept)
 
     async def _remove_all(
@@ -139,15 +133,15 @@ class LowerCleanup:
         """Remove claims and volumes with data in another lower cluster; the data stays (reclaim policy Retain)."""
         for resource in (resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES):
             for one in await self._ours(resource):
-                if is_guest(one, self._cluster_id):
+                if is_guest(one, self.cluster_id):
                     self._say(f"removed {resource.kind} {one.key}; its data is in another cluster")
                     await self._delete(resource, one)
 
     async def _claims(self) -> None:
         for claim in await self._ours(resources.PERSISTENT_VOLUME_CLAIMS):
-            if is_guest(claim, self._cluster_id):
+            if is_guest(claim, self.cluster_id):
                 continue
-            if claim.labels.get(names.LABEL_UPPER_UID) in self._upper_claims:
+            if claim.labels.get(names.LABEL_UPPER_UID) in self.upper_claims:
                 self._say(f"claim {claim.key} is kept: its upper claim exists")
             elif not claim.metadata.deletion_timestamp:
                 self._say(f"claim {claim.key} is kept: it was kept before")
@@ -157,7 +151,7 @@ class LowerCleanup:
         claims = await self._marked_objects(resources.PERSISTENT_VOLUME_CLAIMS)
         found = {claim.key for claim in claims}
         for namespace in sorted({claim.namespace for claim in claims}):
-            for pod in (await self._client.list(resources.PODS, namespace=namespace)).items:
+            for pod in (await self.client.list(resources.PODS, namespace=namespace)).items:
                 used = {f"{namespace}/{name}" for name in movable.claims(pod.spec or {})}
                 if used & found and not is_finished(pod.status):
                     return True
@@ -169,7 +163,7 @@ class LowerCleanup:
         Args:
             kept: namespaces with an object that is kept.
         """
-        leftovers = Leftovers(self._client, self._cluster_id)
+        leftovers = Leftovers(self.client, self.cluster_id)
         for namespace in await self._ours(resources.NAMESPACES):
             if namespace.metadata.deletion_timestamp or namespace.name in kept:
                 continue
@@ -193,7 +187,7 @@ class LowerCleanup:
     async def _marked_objects(self, resource: Resource) -> list[Object]:
         """Return the objects with our label, without those in namespaces that are not ours, which are reported once."""
         found = []
-        for one in (await self._client.list(resource, label_selector=self._marked)).items:
+        for one in (await self.client.list(resource, label_selector=self._marked)).items:
             if not one.namespace or self._places.is_in_place(one):
                 found.append(one)
             elif one.namespace not in self._misplaced:
@@ -206,7 +200,7 @@ class LowerCleanup:
 
     async def _delete(self, resource: Resource, found: Object) -> None:
         with contextlib.suppress(NotFound, Conflict):
-            await self._client.delete(resource, found.name, namespace=found.namespace or None, uid=found.uid)
+            await self.client.delete(resource, found.name, namespace=found.namespace or None, uid=found.uid)
 
 
 def _is_of_one_pod(one: Object) -> bool:

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from clusterset import profile_clusters
 from clusterset.model.namespace_map import DNS_LABEL
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.connection import ConnectionConfig
@@ -19,8 +18,6 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.flags import add_flag, duration
 from virtual_node.certificates.expiry import UPPER, Expiry, span
-from virtual_node.commands.common import output
-from virtual_node.config.types import Config
 from virtual_node.health.connections import Failure, failure
 
 TIMEOUT = 10.0
@@ -195,18 +192,3 @@ def _origin(config: ConnectionConfig) -> str:
     if config.proxy_url:
         parts.append(f"through {without_password(config.proxy_url)}")
     return ", ".join(parts)
-
-
-@contextlib.asynccontextmanager
-async def added(config: Config, upper: Client) -> AsyncIterator[None]:
-    """Add the clusters of ClusterProfiles to ``config``; print refused ClusterProfiles.
-
-    The clusters' kubeconfigs exist within the context.
-
-    Raises:
-        ConfigError: the ClusterProfiles or the file of providers cannot be read.
-    """
-    async with profile_clusters.added(config, upper) as refused:
-        for key, why in refused.items():
-            output.note(f"ClusterProfile {key} is not used: {why}")
-        yield

@@ -25,7 +25,7 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, parse_duration
 from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import UPPER, ExpiryLimits, span
-from virtual_node.commands.common import connect, output
+from virtual_node.commands.common import connect, output, profiles
 from virtual_node.commands.inspect import history, reading
 from virtual_node.commands.inspect.facts import ERROR, INFO, WARNING, InspectFacts, InspectFinding, Subject
 from virtual_node.commands.inspect.history import identity
@@ -219,7 +219,7 @@ async def _opened(config: Config, context: str, patience: float) -> AsyncIterato
         upper = await stack.enter_async_context(
             Client(upper_config, user_agent=agent, cluster=UPPER, timeout=patience)
         )
-        await stack.enter_async_context(connect.added(config, upper))
+        await stack.enter_async_context(profiles.added(config, upper))
         lowers = [(cluster, await open_(cluster)) for cluster in config.clusters]
         yield reading.Opened(config, upper, lowers, credentials)
 

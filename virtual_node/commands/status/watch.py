@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,44 +24,38 @@ Described = dict[str, Any]
 Show = Callable[[Sequence[Described]], None]
 
 
+@dataclass(eq=False, repr=False)
 class StatusWatch:
     """Watches virtual nodes, their Leases and their pods, and prints changed nodes."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        selector: str,
-        names: Collection[str],
-        before: Sequence[Described],
-        pods_seen: bool,
-        leases_seen: bool,
-        lag_of: Callable[[Object], Awaitable[Any]],
-        show: Show,
-    ) -> None:
-        """Create the watch.
+    client: Client
+    """Client of the upper cluster."""
+    _: KW_ONLY
+    selector: str
+    """Label selector of the nodes."""
+    names: Collection[str]
+    """Only these nodes; empty: all."""
+    before: Sequence[Described]
+    """Data of the nodes that were printed already."""
+    pods_seen: bool
+    """Whether the caller may list pods."""
+    leases_seen: bool
+    """Whether the caller may list the nodes' Leases."""
+    lag_of: Callable[[Object], Awaitable[Any]]
+    """Returns the lag of a node."""
+    show: Show
+    """Called with changed nodes; a deleted node has readiness ``Gone``."""
 
-        Args:
-            client: client of the upper cluster.
-            selector: label selector of the nodes.
-            names: only these nodes; empty: all.
-            before: data of the nodes that were printed already.
-            pods_seen: whether the caller may list pods.
-            leases_seen: whether the caller may list the nodes' Leases.
-            lag_of: returns the lag of a node.
-            show: called with changed nodes; a deleted node has readiness ``Gone``.
-        """
-        self._client = client
-        self._names = names
-        self._before = {one["name"]: one for one in before}
-        self._pods_seen = pods_seen
-        self._lag_of = lag_of
-        self._show = show
+    def __post_init__(self) -> None:
+        """Create the watch."""
+        self._before = {one["name"]: one for one in self.before}
         self._dirty = asyncio.Event()
-        self._nodes = Informer(client, resources.NODES, label_selector=selector)
+        self._nodes = Informer(self.client, resources.NODES, label_selector=self.selector)
         self._wake_on_changes(self._nodes)
         # A heartbeat alone prints nothing, so this informer has no handler.
-        self._leases = Informer(client, resources.LEASES, namespace=NODE_LEASES) if leases_seen else None
+        self._leases = (
+            Informer(self.client, resources.LEASES, namespace=NODE_LEASES) if self.leases_seen else None
+        )
         self._pods: dict[str, Informer] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -87,28 +82,28 @@ class StatusWatch:
         ]
         changed += [{**one, "ready": "Gone"} for name, one in before.items() if name not in now]
         if changed:
-            self._show(changed)
+            self.show(changed)
 
     def _chosen(self) -> list[Object]:
-        found = [node for node in self._nodes.store.list() if not self._names or node.name in self._names]
+        found = [node for node in self._nodes.store.list() if not self.names or node.name in self.names]
         return sorted(found, key=lambda node: node.name)
 
     async def _describe(self, node: Object, group: asyncio.TaskGroup) -> Described:
-        if self._pods_seen and node.name not in self._pods:
-            pods = Informer(self._client, resources.PODS, field_selector=f"spec.nodeName={node.name}")
+        if self.pods_seen and node.name not in self._pods:
+            pods = Informer(self.client, resources.PODS, field_selector=f"spec.nodeName={node.name}")
             self._wake_on_changes(pods)
             self._pods[node.name] = pods
             self._tasks[node.name] = group.create_task(pods.run())
             await pods.wait_synced()
         lease = self._leases.store.get(f"{NODE_LEASES}/{node.name}") if self._leases else None
-        bound = self._pods[node.name].store.list() if self._pods_seen else None
+        bound = self._pods[node.name].store.list() if self.pods_seen else None
         described = rows.describe(
             node.to_dict(),
             None if bound is None else [pod.to_dict() for pod in bound],
             None if lease is None else lease.to_dict(),
             now=datetime.now(UTC),
         )
-        return {**described, "lag": await self._lag_of(node)}
+        return {**described, "lag": await self.lag_of(node)}
 
     def _wake_on_changes(self, informer: Informer) -> None:
         informer.on_change(lambda _: self._dirty.set(), lambda _: self._dirty.set())

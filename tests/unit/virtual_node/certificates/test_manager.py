@@ -24,8 +24,8 @@ def _certificates(cluster: FakeCluster, **fields: Any) -> NodeCertificates:
 
 
 def _served(reloader: CertificateReloader) -> x509.Certificate:
-    assert reloader._fixed_pair is not None
-    return x509.load_pem_x509_certificate(reloader._fixed_pair.certificate)
+    assert reloader.pair is not None
+    return x509.load_pem_x509_certificate(reloader.pair.certificate)
 
 
 @pytest.mark.looptime

@@ -56,7 +56,7 @@ class Cluster(MemoryClient):
         for informer, seen in self._fed.items():
             if (plural := informer.resource.plural) not in self.held:
                 self._fed[informer] = self.server.version
-                found = informer._reflector._selection
+                found = informer._reflector.selection
                 matches = selection(*map(found.get, ("namespace", "label_selector", "field_selector")))
                 for event in self.server.since(plural, seen, matches):
                     informer.change(event.type, event.object)
