@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from controller_runtime.apimachinery import decoding, matching
+from controller_runtime.apimachinery.matching import REQUIRED
 
 UPPER_TERMS = "upperNodeSelectorTerms"
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _WRONG_FIELD = re.compile(r"(.*) - at `(key in )?\$(.*)`", re.DOTALL)
 
 
@@ -36,7 +36,7 @@ class _Preferred(msgspec.Struct):
 
 
 class _NodeAffinity(msgspec.Struct):
-    required: _Required | None = msgspec.field(name=_REQUIRED, default=None)
+    required: _Required | None = msgspec.field(name=REQUIRED, default=None)
     preferred: list[_Preferred] | None = msgspec.field(
         name="preferredDuringSchedulingIgnoredDuringExecution", default=None
     )
@@ -108,18 +108,18 @@ def resolve(selector: Mapping[str, Any], *, node_name: str, node_labels: Mapping
         return resolved
     affinity = dict(resolved.get("affinity") or {})
     node_affinity = dict(affinity.get("nodeAffinity") or {})
-    terms = (node_affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
+    terms = (node_affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or []
     kept = [
         term
         for term, upper in zip(terms, upper_terms, strict=False)
         if not upper or matching.matches_term(upper, name=node_name, labels=node_labels)
     ]
     if any(not term for term in kept):
-        node_affinity.pop(_REQUIRED, None)
+        node_affinity.pop(REQUIRED, None)
     else:
         # If no term is kept, the pod must not run in this cluster: a list of one empty term matches no lower
         # node.
-        node_affinity[_REQUIRED] = {"nodeSelectorTerms": kept or [{}]}
+        node_affinity[REQUIRED] = {"nodeSelectorTerms": kept or [{}]}
     affinity["nodeAffinity"] = node_affinity
     if not node_affinity:
         affinity.pop("nodeAffinity")

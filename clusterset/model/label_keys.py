@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from controller_runtime.apimachinery.matching import REQUIRED
+
 _LISTS = ("matchLabelKeys", "mismatchLabelKeys")
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -51,8 +52,8 @@ def expanded(term: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, An
 
 def _affinity(affinity: Mapping[str, Any]) -> dict[str, Any]:
     made = dict(affinity)
-    if required := affinity.get(_REQUIRED):
-        made[_REQUIRED] = [_selecting(term) for term in required]
+    if required := affinity.get(REQUIRED):
+        made[REQUIRED] = [_selecting(term) for term in required]
     if preferred := affinity.get(_PREFERRED):
         made[_PREFERRED] = [
             {**weighted, "podAffinityTerm": _selecting(weighted["podAffinityTerm"])} for weighted in preferred

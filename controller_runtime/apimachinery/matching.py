@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 Matcher = Callable[[Mapping[str, str]], bool]
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+"""Field of each kind of affinity with the terms that must hold."""
 
 _PART = re.compile(r"(?:[^,(]++|\([^)]*+\)?+)++")
 _SET = re.compile(r"([\w./-]++)\s++(in|notin)\s*+\(([^)]*+)\)", re.ASCII)
@@ -138,7 +140,7 @@ def admits(
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    required = node_affinity.get(REQUIRED)
     if required and not any(
         matches_term(term, name=name, labels=labels) for term in required.get("nodeSelectorTerms") or ()
     ):

@@ -18,10 +18,10 @@ import msgspec
 from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.apimachinery.decoding import decode
+from controller_runtime.apimachinery.matching import REQUIRED
 
 CONFIG_MAP = "virtual-node-unschedulable"
 _KEY = re.compile(r"[\w.-]{1,253}", re.ASCII)
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 Frozen = tuple[str, dict[str, datetime]]
 """Namespace of an owner, and the time at which each node was frozen for it."""
@@ -73,14 +73,14 @@ def with_expression(spec: Mapping[str, Any], expression: Mapping[str, Any]) -> d
     """Return the spec with an expression in every required node affinity term, or in a new term."""
     affinity = dict(spec.get("affinity") or {})
     node_affinity = dict(affinity.get("nodeAffinity") or {})
-    terms = (node_affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
+    terms = (node_affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or []
     wanted = [
         {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), expression]}
         if any(term.values()) and expression not in (term.get("matchExpressions") or ())
         else term
         for term in terms
     ]
-    node_affinity[_REQUIRED] = {"nodeSelectorTerms": wanted or [{"matchExpressions": [expression]}]}
+    node_affinity[REQUIRED] = {"nodeSelectorTerms": wanted or [{"matchExpressions": [expression]}]}
     affinity["nodeAffinity"] = node_affinity
     return {**spec, "affinity": affinity}
 
@@ -132,14 +132,14 @@ def readmit(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
     """
     affinity = spec.get("affinity") or {}
     node_affinity = affinity.get("nodeAffinity") or {}
-    required = node_affinity.get(_REQUIRED)
+    required = node_affinity.get(REQUIRED)
     if not required or not nodes:
         return dict(spec)
     found = required.get("nodeSelectorTerms") or ()
     terms = [left for term in found if (left := _without(term, nodes)) or not term]
-    node_affinity = {name: value for name, value in node_affinity.items() if name != _REQUIRED}
+    node_affinity = {name: value for name, value in node_affinity.items() if name != REQUIRED}
     if terms:
-        node_affinity[_REQUIRED] = {"nodeSelectorTerms": terms}
+        node_affinity[REQUIRED] = {"nodeSelectorTerms": terms}
     rest = {name: value for name, value in affinity.items() if name != "nodeAffinity"}
     if node_affinity:
         rest["nodeAffinity"] = node_affinity

@@ -15,12 +15,12 @@ from typing import Any
 from clusterset.model import names, namespace_map
 from clusterset.model.namespace_map import NEVER_MIRRORED
 from controller_runtime.apimachinery import matching
+from controller_runtime.apimachinery.matching import REQUIRED
 
 MOST_NAMES = 1000
 """Number of lower namespaces that the terms of a pod may name in total, because they multiply: terms x namespaces."""
 MOST_REQUIREMENTS = 32
 """Number of requirements in the different namespaceSelectors of a pod, because each is compared with all namespaces."""
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _MOST_SELECTIONS = 1000
 
@@ -99,7 +99,7 @@ class Reach:
         made: dict[str, Any] = {}
         budget = _Budget()
         for kind, group, position, entry in _entries(spec.get("affinity") or {}):
-            upper = entry if group == _REQUIRED else entry.get("podAffinityTerm") or {}
+            upper = entry if group == REQUIRED else entry.get("podAffinityTerm") or {}
             if upper.get("topologyKey") != names.LABEL_HOSTNAME:
                 continue
             if _is_about_others(upper) and not self.namespaces.is_known():
@@ -107,10 +107,10 @@ class Reach:
             term = self._term(upper, budget, f"spec.affinity.{kind}.{group}[{position}]")
             if term is None:
                 # No pod satisfies such a required affinity, and this must stay so. Elsewhere the term has no effect.
-                if (kind, group) != ("podAffinity", _REQUIRED):
+                if (kind, group) != ("podAffinity", REQUIRED):
                     continue
                 term = {"topologyKey": names.LABEL_HOSTNAME}
-            lower = term if group == _REQUIRED else {**entry, "podAffinityTerm": term}
+            lower = term if group == REQUIRED else {**entry, "podAffinityTerm": term}
             made.setdefault(kind, {}).setdefault(group, []).append(lower)
         return made, budget.exceeded
 
@@ -187,6 +187,6 @@ def _is_about_others(term: Mapping[str, Any]) -> bool:
 def _entries(affinity: Mapping[str, Any]) -> Iterator[tuple[str, str, int, Mapping[str, Any]]]:
     """Yield kind, group, position and entry of each (weighted) pod affinity term."""
     for kind in ("podAffinity", "podAntiAffinity"):
-        for group in (_REQUIRED, _PREFERRED):
+        for group in (REQUIRED, _PREFERRED):
             for position, entry in enumerate((affinity.get(kind) or {}).get(group) or ()):
                 yield kind, group, position, entry

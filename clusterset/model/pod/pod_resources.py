@@ -57,12 +57,12 @@ def has_pod_level(spec: Mapping[str, Any]) -> bool:
 def _sum(spec: Mapping[str, Any], kind: str) -> dict[str, int]:
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        _add(total, _of(container, kind))
+        _add(total, amounts(container, kind))
     # Init containers run one after the other, together with the sidecars started before them.
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
-        asked = _of(container, kind)
+        asked = amounts(container, kind)
         if container.get("restartPolicy") == "Always":
             _add(total, asked)
             _add(sidecars, asked)
@@ -70,14 +70,14 @@ def _sum(spec: Mapping[str, Any], kind: str) -> dict[str, int]:
         else:
             _peak(peak, {name: count + sidecars.get(name, 0) for name, count in asked.items()})
     _peak(total, peak)
-    return total | {name: count for name, count in _of(spec, kind).items() if _is_pod_level(name)}
+    return total | {name: count for name, count in amounts(spec, kind).items() if _is_pod_level(name)}
 
 
 def _is_pod_level(name: str) -> bool:
     return name in _POD_LEVEL or name.startswith("hugepages-")
 
 
-def _of(holder: Mapping[str, Any], kind: str) -> dict[str, int]:
+def amounts(holder: Mapping[str, Any], kind: str) -> dict[str, int]:
     """Return the requests or limits of a container, or of a pod's pod-level resources."""
     return _counted((holder.get("resources") or {}).get(kind) or {})
 

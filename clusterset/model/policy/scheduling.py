@@ -100,7 +100,7 @@ def _selected(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for key in spec.get("nodeSelector") or {}:
         yield key, f"spec.nodeSelector[{key}]", "In"
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
+    required = (affinity.get(matching.REQUIRED) or {}).get("nodeSelectorTerms")
     preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution")
     for term in [*(required or ()), *(one.get("preference") or {} for one in preferred or ())]:
         for expression in [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]:

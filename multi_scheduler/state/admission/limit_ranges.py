@@ -118,7 +118,10 @@ def _filled(
 def _contradiction(spec: Mapping[str, Any]) -> str:
     """Return the error for a request above its limit, which API validation reports after defaulting; empty: none."""
     for container in containers(spec):
-        requests, limits = _of(container, "requests"), _of(container, "limits")
+        requests, limits = (
+            pod_resources.amounts(container, "requests"),
+            pod_resources.amounts(container, "limits"),
+        )
         for name, count in requests.items():
             if name in limits and count > limits[name]:
                 return (
@@ -145,7 +148,7 @@ def _amounts(of: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, in
         yield pod_resources.pod_requests(bare), pod_resources.pod_limits(bare)
         return
     for container in containers(spec):
-        yield _of(container, "requests"), _of(container, "limits")
+        yield pod_resources.amounts(container, "requests"), pod_resources.amounts(container, "limits")
 
 
 def _min(bound: Bound, request: int | None, limit: int | None) -> str:
@@ -185,11 +188,6 @@ _OBJECTIONS: Mapping[str, Callable[[Bound, int | None, int | None], str]] = {
     "max": _max,
     "maxLimitRequestRatio": _ratio,
 }
-
-
-def _of(container: Mapping[str, Any], kind: str) -> dict[str, int]:
-    amounts = (container.get("resources") or {}).get(kind) or {}
-    return {name: quantity.of(name, value) for name, value in amounts.items()}
 
 
 def containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -13,13 +13,13 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.pod import pod_resources
 from controller_runtime.apimachinery import matching
+from controller_runtime.apimachinery.matching import REQUIRED
 from multi_scheduler.state.cluster import limits
 
 NamespaceLabels = Mapping[str, Mapping[str, str]]
 """Labels of a lower cluster's namespaces by name; empty: they cannot be read."""
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _EVERYTHING = [{"operator": "Exists"}]
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _HARD = "DoNotSchedule"
 
 
@@ -197,7 +197,6 @@ Port = tuple[str, str, int]
 """Host IP (empty: all), protocol, port."""
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - read, not bound
 _HOST = names.LABEL_HOSTNAME
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,11 +234,11 @@ def demand(pod: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]] = ()) ->
     metadata, lower = pod["metadata"], pod["spec"]
     namespace = metadata.get("namespace", "")
     labels = {**(metadata.get("labels") or {}), names.LABEL_UPPER_CLUSTER: ""}
-    required = ((lower.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
+    required = ((lower.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
     spec: dict[str, Any] = {
         "nodeSelector": lower.get("nodeSelector") or {},
         "tolerations": lower.get("tolerations") or [],
-        "affinity": {"nodeAffinity": {_REQUIRED: required}} if required else {},
+        "affinity": {"nodeAffinity": {REQUIRED: required}} if required else {},
         "volumes": list(volumes),
     }
     limits.check_size(spec, node_terms(spec))
@@ -261,7 +260,7 @@ def demand(pod: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]] = ()) ->
 
 def node_terms(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the required node selector terms of a ``Demand.spec``, also those of volumes."""
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
     found = list(required.get("nodeSelectorTerms") or ())
     for volume in spec.get("volumes") or ():
         found += volume.get("nodeSelectorTerms") or ()
