@@ -117,10 +117,10 @@ class ConfigFile(Generic[T]):
         """
         if document.get("kind") == _SCHEDULER_KIND or "pluginConfig" in document:
             return _from_tensile(document)
-        known = [field_name(field) for field in _known_fields()]
         own = _without_fields_of_others(document, self.kind)
         for name in with_current_names(own, self.kind):
-            if isinstance(name, str) and name not in known:
+            if isinstance(name, str) and name not in self.kind.__struct_encode_fields__:
+                known = [field_name(field) for field in _known_fields()]
                 raise ValueError(f"unknown field `{name}`{guess(name, known)}")
         return own
 
@@ -151,8 +151,12 @@ def _known_fields() -> Sequence[str]:
 
 def _without_fields_of_others(document: dict[str, Any], kind: type[ClusterSet]) -> dict[str, Any]:
     """Return a document without the top-level fields that only other programs use."""
+    spellings = (field_name, former_name)
+    own = {spelled(field) for field in kind.__struct_fields__ for spelled in spellings}
+    if document.keys() <= own:
+        return document  # without the imports of the other programs' settings, which take time at each start
     others = [field for field in _known_fields() if field not in kind.__struct_fields__]
-    ignored = {spelled(field) for field in others for spelled in (field_name, former_name)}
+    ignored = {spelled(field) for field in others for spelled in spellings}
     return {name: value for name, value in document.items() if name not in ignored}
 
 

@@ -204,7 +204,6 @@ class IdentityController:
             if shared.users:
                 return Result(requeue_after=_RECHECK)
             await self._remove(of)
-            self._shared.forget(of)
             self._forget(of)
         return None
 
@@ -214,6 +213,7 @@ class IdentityController:
             self._named.pop(of, None)
             self._found_for.discard(of)
             self.controller.queue.drop_delayed(of)  # the scheduled renewal, which may be most of an hour away
+        self._shared.forget(of)  # also what a Secret that was read at start is bound to
 
     async def _renew(self, secret: TokenSecret, upper: Object, upper_pod: dict[str, Any]) -> Result | None:
         if self._is_fresh(secret.id, self._where(upper_pod, secret)):
