@@ -50,7 +50,7 @@ class _PodTerm(msgspec.Struct, rename="camel"):
 
 
 class _PodAntiAffinity(msgspec.Struct):
-    required: list[_PodTerm] | None = msgspec.field(name=_REQUIRED, default=None)
+    required: list[_PodTerm] | None = msgspec.field(name=REQUIRED, default=None)
 
 
 class _Affinity(msgspec.Struct, rename="camel"):
@@ -130,7 +130,7 @@ def resolve(selector: Mapping[str, Any], *, node_name: str, node_labels: Mapping
 def anti_affinity(selector: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Return the required pod anti-affinity terms of a selector."""
     affinity = (selector or {}).get("affinity") or {}
-    return (affinity.get("podAntiAffinity") or {}).get(_REQUIRED) or []
+    return (affinity.get("podAntiAffinity") or {}).get(REQUIRED) or []
 
 
 def with_anti_affinity(spec: Mapping[str, Any], selector: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -139,7 +139,7 @@ def with_anti_affinity(spec: Mapping[str, Any], selector: Mapping[str, Any] | No
         return spec
     affinity = spec.get("affinity") or {}
     own = affinity.get("podAntiAffinity") or {}
-    both = {**own, _REQUIRED: [*(own.get(_REQUIRED) or ()), *terms]}
+    both = {**own, REQUIRED: [*(own.get(REQUIRED) or ()), *terms]}
     return {**spec, "affinity": {**affinity, "podAntiAffinity": both}}
 
 
