@@ -127,6 +127,9 @@ ANNOTATION_SHARE = f"{DOMAIN}/share"
 """On the Lease of a replica in mode ``Sharded``: weight with which lower clusters are assigned to it, up to 1."""
 ANNOTATION_REPLICA = f"{DOMAIN}/replica"
 """On the Lease of a virtual node in ``kube-node-lease``: host name of the replica that runs its lower cluster."""
+ANNOTATION_PROCESS = f"{DOMAIN}/process"
+"""On the Lease of a virtual node in ``kube-node-lease``: identity of the process that mirrors the node, and the Lease's
+``leaseTransitions`` when it wrote that."""
 ANNOTATION_FAULTS = f"{DOMAIN}/faults"
 """On the Lease of a virtual node in ``kube-node-lease``: JSON of faults that only its process knows:
 ``rejected`` (configurations that are not applied) and ``failed`` (lower clusters that do not run), by cluster

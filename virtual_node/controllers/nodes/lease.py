@@ -1,8 +1,8 @@
 """The Lease of a virtual node: taken before the node is registered, renewed while it is mirrored, then released.
 
-It is the Lease that kubelets renew, but its holder is the process instead of the node's name, so that one process at a
-time mirrors a node. A waiting process takes the Lease when the holder has released it, or has not renewed it for
-``leaseDurationSeconds`` by the waiting process's own clock.
+It is the Lease that kubelets renew. An annotation names the process that holds it (``lease_holder``), so that one
+process at a time mirrors a node. A waiting process takes the Lease when the holder has released it, or has not renewed it
+for ``leaseDurationSeconds`` by the waiting process's own clock.
 
 A process killed by SIGKILL cannot release the Lease. So that a restart on the same machine does not wait for
 the Lease to expire, all processes of one network namespace (of a pod or a host) use the same identity. A
@@ -28,11 +28,11 @@ from typing import Any
 
 from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import find
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from controller_runtime.leaderelection import candidate
 from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.nodes import lease_holder
 from virtual_node.controllers.nodes.controller import NodeController
 from virtual_node.health.reports import Report
 
@@ -40,9 +40,6 @@ NAMESPACE = "kube-node-lease"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL = 2.0
 _FIRST_RETRY = 0.1
-_LONG_AGO = 3
-"""Number of lease durations after renewTime after which the holder counts as gone, even if the clocks of the
-two machines differ by a minute."""
 _RELEASING = 2.0
 """Seconds that a release may take when the process stops; otherwise the Lease expires."""
 _RETRY = 2.0
@@ -54,7 +51,7 @@ class HeldElsewhereError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity that a process writes as the holder of its virtual nodes' Leases."""
+    """The identity that a process writes to its virtual nodes' Leases."""
 
     name: str
     is_exclusive: bool
@@ -75,32 +72,6 @@ def this_process() -> Identity:
     with contextlib.suppress(OSError):
         parts.append(str(Path("/proc/self/ns/net").stat().st_ino))
     return Identity("_".join(parts), is_exclusive=False)
-
-
-def may_hold(
-    lease: Mapping[str, Any], *, identity: str, node: str, unchanged_for: float, now: datetime
-) -> bool:
-    """Report whether a process may take a node's Lease.
-
-    Args:
-        lease: as read.
-        identity: of the process.
-        node: the Lease's own name, which is the holder in earlier releases and in released Leases.
-        unchanged_for: seconds for which the process has not seen a renewal.
-        now: wall clock, timezone-aware.
-    """
-    holder = candidate.holder_of(lease)
-    if holder in {"", node, identity}:
-        return True
-    spec = candidate.spec_of(lease)
-    duration = float(spec.get("leaseDurationSeconds") or 0)
-    if unchanged_for >= duration:
-        return True
-    try:
-        age = (now - timestamps.parse(str(spec.get("renewTime")))).total_seconds()
-    except ValueError:
-        return False
-    return age >= _LONG_AGO * duration
 
 
 @dataclass(eq=False, repr=False)
@@ -124,7 +95,7 @@ class NodeLease:
 
     @property
     def holder(self) -> str:
-        """Return the holder to write to the Lease: the shared identity if only this process uses it."""
+        """Return the process to write to the Lease: the shared identity if only this process uses it."""
         alone = self.identity.is_exclusive or self._socket is not None
         return self.identity.name if alone else self._unique
 
@@ -145,9 +116,9 @@ class NodeLease:
                 # recreates it.
                 if lease is not None and lease != seen:
                     seen, seen_at = lease, loop.time()
-                if may_hold(
+                if lease_holder.may_hold(
                     seen,
-                    identity=self.holder,
+                    process=self.holder,
                     node=self.name,
                     unchanged_for=loop.time() - seen_at,
                     now=datetime.now(UTC),
@@ -155,7 +126,7 @@ class NodeLease:
                     if await self._take(lease):
                         return
                 else:
-                    self._report_holder(candidate.holder_of(seen))
+                    self._report_holder(lease_holder.process_of(seen, self.name))
                 await asyncio.sleep(_POLL if self.waits_for else _FIRST_RETRY)
         finally:
             self.waits_for = ""
@@ -194,10 +165,8 @@ class NodeLease:
             async with asyncio.timeout(_RELEASING):
                 upper = self.context.upper
                 lease = await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
-                if candidate.holder_of(lease) == self.holder:
-                    # Keep renewTime, because other components use it to decide whether the node is alive.
-                    spec = {**candidate.spec_of(lease), "holderIdentity": self.name}
-                    await upper.update(resources.LEASES, {**lease, "spec": spec})
+                if lease_holder.process_of(lease, self.name) == self.holder:
+                    await upper.update(resources.LEASES, lease_holder.released(lease, self.name))
         except Exception as error:  # noqa: BLE001 - after any error the Lease expires
             self.context.log.debug("lease not released", node=self.name, error=str(error))
         finally:
@@ -223,8 +192,7 @@ class NodeLease:
     async def _renew(self, node_uid: str, report: Report) -> None:
         if self._lease is None:
             self._lease = await self._get_or_create(node_uid)
-            # The node's name is the holder of a released Lease.
-            if (holder := candidate.holder_of(self._lease)) not in {"", self.name, self.holder}:
+            if (holder := lease_holder.process_of(self._lease, self.name)) not in {"", self.holder}:
                 raise HeldElsewhereError(
                     f"node {self.name}: another process, {holder}, has taken its Lease over"
                 )
@@ -254,7 +222,8 @@ class NodeLease:
             # Garbage collection deletes the Lease with its Node. A Node that was registered again has a new uid.
             owner = {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": node_uid}
             lease = {**lease, "metadata": {**lease["metadata"], "ownerReferences": [owner]}}
-        return candidate.held(lease, identity=self.holder, duration=duration, now=datetime.now(UTC))
+        now = datetime.now(UTC)
+        return lease_holder.held(lease, process=self.holder, node=self.name, duration=duration, now=now)
 
     def _report_holder(self, holder: str) -> None:
         why = f"node {self.name} is mirrored by another process, {holder}: waiting until it ends"
