@@ -33,13 +33,15 @@ def root_ca_name(cluster_id: str) -> str:
 def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], options: PodOptions) -> None:
     """Rewrite a lower pod spec, in place, so that the pod uses its tokens of the upper cluster."""
     places = iter(places_of(pod, options))
+    mode = _token_mode(spec)
 
     def from_secret(source: Mapping[str, Any]) -> Mapping[str, Any]:
         token = source.get("serviceAccountToken")
         if token is None:
             return source
         secret, key = next(places)
-        return {"secret": {"name": secret, "items": [{"key": key, "path": token["path"]}]}}
+        item = {"key": key, "path": token["path"]} | ({} if mode is None else {"mode": mode})
+        return {"secret": {"name": secret, "items": [item]}}
 
     if volumes := spec.get("volumes"):
         spec["volumes"] = [with_sources(volume, from_secret) for volume in volumes]
@@ -47,6 +49,38 @@ def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], options: P
     spec["automountServiceAccountToken"] = False
     spec.pop("serviceAccountName", None)
     spec.pop("serviceAccount", None)
+
+
+def _token_mode(spec: Mapping[str, Any]) -> int | None:
+    """Return the mode of the token files of a lower pod; None: the ``defaultMode`` of their volume.
+
+    A kubelet gives the file of a token to the user of the containers, with mode 0600, or lets the group ``fsGroup`` read
+    it. The file of a Secret always belongs to root. So it is as narrow as every container can read:
+
+    - ``fsGroup``: 0600, to which the kubelet adds that group and its right to read, as for a token.
+    - all containers run as one user: 0600 for root. For another user 0640 if all of them are in group root, or else 0644.
+    - otherwise: ``defaultMode``, as for a token.
+
+    Source: kubelet ``pkg/volume/projected``, ``collectData``, and ``pkg/volume/util``, ``FsUserFrom``.
+    """
+    of_pod = spec.get("securityContext") or {}
+    if of_pod.get("fsGroup") is not None:
+        return 0o600
+    contexts = [
+        {**of_pod, **{key: value for key, value in own.items() if value is not None}}
+        for kind in ("initContainers", "containers")
+        for container in spec.get(kind) or ()
+        for own in (container.get("securityContext") or {},)
+    ]
+    users = {one.get("runAsUser") for one in contexts}
+    if len(users) != 1 or None in users:
+        return None
+    if users == {0}:
+        return 0o600
+    is_in_root = 0 in (of_pod.get("supplementalGroups") or ()) or all(
+        one.get("runAsGroup") == 0 for one in contexts
+    )
+    return 0o640 if is_in_root else 0o644
 
 
 def with_upper_root_ca(spec: dict[str, Any], *, cluster_id: str) -> None:

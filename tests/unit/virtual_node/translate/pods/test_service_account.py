@@ -1,0 +1,62 @@
+"""The mode of the file of a token: as on a real node, as far as the file of a Secret allows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.virtual_node.translate.pods.pods import CLUSTER, upper_pod
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.pods import lower_pod
+
+OPTIONS = PodOptions(owner=Owner(CLUSTER, "vn"))
+
+
+def _mode(of_pod: dict[str, Any] | None, *of_containers: dict[str, Any] | None) -> int | None:
+    """Return the mode of the token in the lower pod; the second security context is of an init container."""
+    pod = json.loads(json.dumps(upper_pod()))
+    spec, container = pod["spec"], pod["spec"]["containers"][0]
+    spec.pop("initContainers", None)
+    if of_pod is not None:
+        spec["securityContext"] = of_pod
+    made = [
+        {**container, "name": f"c{number}"} | ({} if own is None else {"securityContext": own})
+        for number, own in enumerate(of_containers or (None,))
+    ]
+    spec["containers"], spec["initContainers"] = made[:1], made[1:]
+    (source, *_) = lower_pod.lower_pod(pod, OPTIONS)["spec"]["volumes"][0]["projected"]["sources"]
+    mode: int | None = source["secret"]["items"][0].get("mode")
+    return mode
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_containers", "mode"),
+    [
+        (None, [], None),
+        ({}, [{}], None),
+        ({"fsGroup": 2000}, [], 0o600),  # the kubelet makes it 0640 of that group
+        ({"fsGroup": 0, "runAsUser": 1000}, [], 0o600),
+        ({"fsGroup": 2000}, [{"runAsUser": 1}, {"runAsUser": 2}], 0o600),
+        ({"runAsUser": 1000}, [], 0o644),
+        ({"runAsUser": 1000}, [{}, {"runAsUser": 1000}], 0o644),
+        ({"runAsUser": 1000}, [{"runAsUser": None}], 0o644),
+        (None, [{"runAsUser": 1000}, {"runAsUser": 1000}], 0o644),
+        ({"runAsUser": 1000}, [{}, {"runAsUser": 1001}], None),
+        (None, [{"runAsUser": 1000}, {}], None),
+        ({"runAsUser": 0}, [], 0o600),
+        ({"runAsUser": 1000}, [{"runAsUser": 0}], 0o600),
+        ({"runAsUser": 1000, "runAsGroup": 0}, [], 0o640),
+        ({"runAsUser": 1000, "runAsGroup": 0}, [{}, {"runAsGroup": 5}], 0o644),
+        ({"runAsUser": 1000}, [{"runAsGroup": 0}, {"runAsGroup": 0}], 0o640),
+        ({"runAsUser": 1000, "supplementalGroups": [7, 0]}, [{"runAsGroup": 5}], 0o640),
+        ({"runAsGroup": 0}, [], None),
+    ],
+)
+def test_the_mode_of_a_token_is_as_narrow_as_its_containers_can_read(
+    of_pod: dict[str, Any] | None, of_containers: list[dict[str, Any]], mode: int | None
+):
+    """The file of a Secret belongs to root, with or without the group ``fsGroup``."""
+    assert _mode(of_pod, *of_containers) == mode
