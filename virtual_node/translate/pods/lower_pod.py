@@ -96,7 +96,9 @@ def created(
         TooLargeError: the translation exceeds the budget.
     """
     body = overridden(lower_pod(upper, options, budget, admitted=admitted), upper, options, budget)
-    return {**body, "spec": on_allowed_nodes(body["spec"], admitted.rules, options.pool)}
+    spec = {**on_allowed_nodes(body["spec"], admitted.rules, options.pool)}
+    service_account.with_token_modes(spec, upper, options)
+    return {**body, "spec": spec}
 
 
 def overridden(

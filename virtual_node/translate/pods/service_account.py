@@ -33,15 +33,13 @@ def root_ca_name(cluster_id: str) -> str:
 def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], options: PodOptions) -> None:
     """Rewrite a lower pod spec, in place, so that the pod uses its tokens of the upper cluster."""
     places = iter(places_of(pod, options))
-    mode = _token_mode(spec)
 
     def from_secret(source: Mapping[str, Any]) -> Mapping[str, Any]:
         token = source.get("serviceAccountToken")
         if token is None:
             return source
         secret, key = next(places)
-        item = {"key": key, "path": token["path"]} | ({} if mode is None else {"mode": mode})
-        return {"secret": {"name": secret, "items": [item]}}
+        return {"secret": {"name": secret, "items": [{"key": key, "path": token["path"]}]}}
 
     if volumes := spec.get("volumes"):
         spec["volumes"] = [with_sources(volume, from_secret) for volume in volumes]
@@ -49,6 +47,28 @@ def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], options: P
     spec["automountServiceAccountToken"] = False
     spec.pop("serviceAccountName", None)
     spec.pop("serviceAccount", None)
+
+
+def with_token_modes(spec: dict[str, Any], pod: Mapping[str, Any], options: PodOptions) -> None:
+    """Set the modes of the token files of a lower pod spec, in place; after overrides, which may change its users.
+
+    Args:
+        spec: of the lower pod, after ``with_upper_identity``.
+        pod: the upper pod.
+        options: translation options.
+    """
+    if not options.service_accounts or (mode := _token_mode(spec)) is None:
+        return
+    secrets = {secret for secret, _ in places_of(pod, options)}
+
+    def with_mode(source: Mapping[str, Any]) -> Mapping[str, Any]:
+        secret = source.get("secret")
+        if not secret or secret.get("name") not in secrets:
+            return source
+        return {**source, "secret": {**secret, "items": [{**item, "mode": mode} for item in secret["items"]]}}
+
+    if secrets:
+        spec["volumes"] = [with_sources(volume, with_mode) for volume in spec["volumes"]]
 
 
 def _token_mode(spec: Mapping[str, Any]) -> int | None:

@@ -35,7 +35,11 @@ class _Upper:
 @pytest.mark.looptime
 async def test_publishes_and_removes_a_report():
     """With the next renewal, and its identity and host name always. Annotations of others stay, and the process knows the spec."""
-    always = {"theirs": "", "virtual-node.io/process": "vn 0", "virtual-node.io/replica": socket.gethostname()}
+    always = {
+        "theirs": "",
+        "virtual-node.io/process": "vn 0",
+        "virtual-node.io/replica": socket.gethostname(),
+    }
     upper = _Upper()
     found = Report({"": "unknown field"})
     registered = asyncio.Event()

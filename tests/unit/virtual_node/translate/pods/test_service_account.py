@@ -10,7 +10,7 @@ import pytest
 from tests.unit.virtual_node.translate.pods.pods import CLUSTER, upper_pod
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
-from virtual_node.translate.pods import lower_pod
+from virtual_node.translate.pods import lower_pod, service_account
 
 OPTIONS = PodOptions(owner=Owner(CLUSTER, "vn"))
 
@@ -27,7 +27,9 @@ def _mode(of_pod: dict[str, Any] | None, *of_containers: dict[str, Any] | None) 
         for number, own in enumerate(of_containers or (None,))
     ]
     spec["containers"], spec["initContainers"] = made[:1], made[1:]
-    (source, *_) = lower_pod.lower_pod(pod, OPTIONS)["spec"]["volumes"][0]["projected"]["sources"]
+    lower = lower_pod.lower_pod(pod, OPTIONS)["spec"]
+    service_account.with_token_modes(lower, pod, OPTIONS)
+    (source, *_) = lower["volumes"][0]["projected"]["sources"]
     mode: int | None = source["secret"]["items"][0].get("mode")
     return mode
 
@@ -60,3 +62,14 @@ def test_the_mode_of_a_token_is_as_narrow_as_its_containers_can_read(
 ):
     """The file of a Secret belongs to root, with or without the group ``fsGroup``."""
     assert _mode(of_pod, *of_containers) == mode
+
+
+def test_secrets_of_users_keep_their_modes():
+    """Only the files of tokens have an owner of their own on real nodes."""
+    pod = json.loads(json.dumps(upper_pod()))
+    pod["spec"]["securityContext"] = {"fsGroup": 1}
+    own = {"secret": {"name": "own", "items": [{"key": "token", "path": "own"}]}}
+    pod["spec"]["volumes"][0]["projected"]["sources"].append(own)
+    lower = lower_pod.lower_pod(pod, OPTIONS)["spec"]
+    service_account.with_token_modes(lower, pod, OPTIONS)
+    assert lower["volumes"][0]["projected"]["sources"][-1] == own
