@@ -42,6 +42,7 @@ from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.nodes.controller import NodeController
 from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.controllers.nodes.lease import Identity, NodeLease, this_process
+from virtual_node.controllers.pods.api_services import ApiServices
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.lower_owners import LowerOwners
@@ -50,6 +51,7 @@ from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
+from virtual_node.controllers.pods.upper_endpoint import UpperEndpoint
 from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.controllers.tokens.service_account_tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
@@ -317,13 +319,21 @@ class ClusterControllers:
             dependencies=self._dependencies,
             changed=queue.add,
         )
-        self.informers = allocations.informers
         status = StatusWriter(context, devices=allocations.record)
         self._follow = Follow(
             context, caches, namespaces=self._namespaces, dependencies=self._dependencies, wake=queue.add
         )
         self._identities = IdentityController(context, caches, node_uid=self.node_uid)
-        links = ServiceLinks(context, caches, self._dependencies, settled=self._follow.settled)
+        endpoint = UpperEndpoint(context.upper, context.settings.kubernetes_service_url)
+        self._api_services = ApiServices(context, caches, self._namespaces, endpoint)
+        self.informers = (*allocations.informers, *self._api_services.informers)
+        links = ServiceLinks(
+            context,
+            caches,
+            self._dependencies,
+            settled=self._follow.settled,
+            api_services=self._api_services,
+        )
         creator = PodCreator(
             context,
             namespaces=self._namespaces,
@@ -353,6 +363,7 @@ class ClusterControllers:
             ("namespaces", self._namespaces.run()),
             ("dependencies", self._dependencies.run()),
             ("identities", self._identities.controller.run()),
+            ("API services", self._api_services.run()),
             ("events", self._mirror.run()),
             ("follow", self._follow.run()),
         ):

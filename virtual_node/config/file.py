@@ -35,7 +35,7 @@ def _process_problems(config: Config) -> Iterator[str]:
         except ConfigError as error:
             yield f"{field}: {error}"
     yield from _election_problems(config)
-    if config.kubernetes_service_url and not split_url(config.kubernetes_service_url).hostname:
+    if config.kubernetes_service_url and not _has_address(config.kubernetes_service_url):
         yield f"kubernetesServiceURL: {config.kubernetes_service_url!r} is not a URL such as https://10.0.0.1:6443"
     if bool(config.kubelet.tls_cert_file) != bool(config.kubelet.tls_private_key_file):
         yield "kubelet: tlsCertFile and tlsPrivateKeyFile go together"
@@ -45,6 +45,15 @@ def _process_problems(config: Config) -> Iterator[str]:
             "kubelet.limits.connections: must be greater than streams and than unauthorizedConnections, "
             "or connections of open streams would leave no room for others"
         )
+
+
+def _has_address(url: str) -> bool:
+    """Report whether a URL has a host, and no port that is invalid."""
+    parts = split_url(url)
+    try:
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _election_problems(config: Config) -> Iterator[str]:

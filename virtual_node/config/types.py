@@ -86,14 +86,13 @@ class KubeletConfig(ConfigStruct):
         return self.serving_certificate or ("Files" if self.tls_cert_file else "SelfSigned")
 
 
-KUBERNETES_SERVICE_UPPER = "Upper"
 SHARDED: Final = "Sharded"
 
 
 class ServicesConfig(ConfigStruct):
     """Upper Services that are mirrored in lower clusters, in addition to the Services of namespaces with pods there."""
 
-    always: list[str] = msgspec.field(default_factory=lambda: ["default/kubernetes", "kube-system/*"])
+    always: list[str] = msgspec.field(default_factory=lambda: ["kube-system/*"])
     """Shell patterns: ``namespace/name``. Namespace kube-system gets no other lower Services."""
 
 
@@ -182,11 +181,14 @@ class Config(ClusterSet):
     enable_serviceaccount: Annotated[bool, Setting(PODS, "--enable-serviceaccount")] = True
     """Give lower pods tokens of the upper cluster. Off: they get an identity of the lower cluster."""
     identities: IdentitiesConfig = msgspec.field(default_factory=IdentitiesConfig)
-    kubernetes_service: Annotated[Literal["Lower", "Upper"], Setting(PODS, "--kubernetes-service")] = "Lower"
-    """The apiserver that KUBERNETES_SERVICE_HOST and _PORT name in pods. A pod's annotation
-    ``virtual-node.io/kubernetes-service`` (upper or lower) overrides it."""
+    kubernetes_service: Annotated[
+        Literal["Auto", "Lower", "Upper"], Setting(PODS, "--kubernetes-service")
+    ] = "Auto"
+    """The API server that KUBERNETES_SERVICE_HOST and ``kubernetes.default.svc`` name in pods. Auto: that of the cluster
+    that issues the pods' tokens. A pod's annotation ``virtual-node.io/kubernetes-service`` overrides it."""
     kubernetes_service_url: Annotated[str, Setting(PODS, "--kubernetes-service-url URL")] = ""
-    """URL of the upper apiserver for lower pods. Empty: the URL that this process uses."""
+    """URL of the upper API server for lower pods. Empty: the URL that this process uses, or else an address that the API
+    server advertises."""
     ignore_labels: Annotated[list[str], Setting(PODS, "--ignore-labels LIST")] = msgspec.field(
         default_factory=lambda: ["group.batch.scheduler.tencent.com"]
     )

@@ -31,7 +31,7 @@ from virtual_node.translate.follow import (
 from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.objects import config_data, resource_claims
 from virtual_node.translate.pods import service_account, token_secrets
-from virtual_node.translate.services import endpoints, services
+from virtual_node.translate.services import api_service, endpoints, services
 
 Body = Mapping[str, Any]
 
@@ -136,8 +136,8 @@ class Kind:
         return (f"{found.namespace}/{name}",) if name else ()
 
     def upper_key(self, copy: Object) -> tuple[str, ...]:
-        """Return the key of the upper object that a copy was created for, for an index; none for Secrets with tokens."""
-        if token_secrets.token_owner(copy.name, copy.labels):
+        """Return the key of the upper object that a copy was created for, for an index; none for other objects of ours."""
+        if _is_no_copy(copy):
             return ()
         name = copy.annotations.get(names.ANNOTATION_SOURCE, copy.name)
         return (f"{ownership.upper_namespace(copy)}/{name}",)
@@ -151,7 +151,7 @@ class Kind:
             cluster_id: identity of the upper cluster.
             uid: uid of the upper object; empty: it does not exist.
         """
-        if token_secrets.token_owner(copy.name, copy.labels):
+        if _is_no_copy(copy):
             return False
         namespace, _, name = key.partition("/")
         is_source = copy.annotations.get(names.ANNOTATION_SOURCE, name) == name
@@ -210,6 +210,13 @@ class Kind:
         if metadata := copy_metadata_patch(current["metadata"], desired["metadata"], above):
             patch["metadata"] = metadata
         return patch or None
+
+
+def _is_no_copy(found: Object) -> bool:
+    """Report whether an object of ours has no upper object: a Secret with tokens, or the Service of the API server."""
+    return bool(token_secrets.token_owner(found.name, found.labels)) or api_service.is_api_service(
+        found.name, found.labels
+    )
 
 
 def _root_ca_name(name: str, _upper: Body | None, view: View) -> str:
@@ -272,6 +279,7 @@ SERVICES = Kind(
     changes=services.changes,
     must_replace=services.must_replace,
     is_kept_for_others=services.is_kept_for_others,
+    is_marked=lambda labels: names.LABEL_API_SERVER not in labels,
     taken_advice="Pods there use it instead of this one",
     kept_spec=("selector",),
 )
@@ -288,7 +296,10 @@ ENDPOINT_SLICES = Kind(
     pods_of=endpoints.pods_of,
     is_quiet=True,
     # Slices that Kubernetes creates for a copied Service have our labels, too.
-    is_marked=lambda labels: labels.get(endpoints.LABEL_MANAGED_BY) == endpoints.MANAGED_BY,
+    is_marked=lambda labels: (
+        labels.get(endpoints.LABEL_MANAGED_BY) == endpoints.MANAGED_BY
+        and names.LABEL_API_SERVER not in labels
+    ),
 )
 NETWORK_POLICIES = Kind(
     resources.NETWORK_POLICIES,

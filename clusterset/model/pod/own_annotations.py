@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from clusterset.model import division, names
-from clusterset.model.pod import groups
+from clusterset.model.pod import api_server, groups
 from clusterset.model.pod.lower_spec import is_node_name
 from controller_runtime.apimachinery.readable import guess
 
@@ -31,8 +31,11 @@ def _any(_labels: Texts, _annotations: Texts) -> str:
 
 
 def _api_server(_labels: Texts, annotations: Texts) -> str:
-    text = annotations[names.ANNOTATION_KUBERNETES_SERVICE]
-    return "" if text.lower() in {"", "upper", "lower"} else f"{text[:_SHOWN]!r}: write upper or lower"
+    try:
+        api_server.requested(annotations)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _division(_labels: Texts, annotations: Texts) -> str:

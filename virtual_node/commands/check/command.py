@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
@@ -15,6 +16,7 @@ from clusterset.comparing import differences
 from clusterset.config import Cluster, ClusterSet
 from clusterset.reading import ConfigFile
 from controller_runtime import resources
+from controller_runtime.apimachinery.readable import count
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.client.connecting import weaknesses
@@ -28,10 +30,14 @@ from virtual_node.commands.common import connect, output, probes, reader
 from virtual_node.config import command_line, program
 from virtual_node.config.command_line import DEFAULT_NODE_NAME
 from virtual_node.config.types import Config
+from virtual_node.controllers.pods import upper_endpoint
 from virtual_node.rights import daemon as rights
+from virtual_node.translate.pods import api_server
 
 _COLUMNS = ("CLUSTER", "CHECK", "OK", "DETAIL", "NEXT")
 AGENT = "virtual-node-check"
+WARNING = "warning: "
+"""Begins the detail of a passed check that needs attention."""
 _SKEW_LIMIT = 5.0
 """Maximum seconds between two clocks; with more, leases, tokens and events are misleading."""
 _OLDEST_MINOR = 24
@@ -144,22 +150,31 @@ def _same_cluster(findings: Sequence[CheckResult]) -> list[CheckResult]:
 def _print(findings: Sequence[CheckResult], *, headers: bool, is_quiet: bool) -> None:
     findings = sorted(findings, key=lambda finding: finding.ok)  # failures first
     wrong = [finding for finding in findings if not finding.ok]
+    warnings = [finding for finding in findings if finding.ok and finding.detail.startswith(WARNING)]
     if is_quiet:
-        output.brief([(f"{one.cluster}: {one.check}", "no", one.detail, one.fix) for one in wrong])
+        rows = [(one, "ok" if one.ok else "no") for one in (*wrong, *warnings)]
+        output.brief([(f"{one.cluster}: {one.check}", state, one.detail, one.fix) for one, state in rows])
     else:
         output.report(
             _COLUMNS,
             [(one.cluster, one.check, "ok" if one.ok else "no", one.detail, one.fix) for one in findings],
-            # A narrow terminal shows only failures; passed checks are counted in the conclusion.
+            # A narrow terminal shows only failures and warnings; passed checks are counted in the conclusion.
             [
-                output.Entry(output.BAD, f"{one.cluster}: {one.check}", [one.detail], [one.fix])
-                for one in wrong
+                output.Entry(
+                    output.DOUBTFUL if one.ok else output.BAD,
+                    f"{one.cluster}: {one.check}",
+                    [one.detail],
+                    [one.fix],
+                )
+                for one in (*wrong, *warnings)
             ],
             headers=headers,
         )
     verdict = f"All {len(findings)} checks are good."
     if wrong:
         verdict = f"{len(wrong)} of {len(findings)} checks {'fails' if len(wrong) == 1 else 'fail'}."
+    if warnings:
+        verdict += f" {count(len(warnings), 'warning')}."
     output.conclusion(verdict)
 
 
@@ -202,6 +217,7 @@ async def check_upper(config: Config, patience: float) -> list[CheckResult]:
             yield one
         async for one in _nodes(config, client):
             yield one
+        yield await _api_of_pods(config, client)
 
     path, server = config.kubeconfig, config.server
     return await _results("upper", checks, patience, path=path, server=server, in_cluster=True)
@@ -271,12 +287,38 @@ async def _nodes(config: Config, client: Client) -> AsyncIterator[CheckResult]:
                 yield CheckResult("upper", "node name", ok=True, detail=node.name)
 
 
+async def _api_of_pods(config: Config, client: Client) -> CheckResult:
+    """Return whether programs in lower pods can use the Kubernetes API. Not a failure, because pods may not use it."""
+    identities, setting = config.enable_serviceaccount, config.kubernetes_service
+    make = partial(CheckResult, "upper", "API of pods", ok=True)
+    if not api_server.may_use_upper(setting, identities=identities):
+        if not identities:
+            return make(detail="the lower cluster's, with tokens of the lower cluster")
+        fix = "set kubernetesService: Auto"
+        return make(
+            detail=f"{WARNING}the lower API servers refuse the upper tokens that pods get (kubernetesService: {setting})",
+            fix=fix,
+        )
+    if not identities:
+        fix = "set enableServiceaccount: true, or kubernetesService: Auto"
+        return make(
+            detail=f"{WARNING}the upper API server refuses the lower tokens that pods get (enableServiceaccount: false)",
+            fix=fix,
+        )
+    endpoint = await upper_endpoint.find(client, config.kubernetes_service_url)
+    if endpoint.problem:
+        what, _, fix = endpoint.problem.rpartition(": ")
+        return make(detail=WARNING + what, fix=fix)
+    host, port = endpoint.master
+    return make(detail=f"{host} port {port}, and {api_server.NAME} port {api_server.PORT}")
+
+
 async def _cluster(client: Client, needed: Sequence[Right]) -> AsyncIterator[CheckResult]:
     name = client.cluster
     yield CheckResult(name, "kubeconfig", ok=True, detail=client.config.server)
     for what, step in weaknesses(client.config):
         # Not a failure, because a weak connection works and may be intended.
-        yield CheckResult(name, "transport", ok=True, detail=f"warning: {what}", fix=step)
+        yield CheckResult(name, "transport", ok=True, detail=WARNING + what, fix=step)
     version = await client.version(timeout=client.timeout)
     git_version = version.get("gitVersion", "?")
     minor = int("".join(filter(str.isdigit, version.get("minor", ""))) or 0)

@@ -9,7 +9,17 @@ from collections.abc import Mapping, Sequence
 
 from virtual_node.commands.doctor import admission, nodes, scheduling
 from virtual_node.commands.doctor.facts import DoctorFacts
-from virtual_node.commands.doctor.links import Link, Outcome, Rule, State, faults, of_faults, skipped, unknown
+from virtual_node.commands.doctor.links import (
+    WARNING,
+    Link,
+    Outcome,
+    Rule,
+    State,
+    faults,
+    of_faults,
+    skipped,
+    unknown,
+)
 from virtual_node.commands.doctor.nodes import RIGHTS
 
 CHAIN: Sequence[Rule] = (
@@ -46,6 +56,8 @@ def sentence(links: Sequence[Link]) -> str:
         return f"The broken link: {link.title}: {link.detail}; next: {link.next}"
     if unseen := [link.title for link in links if link.state is State.UNKNOWN]:
         return f"No broken link was found, but these could not be checked: {', '.join(unseen)}."
+    if doubtful := [link.title for link in links if link.detail.startswith(WARNING)]:
+        return f"Every link holds, with a warning: {', '.join(doubtful)}."
     return "Every link holds."
 
 

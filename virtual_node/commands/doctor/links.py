@@ -66,6 +66,8 @@ class Rule:
     """Kinds of the health model's faults that break the link."""
 
 
+WARNING = "warning: "
+"""Begins the detail of a link that holds, but that needs attention."""
 ok = partial(Outcome, State.OK)
 broken = partial(Outcome, State.BROKEN)
 skipped = partial(Outcome, State.SKIPPED)

@@ -17,13 +17,14 @@ from virtual_node.commands.doctor.facts import (
     ready_nodes,
     waiting,
 )
-from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
+from virtual_node.commands.doctor.links import WARNING, Outcome, Rule, broken, ok, skipped
 from virtual_node.commands.doctor.nodes import targets_virtual_nodes
 from virtual_node.config import program
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.faults import SWARMS, Kind
 from virtual_node.health.leases import lease_age
 from virtual_node.health.objects import Json, allocatable, fits, key, requested
+from virtual_node.translate.pods.api_server import NOT_USABLE
 
 _UNSEEN_SECONDS = 30.0
 _DEFAULT_SCHEDULER = "default-scheduler"
@@ -202,7 +203,27 @@ RULES = (
         faults={Kind.POD_UNSCHEDULED},
     ),
 )
+
+
+def _api_of_pods(facts: DoctorFacts) -> Outcome:
+    """Check that virtual nodes did not report that pods cannot use the Kubernetes API; pods may not need it."""
+    messages = [
+        str(event.get("message") or "") for event in facts.events if event.get("reason") == NOT_USABLE
+    ]
+    if not messages:
+        return ok("no virtual node reports that pods cannot use the upper API server")
+    what, _, step = messages[-1].rpartition(": ")
+    return ok(f"{WARNING}{what}", step)
+
+
 LAST_RULES = (
+    Rule(
+        "apiOfPods",
+        "Kubernetes API of lower pods",
+        _api_of_pods,
+        needs=("upperApi",),
+        reads=("events",),
+    ),
     Rule("descheduler", "descheduler running", descheduler, needs=("upperApi",), reads=("descheduler",)),
     Rule("swarms", "Swarms run their jobs", _swarms, needs=("upperApi",), reads=("swarms",), faults=SWARMS),
 )

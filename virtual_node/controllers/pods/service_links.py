@@ -1,31 +1,37 @@
-"""Service variables for new containers: those of the upper Services, with addresses that the pod can reach."""
+"""Service variables and names for new containers: those of the upper Services, with addresses that the pod can reach."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
-from clusterset.model import names
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import Object
+from controller_runtime.util.pace import Pace
 from controller_runtime.util.responsive import run_apart
-from virtual_node.config.types import KUBERNETES_SERVICE_UPPER
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.controllers.copies.references import DependencyController
-from virtual_node.translate.pods import service_environment
+from virtual_node.controllers.pods.api_services import ApiServices
+from virtual_node.translate.pods import api_server, service_environment
+from virtual_node.translate.pods.api_server import Assignment, Endpoint
 from virtual_node.translate.services.services import cluster_ip
 
+_AGAIN = 3600.0
+"""Seconds until another pod of an upper namespace gets an event about its API server."""
 _BYTES_PER_STEP = 16
 """Bytes of a Service's spec that are decoded in the time of one step of a budget."""
+_ANY = Endpoint("any", 0)
+"""Stands for the endpoint while it is not known whether a pod needs it."""
 
 
 @dataclass(eq=False, repr=False)
 class ServiceLinks:
-    """Adds service variables to the containers of lower pods."""
+    """Adds service variables to the containers of lower pods, and the names of the upper API server."""
 
     context: ClusterContext
     caches: ClusterCaches
@@ -33,6 +39,13 @@ class ServiceLinks:
     """Knows the ConfigMaps and Secrets that pods reference."""
     settled: Callable[[str], Awaitable[None]]
     """Waits a limited time until the Services of an upper namespace have lower copies."""
+
+    api_services: ApiServices
+    """The lower Services of the upper API server."""
+
+    def __post_init__(self) -> None:
+        """Create without any IO."""
+        self._events: Pace[tuple[str, str]] = Pace(burst=1, qps=1 / _AGAIN)
 
     async def add(
         self,
@@ -53,7 +66,11 @@ class ServiceLinks:
         if _wants_links(upper_pod):
             # Otherwise the pod would get variables of the lower cluster's own Services in that namespace.
             body["spec"]["enableServiceLinks"] = False
-        await self.add_to_containers(body["spec"], upper_pod, budget)
+        assigned = await self._assignment(upper_pod)
+        if assigned.upper is not None:
+            api_server.with_host_aliases(body["spec"], assigned.upper, upper_pod["metadata"]["namespace"])
+        await self._add(body["spec"], upper_pod, assigned.upper, budget)
+        self._report(upper_pod, assigned)
 
     async def add_to_containers(
         self,
@@ -72,9 +89,18 @@ class ServiceLinks:
         Raises:
             TooLargeError: the variables exceed the budget; the spec is unchanged.
         """
+        await self._add(spec, upper_pod, (await self._assignment(upper_pod)).upper, budget)
+
+    async def _add(
+        self,
+        spec: dict[str, Any],
+        upper_pod: Mapping[str, Any],
+        endpoint: Endpoint | None,
+        budget: TranslationBudget,
+    ) -> None:
         metadata = upper_pod["metadata"]
         namespace = metadata["namespace"]
-        links, master = _wants_links(upper_pod), self._master(metadata.get("annotations") or {})
+        links, master = _wants_links(upper_pod), endpoint.master if endpoint is not None else None
         services = self._services(namespace) if links else []
         if not services and master is None:
             return
@@ -126,15 +152,25 @@ class ServiceLinks:
         copy = self.caches.lower_services.store.get(f"{namespace}/{metadata['name']}")
         return (cluster_ip(copy.spec or {}) if copy is not None else "") or upper_ip
 
-    def _master(self, annotations: Mapping[str, str]) -> tuple[str, int] | None:
-        """Return host and port of the upper API server if pod or configuration selects it; None: neither does."""
-        wanted = (
-            annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or self.context.settings.kubernetes_service
+    async def _assignment(self, upper_pod: Mapping[str, Any]) -> Assignment:
+        settings = self.context.settings
+        choose = partial(
+            api_server.assignment,
+            upper_pod,
+            setting=settings.kubernetes_service,
+            identities=settings.enable_serviceaccount,
         )
-        if wanted.lower() != KUBERNETES_SERVICE_UPPER.lower():
-            return None
-        url = urlsplit(self.context.settings.kubernetes_service_url or self.context.upper.config.server)
-        return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+        if choose(endpoint=_ANY).upper is None:
+            return choose(endpoint=_ANY)
+        found = await self.api_services.endpoint.get()
+        address = await self.api_services.address(upper_pod["metadata"]["namespace"])
+        return choose(endpoint=replace(found, service_ip=address))
+
+    def _report(self, upper_pod: Mapping[str, Any], assigned: Assignment) -> None:
+        """Write an event about a pod that cannot use the Kubernetes API, for one pod of a namespace per reason and hour."""
+        key = (upper_pod["metadata"]["namespace"], assigned.reason)
+        if assigned.problem and not self._events.wait(key, now=asyncio.get_running_loop().time()):
+            self.context.warn(upper_pod, assigned.reason, assigned.problem)
 
 
 def _wants_links(upper_pod: Mapping[str, Any]) -> bool:

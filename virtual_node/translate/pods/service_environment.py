@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from clusterset.model.pod.api_server import SERVICE as API_SERVER
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 
-MASTER = ("default", "kubernetes")
+_LOWER_LINK = "KUBERNETES_PORT_443_TCP"
+"""Prefix of the variables that a lower kubelet sets for the port of its own API server."""
 CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
 _SOURCES = (("configMapRef", "ConfigMap"), ("secretRef", "Secret"))
 _FRAME = len('{"name":"","value":""},')
@@ -57,12 +59,18 @@ def service_variables(
     if master is not None:
         host, port = master
         ports = [{"name": "https", "port": port, "protocol": "TCP"}]
-        variables |= _variables("kubernetes", host, ports, budget)
+        of_master = _variables(API_SERVER[1], host, ports, budget)
+        link = f"KUBERNETES_PORT_{port}_TCP"
+        variables |= of_master | {
+            _LOWER_LINK + name.removeprefix(link): value
+            for name, value in of_master.items()
+            if name.startswith(link)
+        }
     if not links:
         return variables
     for service in services:
         metadata, spec = service["metadata"], service.get("spec") or {}
-        if metadata["namespace"] != namespace or (namespace, metadata["name"]) == MASTER:
+        if metadata["namespace"] != namespace or (namespace, metadata["name"]) == API_SERVER:
             continue
         host = address(service)
         if host and host != "None" and spec.get("ports"):

@@ -29,6 +29,7 @@ from virtual_node.controllers.copies.allocations import Allocations
 from virtual_node.controllers.copies.facade import Follow
 from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.pods.api_services import ApiServices
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.lower_owners import LowerOwners
@@ -36,6 +37,7 @@ from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
+from virtual_node.controllers.pods.upper_endpoint import UpperEndpoint
 from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.controllers.tokens.service_account_tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
@@ -98,7 +100,16 @@ class Scene:
             context, caches, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"]
         )
         status = StatusWriter(context, devices=allocations.record)
-        links = ServiceLinks(context, caches, self.dependencies, settled=AsyncMock())
+        self.api_services = ApiServices(
+            context,
+            caches,
+            self.namespaces,
+            # An IP address with port 443, for which nothing is created in the lower cluster.
+            UpperEndpoint(clients[0], context.settings.kubernetes_service_url or "https://192.0.2.1"),
+        )
+        links = ServiceLinks(
+            context, caches, self.dependencies, settled=AsyncMock(), api_services=self.api_services
+        )
         self.volumes = (
             Volumes(context, caches, namespaces=self.namespaces, wake=queue.add)
             if volumes is not None
@@ -117,7 +128,12 @@ class Scene:
             context, self.caches, caches.lower_nodes, queue, creator=creator, updater=updater, status=status
         )
         self.owners = LowerOwners(context, self.caches, self.namespaces)
-        self.informers = [*caches.deciding(), *caches.claims.values(), *allocations.informers]
+        self.informers = [
+            *caches.deciding(),
+            *caches.claims.values(),
+            *allocations.informers,
+            *self.api_services.informers,
+        ]
 
     async def run(self) -> None:
         """Mirror until cancelled, in the order of a real start."""
@@ -133,6 +149,7 @@ class Scene:
                 self.namespaces,
                 self.dependencies,
                 self.identities.controller,
+                self.api_services,
             ):
                 group.create_task(part.run())
             if self.volumes is not None:

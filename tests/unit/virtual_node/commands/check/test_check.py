@@ -56,6 +56,28 @@ async def test_a_resource_has_one_row_and_the_lower_cluster_its_role(person: Per
     assert leases["detail"] == "create, get, update"
 
 
+async def test_an_api_server_that_pods_cannot_use_is_a_warning(person: Person, tmp_path: Path):
+    """Here it listens on loopback. It is no failure, because pods may not use the API."""
+
+    async def row(name: str, *flags: str) -> dict[str, Any]:
+        (tmp_path / name).mkdir()
+        code, out = await _check(person, tmp_path / name, "-o", "json", *flags)
+        assert code == 0
+        (found,) = (one for one in json.loads(out)["findings"] if one["check"] == "API of pods")
+        return dict(found)
+
+    local = await row("local")
+    assert local["detail"].startswith("warning: Pods cannot reach the upper API server at http")
+    assert local["fix"].startswith("set kubernetesServiceURL")
+    mixed = await row("mixed", "--kubernetes-service=lower")
+    assert mixed["detail"].startswith("warning: the lower API servers refuse the upper tokens")
+    assert mixed["fix"] == "set kubernetesService: Auto"
+    found = await row("lower", "--kubernetes-service=lower", "--enable-serviceaccount=false")
+    assert found["detail"] == "the lower cluster's, with tokens of the lower cluster"
+    found = await row("given", "--kubernetes-service-url=https://192.0.2.1:6443")
+    assert found["detail"] == "192.0.2.1 port 6443, and kubernetes.default.svc port 443"
+
+
 async def test_a_missing_right_is_named(person: Person, tmp_path: Path):
     """With the rule to grant, and its purpose."""
     code, out = await _check(person, tmp_path, "-o", "json", denied="exec")

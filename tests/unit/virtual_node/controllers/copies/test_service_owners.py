@@ -54,7 +54,7 @@ async def test_an_unmanaged_service_created_during_a_replacement_gets_no_endpoin
 
 @pytest.mark.parametrize(
     ("name", "namespace", "reported"),
-    [("kubernetes", "default", []), ("web", "shop", [("Warning", "ServiceConflict")])],
+    [("kube-dns", "kube-system", []), ("web", "shop", [("Warning", "ServiceConflict")])],
 )
 async def test_an_unmanaged_service_is_left_alone_and_reported_once(name, namespace, reported):
     """No write but the create that failed, one event, none if it is always so, no endpoints."""

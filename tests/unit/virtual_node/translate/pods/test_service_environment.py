@@ -65,6 +65,9 @@ def test_the_apiserver_is_named_only_if_configured():
     found = _variables(links=False, master=("10.200.1.1", 6443))
     assert found["KUBERNETES_SERVICE_HOST"] == "10.200.1.1"
     assert found["KUBERNETES_SERVICE_PORT"] == found["KUBERNETES_SERVICE_PORT_HTTPS"] == "6443"
+    # A kubelet would set those of its own cluster.
+    assert found["KUBERNETES_PORT_443_TCP"] == found["KUBERNETES_PORT"] == "tcp://10.200.1.1:6443"
+    assert found["KUBERNETES_PORT_443_TCP_ADDR"] == "10.200.1.1"
     assert found["KUBERNETES_PORT_6443_TCP_ADDR"] == "10.200.1.1"
 
 

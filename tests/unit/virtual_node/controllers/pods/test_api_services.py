@@ -1,0 +1,128 @@
+"""The Service of the upper API server in lower namespaces, and what pods get of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+
+from controller_runtime.errors import Forbidden, Invalid
+from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, running
+from virtual_node.translate.pods.api_server import Endpoint
+from virtual_node.translate.services.api_service import name_of
+
+pytestmark = pytest.mark.looptime
+KEY = f"shop/{name_of(CLUSTER)}"
+FAR = Endpoint("api.example.com", 6443, ips=["192.0.2.1"])
+
+
+@asynccontextmanager
+async def _scene(endpoint: Endpoint = FAR, **settings: Any) -> AsyncIterator[Scene]:
+    async with running(**{"kubernetes_service": "Upper", **settings}) as scene:
+        _move(scene, endpoint)
+        yield scene
+
+
+def _move(scene: Scene, endpoint: Endpoint) -> None:
+    scene.api_services.endpoint.get = AsyncMock(return_value=endpoint)  # type: ignore[method-assign]
+
+
+def _addresses(scene: Scene) -> tuple[list[str], int]:
+    found = scene.lower.the("endpointslices", KEY)
+    return [one["addresses"][0] for one in found["endpoints"]], found["ports"][0]["port"]
+
+
+def _aliases(scene: Scene, name: str) -> list[str]:
+    return [one["ip"] for one in scene.below(name)["spec"].get("hostAliases") or ()]
+
+
+async def test_a_namespace_with_pods_has_a_service_that_leads_to_the_upper_api():
+    """Its pods know its address. It follows the addresses of the URL, and goes after the last pod."""
+    async with _scene() as scene:
+        scene.bind()
+        await asyncio.sleep(5)
+        assert scene.lower.the("services", KEY)["spec"]["ports"][0]["port"] == 443
+        assert _addresses(scene) == (["192.0.2.1"], 6443)
+        address = scene.lower.the("services", KEY)["spec"]["clusterIP"]
+        scene.bind("later", uid="u-2")
+        await asyncio.sleep(5)
+        assert _aliases(scene, "web") == _aliases(scene, "later") == [address]
+        env = {one["name"]: one["value"] for one in scene.below("later")["spec"]["containers"][0]["env"]}
+        assert (env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"]) == ("api.example.com", "6443")
+        _move(scene, Endpoint("api.example.com", 6443, ips=["192.0.2.2", "192.0.2.3"]))
+        await asyncio.sleep(61)
+        assert _addresses(scene) == (["192.0.2.2", "192.0.2.3"], 6443)
+        for name in ("web", "later"):
+            scene.upper.remove("pods", f"shop/{name}")
+            scene.lower.remove("pods", f"shop/{name}")
+        await asyncio.sleep(300)
+        assert scene.lower.find("services", KEY) is None
+        assert scene.lower.find("endpointslices", KEY) is None
+
+
+async def test_a_deleted_service_gets_its_address_again():
+    """Running pods have it in their hosts file. Another address is used if that one is taken."""
+    async with _scene() as scene:
+        scene.bind()
+        await asyncio.sleep(5)
+        address = scene.lower.the("services", KEY)["spec"]["clusterIP"]
+        scene.lower.remove("services", KEY)
+        scene.lower.remove("endpointslices", KEY)
+        await asyncio.sleep(5)
+        assert scene.lower.the("services", KEY)["spec"]["clusterIP"] == address
+        assert _addresses(scene) == (["192.0.2.1"], 6443)
+        taken = iter([Invalid("provided IP is already allocated")])
+        scene.lower.fault = lambda verb, plural, _key: (
+            next(taken, None) if (verb, plural) == ("create", "services") else None
+        )
+        scene.lower.remove("services", KEY)
+        await asyncio.sleep(5)
+        assert scene.lower.find("services", KEY) is not None
+        assert next(taken, None) is None
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "settings"),
+    [
+        (Endpoint("192.0.2.1", 443, ips=["192.0.2.1"]), {}),
+        (Endpoint("", 0, problem="no: do this"), {}),
+        (FAR, {"kubernetes_service": "Lower"}),
+        (FAR, {"kubernetes_service": "Auto"}),  # the scene has no upper identities
+    ],
+)
+async def test_no_service_is_created_if_pods_do_not_need_it(endpoint: Endpoint, settings: dict[str, Any]):
+    """An IP address with port 443 needs none, nor does the lower API server."""
+    async with _scene(endpoint, **settings) as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        assert scene.is_below()
+        assert scene.lower.find("services", KEY) is None
+
+
+async def test_an_unmanaged_service_of_that_name_is_left_alone():
+    """Pods start without it."""
+    async with _scene() as scene:
+        theirs = {
+            "metadata": {"name": KEY.partition("/")[2], "namespace": "shop"},
+            "spec": {"clusterIP": "1.1.1.1"},
+        }
+        scene.lower.put("services", theirs)
+        scene.bind()
+        await asyncio.sleep(10)
+        assert _aliases(scene, "web") == ["192.0.2.1"]
+        assert scene.lower.the("services", KEY)["spec"] == {"clusterIP": "1.1.1.1"}
+
+
+async def test_a_refused_service_does_not_hold_up_pods():
+    """A quota of the namespace may refuse it."""
+    async with _scene() as scene:
+        scene.lower.fault = lambda verb, plural, _key: (
+            Forbidden("exceeded quota") if (verb, plural) == ("create", "services") else None
+        )
+        scene.bind()
+        await asyncio.sleep(10)
+        assert _aliases(scene, "web") == ["192.0.2.1"]

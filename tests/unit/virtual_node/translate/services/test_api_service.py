@@ -1,0 +1,59 @@
+"""The lower Service of the upper API server is no copy of an upper Service."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterset.model import names
+from controller_runtime.objects import from_dict
+from tests.unit.virtual_node.translate.copying import view_of
+from virtual_node.translate.kinds import ENDPOINT_SLICES, SERVICES
+from virtual_node.translate.services import api_service
+
+CLUSTER = "upper-1"
+SERVICE = api_service.service(CLUSTER, namespace="lower-shop", upper_namespace="shop")
+SLICE = api_service.endpoint_slice(
+    CLUSTER, namespace="lower-shop", upper_namespace="shop", ips=["192.0.2.1"], port=6443
+)
+
+
+@pytest.mark.parametrize(("kind", "body"), [(SERVICES, SERVICE), (ENDPOINT_SLICES, SLICE)])
+def test_controllers_of_copies_ignore_it(kind, body):
+    """They would delete it, because it has no upper object; ``inspect`` would report it."""
+    found = from_dict(body)
+    assert kind.upper_key(found) == ()
+    assert not kind.is_copy_of(found, f"shop/{found.name}", CLUSTER)
+    assert not kind.is_marked(found.labels)
+    assert api_service.is_ours(found, CLUSTER, "shop")
+    assert not api_service.is_ours(found, CLUSTER, "other")
+
+
+@pytest.mark.parametrize(
+    ("name", "label"), [("web", {names.LABEL_API_SERVER: "true"}), (SERVICE["metadata"]["name"], {})]
+)
+def test_neither_name_nor_label_alone_makes_a_service_ours(name: str, label: dict[str, str]):
+    """Users choose names of Services, and a lower user can add labels."""
+    labels = {names.LABEL_UPPER_CLUSTER: CLUSTER, **label}
+    assert not api_service.is_api_service(name, labels)
+
+
+def test_service_kubernetes_is_not_copied():
+    """Its copy in a mapped namespace leads to an address that is not in the certificate."""
+    upper = {
+        "metadata": {"name": "kubernetes", "namespace": "default", "uid": "u"},
+        "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443}]},
+    }
+    view = view_of("x-default")
+    assert SERVICES.copy_of(upper, view) is None
+    elsewhere = {**upper, "metadata": {"name": "kubernetes", "namespace": "shop", "uid": "u"}}
+    assert SERVICES.copy_of(elsewhere, view) is not None
+
+
+def test_endpoints_are_compared_by_addresses_and_ports():
+    """The API server adds fields."""
+    shown = {
+        **SLICE,
+        "endpoints": [{"addresses": ["192.0.2.1"], "conditions": {"ready": True, "serving": True}}],
+    }
+    assert api_service.has_endpoints(shown, SLICE)
+    assert not api_service.has_endpoints({**shown, "ports": [{"port": 443}]}, SLICE)
