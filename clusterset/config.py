@@ -140,6 +140,16 @@ class Unreachable(ConfigStruct):
     """Seconds since the last answer of the cluster, for ``NotReady``. Longer than its API server needs for a restart."""
 
 
+class DNSConfig(ConfigStruct):
+    """How pods in this cluster resolve names of the upper cluster. ``docs/services.md`` has the details."""
+
+    servers: Annotated[list[str], Meta(max_length=3)] = []
+    """Addresses of name servers that answer for the names of the upper cluster, such as the one that ``lower-cluster dns``
+    creates. New pods that use the cluster's DNS (``dnsPolicy``) use these servers. Needed for names of other namespaces if
+    ``namespaces.prefix``, ``namespaces.map`` or another cluster domain changes them. Empty: pods use the lower
+    cluster's DNS."""
+
+
 class TokenSecret(ConfigStruct):
     """A Secret of the upper cluster with a token for a lower cluster, as ``lower-cluster register`` creates it."""
 
@@ -194,6 +204,7 @@ class Cluster(ConfigStruct):
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     resource_claims: ResourceClaimsConfig = msgspec.field(default_factory=ResourceClaimsConfig)
     services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
+    dns: DNSConfig = msgspec.field(default_factory=DNSConfig)
     follow: list[
         Literal["networkPolicies", "podDisruptionBudgets", "ingresses", "gateways", "serviceExports"]
     ] = []

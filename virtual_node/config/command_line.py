@@ -49,8 +49,6 @@ class Implied(msgspec.Struct, kw_only=True):
     """Accepted for compatibility; Leases are always renewed."""
     namespace: Annotated[str, Setting(PODS, "--namespace NS")] = ""
     """Accepted for compatibility; pods of every namespace are mirrored."""
-    cluster_domain: Annotated[str, Setting(PODS, "--cluster-domain DOMAIN")] = ""
-    """Accepted for compatibility; the lower cluster's DNS serves its pods."""
     authentication_token_webhook: Annotated[bool, Setting(KUBELET, "--authentication-token-webhook")] = True
     """Accepted for compatibility; bearer tokens are always reviewed."""
 

@@ -25,7 +25,7 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag
 from controller_runtime.rights import Right
 from virtual_node.cluster import start_checks
-from virtual_node.commands.check import service_ranges
+from virtual_node.commands.check import dns, service_ranges
 from virtual_node.commands.common import connect, output, probes, reader
 from virtual_node.config import command_line, program
 from virtual_node.config.command_line import DEFAULT_NODE_NAME
@@ -125,7 +125,11 @@ async def _profiles(config: Config, patience: float, stack: contextlib.AsyncExit
 
 
 async def _clusters(config: Config, patience: float) -> list[CheckResult]:
-    pending = [check_upper(config, patience), *(check_lower(one, patience) for one in config.clusters)]
+    domain = config.cluster_domain
+    pending = [
+        check_upper(config, patience),
+        *(check_lower(one, patience, domain) for one in config.clusters),
+    ]
     gathered = await asyncio.gather(*pending)
     findings = [finding for group in gathered for finding in group]
     ranges = await service_ranges.check(config, patience)
@@ -223,8 +227,20 @@ async def check_upper(config: Config, patience: float) -> list[CheckResult]:
     return await _results("upper", checks, patience, path=path, server=server, in_cluster=True)
 
 
-async def check_lower(cluster: Cluster, patience: float) -> list[CheckResult]:
-    """Return the results for a lower cluster, see ``check_upper``."""
+async def check_lower(cluster: Cluster, patience: float, domain: str) -> list[CheckResult]:
+    """Return the results for a lower cluster, see ``check_upper``; ``domain`` is the upper cluster's DNS domain."""
+
+    async def checks(client: Client) -> AsyncIterator[CheckResult]:
+        async for one in _cluster(client, needed):
+            yield one
+        try:
+            found = await dns.check(cluster, client, domain)
+        except ApiError as error:  # the other rows report why
+            yield CheckResult(cluster.name, "names", ok=True, detail=f"unknown: {error}")
+        else:
+            detail = f"{WARNING}{found.detail}" if found.ok and found.next else found.detail
+            yield CheckResult(cluster.name, "names", ok=found.ok, detail=detail, fix=found.next)
+
     needed = rights.lower(
         cluster.follow,
         resource_claims=cluster.resource_claims.enabled,
@@ -232,7 +248,7 @@ async def check_lower(cluster: Cluster, patience: float) -> list[CheckResult]:
     )
     return await _results(
         cluster.name,
-        lambda client: _cluster(client, needed),
+        checks,
         patience,
         path=cluster.kubeconfig,
         context=cluster.context,

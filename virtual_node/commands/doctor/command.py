@@ -66,13 +66,14 @@ async def _read(options: argparse.Namespace) -> DoctorFacts:
             reading.read_upper(upper, namespace=options.namespace),
             asyncio.gather(*(_below(file, options) for file in options.client_kubeconfig)),
         )
+        domain = await reading.read_domain(upper) if lower and above.answer.ok else ""
     trouble = None
     if not above.answer.ok:
         error = ApiError(above.answer.text, code=above.answer.code)
         trouble = connect.explain(
             error, config, path=options.kubeconfig, context=options.context, in_cluster=True
         )
-    return dataclasses.replace(above, lower=lower, trouble=trouble)
+    return dataclasses.replace(above, lower=lower, domain=domain, trouble=trouble)
 
 
 async def _below(file: str, options: argparse.Namespace) -> LowerFacts:

@@ -10,6 +10,7 @@ from clusterset.model import names
 from clusterset.model.pod.conditions import is_true
 from virtual_node.commands.common.connect import Trouble
 from virtual_node.commands.common.installation import Installation
+from virtual_node.commands.common.name_server import Installed
 from virtual_node.commands.common.probes import Probe
 from virtual_node.health.objects import Json, is_deleting, is_virtual
 
@@ -48,6 +49,12 @@ class LowerFacts:
     """Mirrored pods in phase Pending."""
     usable: bool = True
     """False: the kubeconfig cannot be used, and the answer's text says why."""
+    domain: str = ""
+    """DNS domain of the cluster; empty: unknown."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Lower namespaces with another name than their upper namespace → the upper name."""
+    name_servers: Sequence[Installed] = ()
+    """Name servers for the names of the upper cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +91,8 @@ class DoctorFacts:
     """The descheduler's Lease; None: there is none."""
     swarms: Sequence[Json] = ()
     """The Swarms; empty also if they are not installed, or if the caller may not read them."""
+    domain: str = ""
+    """DNS domain of the upper cluster; empty: unknown."""
     lower: Sequence[LowerFacts] = ()
 
 

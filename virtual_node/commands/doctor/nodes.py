@@ -7,6 +7,7 @@ from collections import Counter
 from clusterset.model import names
 from clusterset.model.pod.conditions import is_true
 from controller_runtime.apimachinery.readable import count, some
+from virtual_node.commands.common.cluster_dns import DEFAULT_DOMAIN
 from virtual_node.commands.common.installation import (
     INSTALLED_AS,
     LABEL_NAME,
@@ -166,6 +167,32 @@ def lower_api(facts: DoctorFacts) -> Outcome:
     return ok("; ".join(details))
 
 
+def peer_names(facts: DoctorFacts) -> Outcome:
+    """Check that pods find others by the names of the upper cluster; without a name server, this is only a warning."""
+    if not facts.lower:
+        return skipped("no --client-kubeconfig given")
+    domain = facts.domain or DEFAULT_DOMAIN
+    warnings = []
+    for lower in facts.lower:
+        for server in lower.name_servers:
+            if not server.ready:
+                space = server.name.partition("/")[0]
+                return broken(
+                    f"{lower.file}: name server {server.name} has no ready pod",
+                    f"kubectl --kubeconfig {lower.file} --namespace {space} get pods",
+                )
+        reasons = [f"namespace {name} is {below} there" for below, name in sorted(lower.renamed.items())[:1]]
+        reasons += [f"its domain is {lower.domain}"] if lower.domain not in ("", domain) else []
+        if reasons and not lower.name_servers:
+            warnings.append(f"{lower.file}: {' and '.join(reasons)}")
+    if not warnings:
+        return ok(f"pods find others by NAME.NAMESPACE.svc.{domain}")
+    return ok(
+        f"warning: pods do not find others by NAME.NAMESPACE.svc.{domain}: {'; '.join(warnings)}",
+        f"if they need it: {program.name('lower-cluster')} dns (docs/services.md)",
+    )
+
+
 def _started(facts: DoctorFacts) -> Outcome:
     phases = [(pod.get("status") or {}).get("phase") for bound in facts.bound.values() for pod in bound]
     if starting := phases.count("Pending"):
@@ -203,6 +230,7 @@ RULES = (
 )
 LOWER_RULES = (
     Rule("lowerApi", "lower clusters reachable", lower_api),
+    Rule("names", "names of other pods", peer_names, needs=("lowerApi",)),
     Rule(
         "lowerCertificates",
         "certificates of lower API servers",

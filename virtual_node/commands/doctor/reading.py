@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import dataclasses
 import ssl
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
-from virtual_node.commands.common import installation, probes
+from virtual_node.commands.common import cluster_dns, installation, name_server, probes
 from virtual_node.commands.common.installation import swarms
 from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.common.reader import DESCHEDULER_LEASE, NODE_LEASES, Need, missing_rights
@@ -34,6 +36,7 @@ from virtual_node.commands.doctor.facts import (
 )
 from virtual_node.health.leases import active_lease
 from virtual_node.health.objects import Json, is_virtual, last_seen
+from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.services.endpoints import LABEL_SERVICE
 
 _SYSTEM = "kube-system"
@@ -75,7 +78,21 @@ async def read_lower(lower: Client, file: str) -> LowerFacts:
         )
     except ApiError as error:
         return LowerFacts(file, Probe(error.code, error.message))
-    return LowerFacts(file, answer, nodes, pods)
+    found = LowerFacts(file, answer, nodes, pods)
+    with contextlib.suppress(ApiError):  # only evidence for a warning
+        spaces = await lower.list(resources.NAMESPACES, label_selector=names.LABEL_UPPER_CLUSTER)
+        renamed = {one.name: name for one in spaces.items if (name := upper_name(one)) != one.name}
+        domain = (await cluster_dns.read(lower)).domain
+        servers = await name_server.installed(lower)
+        return dataclasses.replace(found, domain=domain, renamed=renamed, name_servers=servers)
+    return found
+
+
+async def read_domain(upper: Client) -> str:
+    """Return the DNS domain of the upper cluster; empty: unknown."""
+    with contextlib.suppress(ApiError):
+        return (await cluster_dns.read(upper)).domain
+    return ""
 
 
 @dataclass(slots=True)

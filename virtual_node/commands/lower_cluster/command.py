@@ -1,8 +1,8 @@
-"""``virtual-node lower-cluster register|manifest|join|leave``: manages lower clusters and their accounts.
+"""``virtual-node lower-cluster register|manifest|join|leave|dns``: manages lower clusters and their accounts.
 
 ``register`` creates least-privilege accounts. It prints the Secrets with their kubeconfigs for the upper
 cluster, or creates them there with ``--kubeconfig``. A repetition updates the rights and makes new tokens.
-``join`` does the same and adds the cluster to the Helm release; ``leave`` reverts both.
+``join`` does the same and adds the cluster to the Helm release; ``leave`` reverts both. ``dns`` makes a name server.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, add_switch, duration
-from virtual_node.commands.common import connect
+from virtual_node.commands.common import connect, name_server
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster import join, leave
+from virtual_node.commands.lower_cluster import dns, join, leave
 from virtual_node.config import program
 from virtual_node.rights import copies, manifests
 
 _AGENT = "virtual-node-register"
-_NAMESPACES = {"join": "virtual-node-system", "leave": "virtual-node-system"}
+_NAMESPACES = dict.fromkeys(("join", "leave", "dns"), "virtual-node-system")
 """Default of ``--namespace`` in the upper cluster, by action; ``kube-system`` for other actions."""
 
 
@@ -46,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if (options.lost or options.force) and options.action != "leave":
         raise ConfigError(f"{'--lost' if options.lost else '--force'}: only with leave")
+    if (options.config or options.apply) and options.action != "dns":
+        raise ConfigError(f"{'--config' if options.config else '--apply'}: only with dns")
     if not options.client_kubeconfig and not options.lost:
         raise ConfigError("--client-kubeconfig: required: an administrator's kubeconfig of the lower cluster")
     match options.action:
@@ -53,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
             asyncio.run(join.run(options))
         case "leave":
             asyncio.run(leave.run(options))
+        case "dns":
+            asyncio.run(dns.run(options))
         case _:
             _print(options, asyncio.run(_register(options)))
     return 0
@@ -113,14 +117,19 @@ def parser() -> Parser:
                 "lower-cluster register tokyo --client-kubeconfig tokyo-admin.yaml",
             ),
             ("Print the accounts, to apply them yourself", "lower-cluster manifest tokyo"),
+            (
+                "Let pods find others by the names of the upper cluster, although namespaces have a prefix there",
+                "lower-cluster dns tokyo --client-kubeconfig tokyo-admin.yaml --apply",
+            ),
         ),
         exit_codes="0 done, 2 failed",
     )
     own.add_argument(
         "action",
-        choices=("join", "leave", "register", "manifest"),
+        choices=("join", "leave", "register", "manifest", "dns"),
         help="join: accounts, Secrets, helm upgrade, and a pod as proof. leave: undo it. register: accounts and "
-        "Secrets. manifest: print the accounts",
+        "Secrets. manifest: print the accounts. dns: print a name server for the names of the upper cluster, or "
+        "--apply it",
     )
     own.add_argument(
         "cluster",
@@ -133,6 +142,7 @@ def parser() -> Parser:
     _add_account_flags(own)
     _add_upper_flags(own)
     _add_joining_flags(own)
+    _add_dns_flags(own)
     connect.add_request_timeout(own)
     return own
 
@@ -250,4 +260,24 @@ def _add_joining_flags(parser: Parser) -> None:
         "--values FILE",
         "edit this values file instead of upgrading the release, for releases that Argo CD, Flux or a pipeline "
         "upgrades. Run the command again once the file is applied",
+    )
+
+
+def _add_dns_flags(parser: Parser) -> None:
+    own = parser.add_argument_group("dns")
+    add_switch(
+        own, "--apply", "create or update the name server in the lower cluster, instead of printing it"
+    )
+    add_flag(own, "--config FILE", "configuration file with the cluster, for an installation without Helm")
+    add_flag(
+        own,
+        "--dns-image IMAGE",
+        f"image of CoreDNS ({name_server.IMAGE})",
+        default=name_server.IMAGE,
+    )
+    add_flag(own, "--lower-dns ADDRESS", "the lower cluster's DNS server (its Service kube-system/kube-dns)")
+    add_flag(
+        own,
+        "--lower-domain DOMAIN",
+        "the lower cluster's DNS domain (from its kubelets or CoreDNS, otherwise cluster.local)",
     )

@@ -28,7 +28,7 @@ from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
 from virtual_node.commands.common.reader import NODE_LEASES
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster import helm_release, values_file
+from virtual_node.commands.lower_cluster import dns, helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.commands.lower_cluster.join import (
     AGENT,
@@ -156,6 +156,7 @@ class Leave:
             await self._clean(lower)
         await self._remove()
         if lower is not None:
+            await dns.remove(options, lower, cluster_id=self._id)
             await remove_account(options, lower, cluster_id=self._id)
         for one in secrets:
             await self._delete_secret(one)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterset.admission import ClusterRules
@@ -46,6 +46,10 @@ class PodOptions:
     that it does not allow."""
     overrides: OverrideSet = field(default_factory=OverrideSet)
     """What the operator changes in the lower pods."""
+    dns_servers: Sequence[str] = ()
+    """Name servers for the names of the upper cluster; empty: pods use the DNS of the lower cluster."""
+    cluster_domain: str = "cluster.local"
+    """DNS domain of the upper cluster."""
     reach: Reach = field(default_factory=Reach)
     """The pods that the (anti-)affinity terms of lower pods may select."""
 
@@ -74,5 +78,7 @@ def pod_options(settings: Config, cluster: Cluster, rules: ClusterRules, node: N
         device_classes=cluster.resource_claims.device_classes,
         policy=rules.policy,
         overrides=rules.overrides,
+        dns_servers=cluster.dns.servers,
+        cluster_domain=settings.cluster_domain,
         reach=rules.reach,
     )

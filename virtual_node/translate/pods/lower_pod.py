@@ -20,7 +20,7 @@ from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from virtual_node.translate.base.metadata import carried, render_tripped, trip
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
-from virtual_node.translate.pods import downward_api, service_account
+from virtual_node.translate.pods import dns, downward_api, service_account
 
 _CONTAINER_KINDS = ("containers", "initContainers")
 _to_compact_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -208,6 +208,8 @@ def _translate(
         if kind in spec:
             spec[kind] = [_literal_fields(container, upper, tripped, budget) for container in spec[kind]]
     _with_claims(spec, upper)
+    namespace = upper["metadata"]["namespace"]
+    dns.with_upper_names(spec, namespace, servers=options.dns_servers, domain=options.cluster_domain)
     if options.service_accounts:
         service_account.with_upper_identity(spec, upper, options)
     else:

@@ -26,6 +26,7 @@ from tests.unit.virtual_node.commands.doctor_facts import (
 from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, swarm
 from virtual_node.commands.common.connect import Trouble
 from virtual_node.commands.common.installation import Installation
+from virtual_node.commands.common.name_server import Installed
 from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence
 from virtual_node.commands.doctor.facts import DoctorFacts, Webhook
@@ -68,6 +69,7 @@ def test_a_healthy_installation_has_no_broken_link():
     links = examine(healthy())
     assert {link.name: link.state for link in links if link.state is not State.OK} == {
         "lowerApi": State.SKIPPED,
+        "names": State.SKIPPED,
         "components": State.SKIPPED,
     }
     assert first_broken(links) is None
@@ -192,6 +194,10 @@ BROKEN: list[tuple[DoctorFacts, str, str, str]] = [
         "lowerApi", "kubeconfig a.yaml: no such file", "correct that kubeconfig",
     ),
     (healthy(lower=[lower_cluster(answer=Probe(401, "no"))]), "lowerApi", "a.yaml: no", "register"),
+    (
+        healthy(lower=[lower_cluster(name_servers=[Installed("virtual-node/dns", "10.0.0.53", 0)])]),
+        "names", "a.yaml: name server virtual-node/dns has no ready pod", "--namespace virtual-node get pods",
+    ),
     (healthy(lower=[lower_cluster(nodes=[node(unschedulable=True)])]), "lowerApi", "none of its 1 nodes", "get nodes"),
     (healthy(descheduler=lease(99, duration=15)), "descheduler", "renewed 99 s ago", "not moved"),
     (
@@ -211,6 +217,27 @@ def test_each_fault_breaks_its_link(facts: DoctorFacts, name: str, detail: str, 
     assert detail in found.detail
     assert step in found.next
     assert sentence(links) == f"The broken link: {found.title}: {found.detail}; next: {found.next}"
+
+
+NAMES = [
+    ({}, "cluster.local", ""),
+    ({"renamed": {"up-shop": "shop"}}, "warning: ", "a.yaml: namespace shop is up-shop there"),
+    ({"domain": "app.pre"}, "warning: ", "a.yaml: its domain is app.pre"),
+    (
+        {"domain": "app.pre", "name_servers": [Installed("virtual-node/dns", "10.0.0.53", 2)]},
+        "pods find others by NAME.NAMESPACE.svc.cluster.local", "",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lower", "beginning", "reason"), NAMES)
+def test_names_that_pods_do_not_find_are_a_warning(lower: dict[str, Any], beginning: str, reason: str):
+    """They do not break the link, because pods may not need names of other namespaces."""
+    link = links_of(healthy(lower=[lower_cluster(**lower)]))["names"]
+    assert link.state is State.OK
+    assert beginning in link.detail
+    assert reason in link.detail
+    assert bool(reason) == ("lower-cluster dns" in link.next)
 
 
 def test_every_link_can_break():
@@ -234,7 +261,7 @@ def test_a_link_depends_only_on_earlier_ones():
     assert links["nodeReady"].detail == "because of: virtual nodes"
     assert {name for name, link in links.items() if link.state is State.SKIPPED} == {
         "components", "configuration", "nodeReady", "taints", "kubeletApi", "capacity", "scheduled", "lowerApi", "lowerVerdict",
-        "lowerCertificates",
+        "lowerCertificates", "names",
     }  # fmt: skip
     assert links["descheduler"].state is State.BROKEN
     away = links_of(healthy(trouble=Trouble("away", "")))

@@ -299,7 +299,21 @@ async def test_a_lower_clusters_nodes_and_pending_pods_are_read():
         if request.path == f"{CORE}/pods":
             found.append(request.query["labelSelector"])
             return _listed()(request)
-        return _listed(node(virtual=False))(request)
+        if request.path == f"{CORE}/nodes":
+            return _listed(node(virtual=False))(request)
+        if request.path == f"{CORE}/namespaces":
+            return _listed(namespace)(request)
+        if request.path == f"{CORE}/services":
+            return _listed()(request)
+        if request.path.endswith("/configz"):
+            return web.json_response({"kubeletconfig": {"clusterDomain": "app.pre"}})
+        return failure(404, "NotFound")
+
+    marks = {
+        "labels": {"virtual-node.io/upper-cluster": "me"},
+        "annotations": {"virtual-node.io/upper-namespace": "shop"},
+    }
+    namespace = {"metadata": {"name": "up-shop", "uid": "n", **marks}}
 
     async def forbidden(request: web.Request) -> web.StreamResponse:
         return ANSWERS["/version"](request) if request.path == "/version" else failure(403, "Forbidden")
@@ -308,6 +322,7 @@ async def test_a_lower_clusters_nodes_and_pending_pods_are_read():
         lower = await reading.read_lower(client, "a.yaml")
     assert (lower.file, lower.answer.ok, len(lower.nodes)) == ("a.yaml", True, 1)
     assert found == ["virtual-node.io/upper-uid"]
+    assert (lower.domain, lower.renamed) == ("app.pre", {"up-shop": "shop"})
     async with serve(forbidden) as server, Client(ConnectionConfig(server.url)) as client:
         assert (await reading.read_lower(client, "a.yaml")).answer.code == 403
 

@@ -1,0 +1,71 @@
+"""Reads a cluster's DNS domain and the address of its DNS server, with the rights of a virtual node."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.client.client import Client, find
+from controller_runtime.errors import ApiError, Forbidden
+from controller_runtime.resources import Resource
+
+DOMAIN = re.compile(r"(?=.{1,200}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""The DNS domain of a cluster."""
+DEFAULT_DOMAIN = "cluster.local"
+_NODES = 3
+"""Number of nodes to ask, because a kubelet may not answer."""
+_ZONE = re.compile(r"^\s*kubernetes\s+([-a-z0-9.]+)", re.MULTILINE)
+"""The first zone of CoreDNS's plugin ``kubernetes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDNS:
+    """How pods of a cluster resolve names."""
+
+    domain: str = ""
+    """DNS domain of the cluster; empty: unknown."""
+    server: str = ""
+    """Address of the cluster's DNS server; empty: unknown."""
+
+
+async def read(client: Client) -> ClusterDNS:
+    """Return a cluster's DNS settings, from Service ``kube-dns``, a kubelet's configuration or the Corefile of CoreDNS.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    service = await _system(client, resources.SERVICES, "kube-dns")
+    kubelet = await _kubelet(client)
+    domain, servers = kubelet.get("clusterDomain") or "", kubelet.get("clusterDNS") or [""]
+    if not domain:
+        config = await _system(client, resources.CONFIG_MAPS, "coredns")
+        zone = _ZONE.search(str((config.get("data") or {}).get("Corefile") or ""))
+        domain = zone[1] if zone else ""
+    domain = str(domain).rstrip(".")
+    address = (service.get("spec") or {}).get("clusterIP") or servers[0]
+    return ClusterDNS(domain if DOMAIN.fullmatch(domain) else "", str(address))
+
+
+async def _system(client: Client, resource: Resource, name: str) -> dict[str, Any]:
+    """Return an object of ``kube-system``; empty: it does not exist, or the caller may not read it."""
+    with contextlib.suppress(Forbidden):
+        return await find(client, resource, name, namespace="kube-system") or {}
+    return {}
+
+
+async def _kubelet(client: Client) -> dict[str, Any]:
+    """Return the configuration of the first kubelet that shows it; empty: none does."""
+    try:
+        nodes = await client.read(resources.NODES.path(), params={"limit": str(_NODES)}, verb="LIST")
+    except Forbidden:
+        return {}
+    for node in nodes.get("items") or ():
+        path = resources.NODES.path(name=node["metadata"]["name"], subresource="proxy")
+        with contextlib.suppress(ApiError):
+            found = (await client.read(f"{path}/configz")).get("kubeletconfig")
+            if isinstance(found, dict):
+                return found
+    return {}

@@ -1,0 +1,179 @@
+"""``virtual-node lower-cluster dns``: prints or applies the name server for the names of the upper cluster.
+
+``leave`` removes it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from clusterset.model.namespace_map import NamespaceConfig
+from controller_runtime import resources
+from controller_runtime.client.client import Client, PatchType, find
+from controller_runtime.errors import ConfigError
+from controller_runtime.process import terminal
+from virtual_node.commands.common import cluster_dns, connect, name_server
+from virtual_node.commands.lower_cluster import helm_release
+from virtual_node.commands.lower_cluster.join import (
+    identity,
+    is_marked,
+    lower_client,
+    marked,
+    say,
+)
+from virtual_node.config import file, program
+from virtual_node.rights import manifests
+
+_AGENT = "virtual-node-dns"
+_GONE_SECONDS = 60
+KINDS = {
+    "ConfigMap": resources.CONFIG_MAPS,
+    "Service": resources.SERVICES,
+    "Deployment": resources.DEPLOYMENTS,
+    "PodDisruptionBudget": resources.POD_DISRUPTION_BUDGETS,
+}
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Print the objects of the name server, or apply them with ``apply``.
+
+    Args:
+        options: the parsed command line.
+
+    Raises:
+        ConfigError: the cluster is not configured, or a setting is unknown; the message names the next step.
+    """
+    async with connect.upper(options, agent=_AGENT) as upper, lower_client(options) as lower:
+        server = await _server(options, upper, lower)
+        space = options.account_namespace
+        bodies = name_server.objects(server, namespace=space, image=options.dns_image)
+        if not options.apply:
+            text = yaml.dump_all([_namespace(space), *bodies], Dumper=_Dumper, sort_keys=False, width=4096)
+            terminal.block(text.rstrip())
+            return
+        if await find(lower, resources.NAMESPACES, space) is None:
+            await lower.create(resources.NAMESPACES, marked(_namespace(space)))
+        for body in bodies:
+            await _apply(lower, body)
+        service = await lower.get(resources.SERVICES, server.name, namespace=space)
+        address = service["spec"]["clusterIP"]
+        say("dns", f"{address} answers for {server.upper_domain} of the upper cluster")
+        say("next", f'set dns: {{servers: ["{address}"]}} of cluster {options.name}; new pods then use it')
+
+
+async def _server(options: argparse.Namespace, upper: Client, lower: Client) -> name_server.NameServer:
+    """Return what the name server answers.
+
+    Raises:
+        ConfigError: the cluster is not configured, or a setting is unknown.
+    """
+    namespaces, domain, cluster_id = await _configured(options, upper)
+    found = await cluster_dns.read(lower)
+    server = options.lower_dns or found.server
+    if not server:
+        raise ConfigError(
+            "the address of the lower cluster's DNS server is unknown: give it with --lower-dns"
+        )
+    lower_domain = options.lower_domain or found.domain or cluster_dns.DEFAULT_DOMAIN
+    for field, value in (("clusterDomain", domain), ("--lower-domain", lower_domain)):
+        if not cluster_dns.DOMAIN.fullmatch(value):
+            raise ConfigError(f"{field}: {value!r} is not a DNS domain such as {cluster_dns.DEFAULT_DOMAIN}")
+    return name_server.NameServer(
+        options.name, cluster_id or await identity(upper), domain, lower_domain, server, namespaces
+    )
+
+
+async def _configured(options: argparse.Namespace, upper: Client) -> tuple[NamespaceConfig, str, str]:
+    """Return namespaces of the lower cluster, domain and identity of the upper cluster, from the file or the release."""
+    if options.config:
+        config = file.load(options.config)
+        for cluster in config.clusters:
+            if cluster.name == options.name:
+                return cluster.namespaces, config.cluster_domain, config.cluster_id
+        raise ConfigError(f"{options.config}: has no cluster {options.name}")
+    release = await helm_release.find(upper, options.namespace, options.release)
+    entry = helm_release.cluster(release.values, options.name)
+    if entry is None:
+        raise ConfigError(
+            f"release {release.name} has no cluster {options.name}: '{program.name('lower-cluster')} join "
+            f"{options.name}' first, or give the configuration file with --config"
+        )
+    values: Mapping[str, Any] = (release.values.get("virtualNode") or {}).get("config") or {}
+    try:
+        domain = msgspec.convert(values.get("clusterDomain", cluster_dns.DEFAULT_DOMAIN), str)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"virtualNode.config.clusterDomain: {error}") from None
+    return helm_release.namespaces(entry), domain, str(release.values.get("clusterId") or "")
+
+
+async def _apply(lower: Client, body: Mapping[str, Any]) -> None:
+    """Create or update an object with server-side apply, unless it exists and this command did not create it.
+
+    Raises:
+        ConfigError: the object is not ours.
+    """
+    resource, metadata = KINDS[body["kind"]], body["metadata"]
+    name, namespace = metadata["name"], metadata["namespace"]
+    found = await find(lower, resource, name, namespace=namespace)
+    if found is not None and not is_marked(found):
+        raise ConfigError(
+            f"the lower cluster has a {body['kind']} {namespace}/{name} that '{program.name('lower-cluster')} dns --apply' "
+            "did not make: delete it first, or go on by hand with the printed objects"
+        )
+    params = {"fieldManager": "virtual-node-dns", "force": "true"}
+    await lower.patch(
+        resource, name, marked(body), namespace=namespace, patch_type=PatchType.APPLY, params=params
+    )
+    say("dns", f"{'updated' if found else 'created'} {body['kind']} {namespace}/{name}")
+
+
+async def remove(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> None:
+    """Delete the objects that ``apply`` created for a lower cluster.
+
+    Args:
+        options: ``account_namespace``, ``dry_run`` and ``name`` of the command line.
+        lower: client of the lower cluster.
+        cluster_id: identity of the upper cluster.
+    """
+    name, namespace = name_server.object_name(cluster_id, options.name), options.account_namespace
+    removed = []
+    for resource in reversed(KINDS.values()):
+        found = await find(lower, resource, name, namespace=namespace)
+        if found is not None and is_marked(found):
+            await lower.delete(
+                resource,
+                name,
+                namespace=namespace,
+                uid=found["metadata"]["uid"],
+                propagation_policy="Foreground",
+            )
+            removed.append(resource)
+    if not removed:
+        return
+    if options.dry_run:
+        say("dns", f"would remove name server {namespace}/{name}")
+        return
+    # Its pods would count as contents of the account's namespace, which is deleted only if it is empty.
+    for _ in range(_GONE_SECONDS):
+        if not [one for one in removed if await find(lower, one, name, namespace=namespace)]:
+            break
+        await asyncio.sleep(1)
+    say("dns", f"removed name server {namespace}/{name}")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes objects that several places share in full, instead of YAML anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Return that the object is written again."""
+        return True
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    return manifests.account(name)[0]
