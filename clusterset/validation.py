@@ -92,6 +92,7 @@ def _cluster_problems(config: ClusterSet) -> Iterator[str]:
         has_services = SERVICE_CONTROLLERS in config.controllers(cluster)
         yield from _follow_problems(where, cluster, has_services=has_services)
         yield from _shared_storage_problems(f"{where}.volumes.shared", cluster)
+        yield from _dns_problems(f"{where}.dns.servers", cluster.dns.servers)
         if cluster.usage is not None:
             yield from usage.problems(f"{where}.usage", cluster.usage)
         yield from overrides_validation.problems(f"{where}.overrides", cluster.overrides)
@@ -107,6 +108,14 @@ def _cluster_problems(config: ClusterSet) -> Iterator[str]:
                 yield f"{where}: the node name {node.name!r} is there twice"
             seen_nodes.add(node.name)
     yield from _namespace_problems(config.clusters)
+
+
+def _dns_problems(where: str, servers: Sequence[str]) -> Iterator[str]:
+    for position, server in enumerate(servers):
+        try:
+            ipaddress.ip_address(server)
+        except ValueError:
+            yield f"{where}[{position}]: {server!r} is not an IP address, such as 10.96.0.53"
 
 
 def _shared_storage_problems(where: str, cluster: Cluster) -> Iterator[str]:

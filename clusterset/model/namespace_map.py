@@ -35,6 +35,10 @@ class NamespaceConfig(ConfigStruct):
     adopt: bool | list[str] = False
     """Use existing lower namespaces that virtual-node did not create: ``true`` for all, or shell patterns of
     names. Pods that need any other existing namespace wait, with an event."""
+    labels: list[str] = []
+    """Shell patterns of label keys that lower namespaces get from their upper namespaces, for programs and policies of the
+    lower cluster, if ``policy.metadata`` allows them. Only namespaces that virtual-node created get them. Pod Security
+    labels are always copied."""
     remove: bool = True
     """When an upper namespace is deleted, delete the lower namespace that we created for it, unless that has objects
     of other owners."""

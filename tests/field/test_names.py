@@ -16,12 +16,24 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.builds.images import Image
 from hack.sandbox.cluster import LOOPBACK
-from tests.e2e.conftest import create, eventually, get, make_namespace, node_ready, pod, ready
+from tests.e2e.conftest import (
+    SIMULATED,
+    becomes,
+    create,
+    eventually,
+    get,
+    make_namespace,
+    node_ready,
+    pod,
+    ready,
+)
 from virtual_node.commands.common import name_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 NODE = "vn-names"
 DOMAIN = "app.pre"
+SPACES = ("f-shop", "f-other", "f-mapped")
+MESH = "f-mesh"
 
 
 def service(name: str, **spec: Any) -> dict[str, Any]:
@@ -75,9 +87,15 @@ async def servers(sandbox: Sandbox) -> AsyncIterator[tuple[str, str]]:
     }
     other = base | {"clusterDomain": DOMAIN, "clusters": [{**cluster, "name": "domain"}]}
     second = await name_server_of(sandbox.directory / "domain.yaml", other, upper)
-    cluster |= {"namespaces": {"prefix": "up-", "map": {"f-mapped": "f-lower"}, "allowed": ["f-*"]}}
+    namespaces = {"prefix": "up-", "map": {"f-mapped": "f-lower"}, "allowed": ["f-*"], "labels": ["team"]}
+    cluster |= {"namespaces": namespaces}
     file = sandbox.directory / "names.yaml"
     first = await name_server_of(file, {**base, "clusters": [cluster]}, upper)
+    for name in SPACES:
+        await make_namespace(upper, name)
+    await upper.kubectl("label", "namespace", "f-shop", "team=x")
+    warned = await rows("check", "--config", str(file))
+    assert warned["names", "names"][0].startswith("warning: namespaces.prefix and namespaces.map change")
     cluster["dns"] = {"servers": [first]}
     file.write_text(json.dumps({**base, "clusters": [cluster]}), encoding="utf-8")
     process = await sandbox.start_virtual_node("--config", str(file), name="virtual-node-names")
@@ -85,11 +103,22 @@ async def servers(sandbox: Sandbox) -> AsyncIterator[tuple[str, str]]:
         await node_ready(upper, NODE)
         yield first, second
     finally:
-        for name in ("f-shop", "f-other", "f-mapped"):
+        for name in (*SPACES, MESH):
             await upper.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
         await upper.kubectl("delete", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={NODE}")
         await process.stop()
         await upper.kubectl("delete", "node", NODE)
+        instances = "app.kubernetes.io/component=dns"
+        await lower.kubectl(
+            "-n", "virtual-node", "delete", "deploy,service,configmap,poddisruptionbudget", "-l", instances
+        )
+
+
+async def rows(*arguments: str) -> dict[tuple[str, str], tuple[str, bool]]:
+    """Return detail and result of the rows of ``check``, by cluster and check."""
+    said = await command(*arguments, "-o", "json")
+    found = json.loads(said[said.index("{") :])
+    return {(one["cluster"], one["check"]): (one["detail"], one["ok"]) for one in found["findings"]}
 
 
 async def output_of(upper: Cluster, script: str) -> str:
@@ -102,8 +131,6 @@ async def test_pods_find_peers_by_names_of_the_upper_cluster(
 ) -> None:
     """Short and full names, with a stranger's Service of the same name, SRV records, and reverse lookups."""
     lower = sandbox.lower[0]
-    for name in ("f-shop", "f-other", "f-mapped"):
-        await make_namespace(upper, name)
     await make_namespace(lower, "f-other")
     await create(lower, "f-other", service("api"))
     extra = {"hostname": "db-0", "subdomain": "db", "metadata": {"labels": {"app": "db"}}}
@@ -119,27 +146,70 @@ async def test_pods_find_peers_by_names_of_the_upper_cluster(
     own = (await get(upper, "f-shop", "pod", "db-0"))["status"]["podIP"]
     other = (await get(lower, "up-f-other", "service", "api"))["spec"]["clusterIP"]
     mapped = (await get(lower, "f-lower", "service", "api"))["spec"]["clusterIP"]
-    print(await output_of(upper, "cat /etc/resolv.conf"))
-    for name, address in {
-        "db-0.db": own,
-        "db-0.db.f-shop.svc": own,
-        "db-0.db.f-shop.svc.cluster.local": own,
-        "db-0.db.f-shop.svc.cluster.local.": own,
-        "api.f-other": other,
-        "api.f-other.svc.cluster.local": other,
-        "api.f-mapped.svc": mapped,
-    }.items():
+    first, second = servers
+    wanted = {
+        "ping -c1 -W1 db-0.db": own,
+        "ping -c1 -W1 db-0.db.f-shop.svc": own,
+        "ping -c1 -W1 db-0.db.f-shop.svc.cluster.local": own,
+        "ping -c1 -W1 db-0.db.f-shop.svc.cluster.local.": own,
+        "ping -c1 -W1 api.f-other": other,
+        "ping -c1 -W1 api.f-other.svc.cluster.local": other,
+        "ping -c1 -W1 api.f-mapped.svc": mapped,
+        "nslookup -type=srv _http._tcp.db.f-shop.svc.cluster.local": " db-0.db.f-shop.svc.cluster.local",
+        f"nslookup {own}": "name = db-0.db.f-shop.svc.cluster.local",
+        f"nslookup api.up-f-other.svc.{DOMAIN} {second}": f"api.up-f-other.svc.{DOMAIN}\nAddress: {other}",
+        f"nslookup www.example.com.{DOMAIN} {second}": "NXDOMAIN",
+    }
+    for script, part in wanted.items():
 
-        async def resolves(name: str = name, address: str = address) -> bool:
-            return address in await output_of(upper, f"ping -c1 -W1 {name}")
+        async def is_printed(script: str = script, part: str = part) -> bool:
+            return part in await output_of(upper, script)
 
-        await eventually(resolves, what=f"{name} is {address}")
-    srv = await output_of(upper, "nslookup -type=srv _http._tcp.db.f-shop.svc.cluster.local")
-    print(srv)
-    print(await output_of(upper, f"nslookup {own}"))
-    print(await output_of(upper, f"nslookup api.f-other.svc.{DOMAIN} {servers[1]}"))
-    print(await output_of(upper, f"nslookup -type=ptr {other} {servers[1]}"))
-    print(await output_of(upper, "nslookup www.example.com"))
-    print(await output_of(upper, "nslookup kubernetes.default.svc.cluster.local"))
-    print(await output_of(upper, f"nslookup kubernetes.default.svc.app.pre {servers[1]}"))
-    assert 0
+        await eventually(is_printed, what=f"{script}: {part}")
+    passed = await rows("check", "--config", str(sandbox.directory / "names.yaml"))
+    detail, ok = passed["names", "names"]
+    assert ok
+    assert detail.startswith(f"{first} (virtual-node/virtual-node-dns-")
+
+
+@pytest.mark.parametrize("node", [NODE, SIMULATED])
+@pytest.mark.usefixtures("servers")
+async def test_affinity_terms_select_pods_of_upper_namespaces(upper: Cluster, node: str) -> None:
+    """By name, by the label with the name and by another label, with a prefix and without; other labels select none."""
+    labels = {"labels": {"app": node}}
+    await create(upper, "f-shop", pod(f"target-{node}", "sleep 900", node=node, metadata=labels))
+    await ready(upper, "f-shop", f"target-{node}")
+    terms: dict[str, dict[str, Any]] = {
+        "name": {"namespaces": ["f-shop"]},
+        "metadata": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "f-shop"}}},
+        "team": {"namespaceSelector": {"matchLabels": {"team": "x"}}},
+        "none": {"namespaceSelector": {"matchLabels": {"team": "y"}}},
+    }
+    for name, term in terms.items():
+        term |= {"labelSelector": {"matchLabels": {"app": node}}, "topologyKey": "kubernetes.io/hostname"}
+        kind = "requiredDuringSchedulingIgnoredDuringExecution"
+        affinity = {"podAffinity": {kind: [term]}}
+        await create(upper, "f-other", pod(f"{name}-{node}", "sleep 900", node=node, affinity=affinity))
+    for name in ("name", "metadata", "team"):
+        await ready(upper, "f-other", f"{name}-{node}")
+    assert (await get(upper, "f-other", "pod", f"none-{node}"))["status"]["phase"] == "Pending"
+
+
+@pytest.mark.usefixtures("servers")
+async def test_labels_of_upper_namespaces_follow(sandbox: Sandbox, upper: Cluster) -> None:
+    """When the namespace is created, and when the label changes or is removed; others do not follow."""
+    lower = sandbox.lower[0]
+
+    async def labels() -> dict[str, str]:
+        found = (await get(lower, "", "namespace", "up-f-mesh"))["metadata"]["labels"]
+        return {key: value for key, value in found.items() if key in {"team", "env"}}
+
+    await make_namespace(upper, MESH)
+    await upper.kubectl("label", "namespace", MESH, "team=x", "env=prod")
+    await create(upper, MESH, pod("web", "sleep 900", node=NODE))
+    await ready(upper, MESH, "web")
+    await becomes(labels, {"team": "x"}, what="the label is in the lower cluster")
+    await upper.kubectl("label", "namespace", MESH, "team=z", "--overwrite")
+    await becomes(labels, {"team": "z"}, what="the label has the new value")
+    await upper.kubectl("label", "namespace", MESH, "team-")
+    await becomes(labels, {}, what="the label is removed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from controller_runtime.process.listening import parse_address
 from virtual_node.config import types
 from virtual_node.config.types import Config
 
+DOMAIN = re.compile(r"(?=.{1,200}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""The DNS domain of a cluster."""
 _CSR_NODE_NAME = 64 - len("system:node:")
 """Maximum length of a node's name in a certificate, because RFC 5280 limits a common name to 64 characters."""
 
@@ -35,6 +38,11 @@ def _process_problems(config: Config) -> Iterator[str]:
         except ConfigError as error:
             yield f"{field}: {error}"
     yield from _election_problems(config)
+    # Without name servers, the domain has no effect, and tensile-kube accepts any value of its flag.
+    if any(cluster.dns.servers for cluster in config.clusters) and not DOMAIN.fullmatch(
+        config.cluster_domain
+    ):
+        yield f"clusterDomain: {config.cluster_domain!r} is not a DNS domain, such as cluster.local"
     if config.kubernetes_service_url and not _has_address(config.kubernetes_service_url):
         yield f"kubernetesServiceURL: {config.kubernetes_service_url!r} is not a URL such as https://10.0.0.1:6443"
     if bool(config.kubelet.tls_cert_file) != bool(config.kubelet.tls_private_key_file):

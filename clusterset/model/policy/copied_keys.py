@@ -125,6 +125,21 @@ _PUBLISHING = "load balancers and other ways to publish Services"
 _ALSO_DENIED: Mapping[str, tuple[str, ...]] = {
     # Names a Service of the namespace, which may be unmanaged.
     "Ingress": ("nginx.ingress.kubernetes.io/default-backend",),
+    # Exempt a namespace from admission policies, or make it part of a tenant of the lower cluster.
+    "Namespace": (
+        "admission.gatekeeper.sh/*",
+        "openpolicyagent.org/*",
+        "control-plane",
+        "kyverno.io/*",
+        "*.kyverno.io/*",
+        "security.openshift.io/*",
+        "openshift.io/*",
+        "capsule.clastix.io/*",
+        "projectcapsule.dev/*",
+        "*.cattle.io/*",
+        "hnc.x-k8s.io/*",
+        "*.hnc.x-k8s.io/*",
+    ),
 }
 REFUSED: Mapping[str, tuple[str, ...]] = {
     "Ingress": (
@@ -143,6 +158,8 @@ _NEVER: Mapping[str, tuple[str, ...]] = {
         "endpointslice.kubernetes.io/managed-by",
     ),
     "Ingress": ("kubernetes.io/ingress.class",),  # becomes ingressClassName
+    # Pod Security labels have a rule of their own (``translate.objects.namespaces``); the others describe the namespace.
+    "Namespace": ("pod-security.kubernetes.io/*", "kubernetes.io/*"),
     "PersistentVolumeClaim": ("pv.kubernetes.io/*", "volume.kubernetes.io/*", "volume.beta.kubernetes.io/*"),
     "Secret": ("kubernetes.io/service-account.*",),
 }

@@ -131,6 +131,7 @@ def test_tensile_kubes_file_in_the_form_of_newer_kube_schedulers_is_read(parse: 
             "clusters: [{name: a, kubeconfig: k, usage: {source: Prometheus}}]",
             "clusters[0].usage.prometheus: give either service or url",
         ),
+        ("clusters: [{name: a, kubeconfig: k, dns: {servers: [x]}}]", "clusters[0].dns.servers[0]: 'x' is not an IP address"),
         ("kind: Pod", "kind: expected ClusterSetConfiguration, got 'Pod'"),
         ("pluginConfig: []", "profiles[].pluginConfig has an entry with args.cluster_configuration"),
         ("pluginConfig: 1", "pluginConfig: expected a list"),

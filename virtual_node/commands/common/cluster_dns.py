@@ -11,13 +11,12 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
+from virtual_node.config.file import DOMAIN
 
-DOMAIN = re.compile(r"(?=.{1,200}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-"""The DNS domain of a cluster."""
 DEFAULT_DOMAIN = "cluster.local"
 _NODES = 3
 """Number of nodes to ask, because a kubelet may not answer."""
-_ZONE = re.compile(r"^\s*kubernetes\s+([-a-z0-9.]+)", re.MULTILINE)
+_ZONE = re.compile(r"^[ \t]*kubernetes[ \t]+([-a-z0-9.]+)", re.MULTILINE)
 """The first zone of CoreDNS's plugin ``kubernetes``."""
 
 

@@ -82,7 +82,7 @@ async def _server(options: argparse.Namespace, upper: Client, lower: Client) -> 
         )
     lower_domain = options.lower_domain or found.domain or cluster_dns.DEFAULT_DOMAIN
     for field, value in (("clusterDomain", domain), ("--lower-domain", lower_domain)):
-        if not cluster_dns.DOMAIN.fullmatch(value):
+        if not file.DOMAIN.fullmatch(value):
             raise ConfigError(f"{field}: {value!r} is not a DNS domain such as {cluster_dns.DEFAULT_DOMAIN}")
     return name_server.NameServer(
         options.name, cluster_id or await identity(upper), domain, lower_domain, server, namespaces

@@ -52,6 +52,7 @@ class Namespaces:
     def __post_init__(self) -> None:
         """Register handlers on the informers of namespaces."""
         self._config = self.context.config.namespaces
+        self._carried = translate.CarriedLabels(self._config.labels, self.context.rules.policy)
         self._leftovers = Leftovers(self.context.lower, self.context.cluster_id)
         self.controller = self.context.controller(
             "namespaces", self.reconcile, workers=1, first_delay=1.0, longest_delay=300.0, flow=str
@@ -157,6 +158,7 @@ class Namespaces:
             name=namespace,
             upper_name=upper_name,
             cluster_id=self.context.cluster_id,
+            carried=self._carried,
         )
         try:
             created = await self.context.lower.create(resources.NAMESPACES, body)
@@ -189,7 +191,7 @@ class Namespaces:
         upper = next((one for one in found if one is not None), None)
         if upper is not None:
             await self._mark(lower, upper.name)
-            patch = translate.namespace_patch(upper.to_dict(), lower.to_dict())
+            patch = translate.namespace_patch(upper.to_dict(), lower.to_dict(), self._carried)
             if patch is not None:
                 # The resourceVersion makes the patch fail if the lower administrator has just set a label.
                 patch["metadata"]["resourceVersion"] = lower.resource_version

@@ -16,9 +16,10 @@ from typing import Any
 
 from clusterset.model import names, namespace_map
 from clusterset.model.namespace_map import NamespaceMap
+from clusterset.model.policy.rules import PolicySet, matches
 from controller_runtime.objects import Object
 from virtual_node.translate.base import ownership
-from virtual_node.translate.base.metadata import record_labels, recorded_labels
+from virtual_node.translate.base.metadata import copied, record_labels, recorded_labels
 
 _CARRIED_PREFIXES = ("pod-security.kubernetes.io/",)
 """Prefixes of labels that decide what the pods of a namespace may do. Without them the lower cluster could
@@ -28,8 +29,35 @@ _NOT_COUNTED = {("", "events"), ("events.k8s.io", "events"), ("metrics.k8s.io", 
 """Resources that are not counted, because they only describe other objects, which are counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class CarriedLabels:
+    """The labels of upper namespaces that their lower namespaces get: Pod Security labels, and ``namespaces.labels``."""
+
+    patterns: Sequence[str] = ()
+    policy: PolicySet = field(default_factory=PolicySet)
+
+    def of(self, upper: Mapping[str, Any] | None) -> dict[str, str]:
+        """Return the labels that an upper Namespace gives; None: the Namespace is unknown."""
+        metadata = (upper or {}).get("metadata") or {}
+        labels = metadata.get("labels") or {}
+        chosen = {key: value for key, value in labels.items() if matches(key, self.patterns)}
+        if chosen:
+            rules = self.policy.of(metadata["name"]).metadata
+            chosen = copied("Namespace", {"labels": chosen}, rules)["labels"]
+        return chosen | {key: value for key, value in labels.items() if key.startswith(_CARRIED_PREFIXES)}
+
+    def concern(self, key: str) -> bool:
+        """Report whether a label is ours to change; another process may have other patterns for the same namespace."""
+        return key.startswith(_CARRIED_PREFIXES) or matches(key, self.patterns)
+
+
 def lower_namespace(
-    upper: Mapping[str, Any] | None, *, name: str, upper_name: str, cluster_id: str
+    upper: Mapping[str, Any] | None,
+    *,
+    name: str,
+    upper_name: str,
+    cluster_id: str,
+    carried: CarriedLabels = CarriedLabels(),
 ) -> dict[str, Any]:
     """Return the lower Namespace to create.
 
@@ -38,18 +66,19 @@ def lower_namespace(
         name: the lower name.
         upper_name: the upper name.
         cluster_id: the upper cluster's identity, for the ownership label.
+        carried: the labels that it gets from the upper Namespace.
     """
-    carried = _carried(upper)
+    given = carried.of(upper)
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {
             "name": name,
-            "labels": {**carried, names.LABEL_UPPER_CLUSTER: cluster_id},
+            "labels": {**given, names.LABEL_UPPER_CLUSTER: cluster_id},
             "annotations": {
                 names.ANNOTATION_UPPER_NAMESPACE: upper_name,
                 names.ANNOTATION_MADE_FOR: f"{cluster_id}/{upper_name}",
-                names.ANNOTATION_APPLIED: record_labels(carried),
+                names.ANNOTATION_APPLIED: record_labels(given),
             },
         },
     }
@@ -76,27 +105,40 @@ def marks_patch(lower: Object, *, upper_name: str, cluster_id: str) -> dict[str,
     return None if is_complete else {"metadata": marks}
 
 
-def namespace_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that copies the Pod Security labels to an owned namespace; None: they are current.
+def namespace_patch(
+    upper: Mapping[str, Any],
+    lower: Mapping[str, Any],
+    carried: CarriedLabels = CarriedLabels(),
+) -> dict[str, Any] | None:
+    """Return a merge patch that copies labels of the upper namespace to an owned namespace; None: they are current.
 
-    Each mode (``enforce``, ``audit``, ``warn``) has a label and a version label. If one of the two was
-    changed or removed in the lower cluster, we no longer change that mode, because it belongs to the lower
-    administrator.
+    A label that was changed or removed in the lower cluster is no longer changed, because it belongs to the lower
+    administrator. Each Pod Security mode (``enforce``, ``audit``, ``warn``) has a label and a version label, which belong
+    together.
     """
-    wanted, present = _carried(upper), _carried(lower)
-    ours = recorded_labels(lower["metadata"])
-    if ours is None:  # created by a release without the record
+    wanted = carried.of(upper)
+    labels = (lower.get("metadata") or {}).get("labels") or {}
+    recorded = recorded_labels(lower["metadata"])
+    # A former pattern may still be that of another process, so labels that only the record has stay in it.
+    ours = {key: value for key, value in (recorded or {}).items() if carried.concern(key)}
+    present = {
+        key: value
+        for key, value in labels.items()
+        if key in {*wanted, *ours} or key.startswith(_CARRIED_PREFIXES)
+    }
+    if recorded is None:  # created by a release without the record
         ours = {key: value for key, value in present.items() if wanted.get(key) == value}
-    changed_modes = {_mode(key) for key in {*present, *ours} if present.get(key) != ours.get(key)}
+    changed_below = {_mode(key) for key in {*present, *ours} if present.get(key) != ours.get(key)}
     change = {
         key: wanted.get(key)
         for key in sorted({*wanted, *ours})
-        if _mode(key) not in changed_modes and present.get(key) != wanted.get(key)
+        if _mode(key) not in changed_below and present.get(key) != wanted.get(key)
     }
-    record = {key: value for key, value in ours.items() if _mode(key) in changed_modes}
-    record |= {key: value for key, value in wanted.items() if _mode(key) not in changed_modes}
+    record = {key: value for key, value in (recorded or {}).items() if not carried.concern(key)}
+    record |= {key: value for key, value in ours.items() if _mode(key) in changed_below}
+    record |= {key: value for key, value in wanted.items() if _mode(key) not in changed_below}
     metadata: dict[str, Any] = {"labels": change} if change else {}
-    if recorded_labels(lower["metadata"]) != record:
+    if recorded != record:
         metadata["annotations"] = {names.ANNOTATION_APPLIED: record_labels(record)}
     return {"metadata": metadata} if metadata else None
 
@@ -138,14 +180,9 @@ def _is_kubernetes_own(metadata: Mapping[str, Any], group: str, resource: str) -
             return kind in _NOT_COUNTED
 
 
-def _carried(namespace: Mapping[str, Any] | None) -> dict[str, str]:
-    labels = ((namespace or {}).get("metadata") or {}).get("labels") or {}
-    return {key: value for key, value in labels.items() if key.startswith(_CARRIED_PREFIXES)}
-
-
 def _mode(key: str) -> str:
-    """Return the label of a Pod Security mode, given that label or its version label."""
-    return key.removesuffix("-version")
+    """Return the label of a Pod Security mode, given that label or its version label; another label itself."""
+    return key.removesuffix("-version") if key.startswith(_CARRIED_PREFIXES) else key
 
 
 @dataclass(eq=False)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from clusterset.model import names, namespace_map
 from clusterset.model.namespace_map import NamespaceMap
+from clusterset.model.policy.config import MetadataRules, Policy
+from clusterset.model.policy.rules import PolicySet
 from virtual_node.translate.objects import namespaces
 
 OURS = {names.LABEL_UPPER_CLUSTER: "c"}
@@ -179,3 +181,101 @@ def test_which_objects_are_unmanaged(group, resource, item, counts):
     """All that neither the virtual node nor Kubernetes itself created, of any kind."""
     found = namespaces.others([item], group=group, resource=resource, cluster_id="c", upper_name="shop")
     assert bool(found) is counts
+
+
+def carried(*patterns: str, **metadata: Any) -> namespaces.CarriedLabels:
+    """Return the labels to copy with ``namespaces.labels`` and ``policy.metadata``."""
+    policy = Policy(metadata=MetadataRules(**metadata)) if metadata else Policy()
+    return namespaces.CarriedLabels(patterns, PolicySet(policy))
+
+
+def space(**labels: str) -> dict[str, Any]:
+    """Return an upper namespace with labels; ``_`` stands for a dash."""
+    return {
+        "metadata": {
+            "name": "shop",
+            "labels": {key.replace("_", "-"): value for key, value in labels.items()},
+        }
+    }
+
+
+LABELS = {
+    "team": "x",
+    "istio-injection": "enabled",
+    "control-plane": "a",
+    "kubernetes.io/metadata.name": "shop",
+}
+
+
+@pytest.mark.parametrize(
+    ("labels", "keys"),
+    [
+        (carried(), []),
+        (carried("team"), ["team"]),
+        (carried("istio-*", "te?m"), ["istio-injection", "team"]),
+        (carried("*"), ["istio-injection", "team"]),
+        (carried("*", keep=["control-plane"]), ["control-plane", "istio-injection", "team"]),
+        (carried("*", leave_out=["istio-*"]), ["team"]),
+        (carried("*", keep=["*"]), ["control-plane", "istio-injection", "team"]),
+    ],
+)
+def test_labels_that_patterns_and_the_policy_allow_are_copied(
+    labels: namespaces.CarriedLabels, keys: list[str]
+):
+    """Keys that exempt a namespace from controls need a policy; its own name and our keys are never copied."""
+    upper = {"metadata": {"name": "shop", "labels": {**LABELS, names.LABEL_UPPER_CLUSTER: "forged"}}}
+    made = namespaces.lower_namespace(
+        upper, name="up-shop", upper_name="shop", cluster_id="c", carried=labels
+    )
+    assert sorted(made["metadata"]["labels"].keys() - OURS) == keys
+    assert made["metadata"]["labels"][names.LABEL_UPPER_CLUSTER] == "c"
+
+
+def test_no_pattern_weakens_pod_security():
+    """Its labels follow with or without a pattern, and a label that was changed in the lower cluster stays."""
+    upper = {"metadata": {"name": "shop", "labels": {ENFORCE: "privileged"}}}
+    labels = carried("*", keep=["*"])
+    made = namespaces.lower_namespace(upper, name="shop", upper_name="shop", cluster_id="c", carried=labels)
+    made["metadata"]["labels"][ENFORCE] = "restricted"
+    patch = namespaces.namespace_patch(upper, made, labels)
+    assert ENFORCE not in ((patch or {}).get("metadata") or {}).get("labels", {})
+
+
+STEPS = [
+    # upper labels later, lower labels changed by others, labels of the patch
+    ({"team": "y"}, {}, {"team": "y"}),
+    ({}, {}, {"team": None}),
+    ({"team": "x"}, {}, {}),
+    ({"team": "y"}, {"team": "mine"}, {}),
+    ({}, {"team": "mine"}, {}),
+    ({"team": "x", "team-lead": "z"}, {}, {"team-lead": "z"}),
+    ({"team": "x", "team-lead": "z"}, {"team-lead": "mine"}, {}),
+    ({"team": "x", "env": "prod"}, {}, {}),
+]
+
+
+@pytest.mark.parametrize(("later", "others", "change"), STEPS)
+def test_a_label_follows_until_the_lower_administrator_changes_it(
+    later: dict[str, str], others: dict[str, str], change: dict[str, str | None]
+):
+    """A second patch changes nothing."""
+    labels = carried("team*")
+    before = space(team="x")
+    lower = namespaces.lower_namespace(before, name="shop", upper_name="shop", cluster_id="c", carried=labels)
+    lower["metadata"]["labels"] |= others
+    upper = {"metadata": {"name": "shop", "labels": later}}
+    patch = namespaces.namespace_patch(upper, lower, labels) or {"metadata": {}}
+    assert patch["metadata"].get("labels", {}) == change
+    for field, values in patch["metadata"].items():
+        found = lower["metadata"][field] | values
+        lower["metadata"][field] = {key: value for key, value in found.items() if value is not None}
+    assert namespaces.namespace_patch(upper, lower, labels) is None
+
+
+def test_a_process_with_other_patterns_leaves_labels_alone():
+    """Two processes of one upper cluster may share a lower namespace."""
+    upper = space(team="x")
+    lower = namespaces.lower_namespace(
+        upper, name="shop", upper_name="shop", cluster_id="c", carried=carried("team")
+    )
+    assert namespaces.namespace_patch(upper, lower, carried()) is None
