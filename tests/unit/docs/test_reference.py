@@ -14,6 +14,7 @@ from clusterset.model import names
 from hack.docs import configuration, flags, reference, rights
 from hack.docs.markdown import COMMAND
 from hack.programs import DAEMON, programs
+from virtual_node.commands.common import name_server
 from virtual_node.translate.pods import downward_api
 from virtual_node.translate.storage import binder_pod, pv, pvc, shared
 
@@ -32,6 +33,7 @@ def _constants() -> set[str]:
     }
     return common | {
         pvc.FINALIZER,
+        name_server.ANNOTATION_COREFILE,
         downward_api.ANNOTATION_UID,
         downward_api.ANNOTATION_LABELS,
         downward_api.ANNOTATION_ANNOTATIONS,

@@ -20,6 +20,7 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.errors import Forbidden
 from virtual_node.rights import manifests
 
+ANNOTATION_COREFILE = f"{names.DOMAIN}/corefile"
 COREFILE = "Corefile"
 IMAGE = "registry.k8s.io/coredns/coredns:v1.13.1"
 _PORT = 5353
@@ -133,7 +134,7 @@ def objects(server: NameServer, *, namespace: str, image: str = IMAGE) -> list[d
     metadata = {"name": server.name, "namespace": namespace, "labels": labels}
     ports = [{"name": "dns", "protocol": "UDP"}, {"name": "dns-tcp", "protocol": "TCP"}]
     # A changed Corefile replaces the pods.
-    digest = {f"{names.DOMAIN}/corefile": hashlib.sha256(text.encode()).hexdigest()[:16]}
+    digest = {ANNOTATION_COREFILE: hashlib.sha256(text.encode()).hexdigest()[:16]}
     spec = {
         "replicas": 2,
         "revisionHistoryLimit": 1,

@@ -1,0 +1,147 @@
+"""``lower-cluster dns``: what it makes, whose objects it refuses, and that ``leave`` removes it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.objects import from_dict
+from tests.unit.virtual_node.commands.installations import Api, thing
+from tests.unit.virtual_node.commands.releases import SPACE, TOKYO, record
+from virtual_node.commands.common.name_server import object_name
+from virtual_node.commands.lower_cluster import dns
+
+NAME = object_name("u-kube-system", "tokyo")
+
+
+class Lower(Api):
+    """A lower cluster that applies objects, and whose first kubelet shows its configuration."""
+
+    async def patch(self, resource: Any, name: str, body: Any, *, namespace: Any = None, **_more: Any) -> Any:
+        """Create or replace the object."""
+        self.patched.append((name, body))
+        kept = [one for one in self.objects if (one.kind, one.name) != (resource.kind, name)]
+        metadata = {**body["metadata"], "uid": f"u-{name}"}
+        spec = {**body.get("spec", {}), "clusterIP": "10.97.0.53"}
+        self.objects = [*kept, from_dict({**body, "metadata": metadata, "spec": spec})]
+        return body
+
+    async def delete(self, *where: Any, propagation_policy: str = "", **more: Any) -> Any:
+        """Delete the object at once."""
+        assert propagation_policy == "Foreground"
+        return await super().delete(*where, **more)
+
+    async def read(self, path: str, **_more: Any) -> Any:
+        """Return one node, or its kubelet's configuration."""
+        if path.endswith("/configz"):
+            return {"kubeletconfig": {"clusterDomain": "app.pre", "clusterDNS": ["10.97.0.10"]}}
+        return {"items": [thing("Node", "n1")]}
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return a function that runs the command with both clusters."""
+
+    async def command(lower: Lower, *, values: dict[str, Any] | None = None, **more: Any) -> None:
+        cluster = {**TOKYO, "config": {"namespaces": {"prefix": "up-"}}}
+        upper = Api(
+            thing("Namespace", "kube-system"),
+            record(config={"virtualNode": {"clusters": [cluster], "config": values or {}}}),
+        )
+
+        @contextlib.asynccontextmanager
+        async def opened(api: Api) -> AsyncIterator[Api]:
+            yield api
+
+        monkeypatch.setattr(dns.connect, "upper", lambda *_a, **_k: opened(upper))
+        monkeypatch.setattr(dns, "lower_client", lambda *_a: opened(lower))
+        given = {
+            "name": "tokyo", "config": "", "namespace": SPACE, "release": None, "lower_dns": "", "lower_domain": "",
+            "account_namespace": "virtual-node", "dns_image": "coredns", "apply": True, "dry_run": False,
+        }  # fmt: skip
+        await dns.run(argparse.Namespace(**{**given, **more}))
+
+    return command
+
+
+def corefile_of(lower: Lower) -> str:
+    """Return the configuration that was applied."""
+    (body,) = [body for _, body in lower.patched if body["kind"] == "ConfigMap"]
+    return str(body["data"]["Corefile"])
+
+
+async def test_a_name_server_is_made_for_the_releases_cluster(
+    run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the namespaces of the values, and what the lower cluster's kubelet says."""
+    lower = Lower()
+    await run(lower)
+    assert lower.created == ["Namespace/virtual-node"]
+    assert [body["kind"] for _, body in lower.patched] == list(dns.KINDS)
+    text = corefile_of(lower)
+    assert "{1}up-{2}.{3}.app.pre." in text
+    assert "forward . 10.97.0.10" in text
+    assert 'servers: ["10.97.0.53"]' in capsys.readouterr().out
+
+
+async def test_without_apply_the_objects_are_printed(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is changed, and the output is only YAML."""
+    lower = Lower()
+    await run(lower, apply=False)
+    assert (lower.created, lower.patched) == ([], [])
+    kinds = [one["kind"] for one in yaml.safe_load_all(capsys.readouterr().out)]
+    assert kinds == ["Namespace", *dns.KINDS]
+
+
+async def test_flags_win_over_what_the_lower_cluster_says(run: Any) -> None:
+    lower = Lower(thing("Namespace", "virtual-node"))
+    await run(lower, lower_dns="10.97.0.11", lower_domain="other", values={"clusterDomain": "app.top"})
+    text = corefile_of(lower)
+    assert "forward . 10.97.0.11" in text
+    assert r"(svc|pod)\.app\.top\.$ {1}up-{2}.{3}.other." in text
+
+
+async def test_a_cluster_of_a_configuration_file_needs_no_release(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "clusterID: me\nclusterDomain: app.top\nclusters: [{name: tokyo, kubeconfig: k, namespaces: {allowed: [a], map: {a: b}}}]"
+    )
+    lower = Lower(thing("Namespace", "virtual-node"))
+    await run(lower, config=str(file), namespace="none")
+    assert {name for name, _ in lower.patched} == {object_name("me", "tokyo")}
+    assert r"a\.(svc|pod)\.app\.top\.$ {1}b.{2}.app.pre." in corefile_of(lower)
+
+
+@pytest.mark.parametrize(
+    ("lower", "more", "words"),
+    [
+        (Lower(thing("Service", NAME, namespace="virtual-node")), {}, "dns --apply' did not make"),
+        (Lower(), {"name": "paris"}, "has no cluster paris"),
+        (Lower(), {"lower_domain": "a b"}, "--lower-domain: 'a b' is not a DNS domain"),
+        (Lower(), {"values": {"clusterDomain": "x}\n."}}, "clusterDomain: 'x}"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused(
+    run: Any, lower: Lower, more: dict[str, Any], words: str
+) -> None:
+    """Objects of others, an unknown cluster, and texts that would change the Corefile."""
+    with pytest.raises(ConfigError, match=words):
+        await run(lower, **more)
+
+
+async def test_leave_removes_only_what_apply_made(run: Any) -> None:
+    """Objects of another name server stay."""
+    other = thing("Service", "virtual-node-dns-other", namespace="virtual-node")
+    lower = Lower(thing("Namespace", "virtual-node"), other)
+    await run(lower)
+    options = argparse.Namespace(name="tokyo", account_namespace="virtual-node", dry_run=False)
+    await dns.remove(options, lower, cluster_id="u-kube-system")  # type: ignore[arg-type]
+    assert [one.partition("/")[0] for one in lower.deleted] == list(reversed(dns.KINDS))
+    assert [one.name for one in lower.objects] == ["virtual-node", "virtual-node-dns-other"]
