@@ -98,6 +98,9 @@ def created(
     body = overridden(lower_pod(upper, options, budget, admitted=admitted), upper, options, budget)
     spec = {**on_allowed_nodes(body["spec"], admitted.rules, options.pool)}
     service_account.with_token_modes(spec, upper, options)
+    # After the overrides, so that a DNS policy of the operator counts like one of the pod.
+    namespace = upper["metadata"]["namespace"]
+    dns.with_upper_names(spec, namespace, servers=options.dns_servers, domain=options.cluster_domain)
     return {**body, "spec": spec}
 
 
@@ -208,8 +211,6 @@ def _translate(
         if kind in spec:
             spec[kind] = [_literal_fields(container, upper, tripped, budget) for container in spec[kind]]
     _with_claims(spec, upper)
-    namespace = upper["metadata"]["namespace"]
-    dns.with_upper_names(spec, namespace, servers=options.dns_servers, domain=options.cluster_domain)
     if options.service_accounts:
         service_account.with_upper_identity(spec, upper, options)
     else:

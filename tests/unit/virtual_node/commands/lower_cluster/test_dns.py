@@ -15,6 +15,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.commands.installations import Api, thing
 from tests.unit.virtual_node.commands.releases import SPACE, TOKYO, record
+from virtual_node.commands.common import connect
 from virtual_node.commands.common.name_server import object_name
 from virtual_node.commands.lower_cluster import dns
 
@@ -24,7 +25,9 @@ NAME = object_name("u-kube-system", "tokyo")
 class Lower(Api):
     """A lower cluster that applies objects, and whose first kubelet shows its configuration."""
 
-    async def patch(self, resource: Any, name: str, body: Any, *, namespace: Any = None, **_more: Any) -> Any:
+    async def patch(  # type: ignore[override] - with the options of server-side apply
+        self, resource: Any, name: str, body: Any, *, namespace: Any = None, **_more: Any
+    ) -> Any:
         """Create or replace the object."""
         self.patched.append((name, body))
         kept = [one for one in self.objects if (one.kind, one.name) != (resource.kind, name)]
@@ -60,7 +63,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         async def opened(api: Api) -> AsyncIterator[Api]:
             yield api
 
-        monkeypatch.setattr(dns.connect, "upper", lambda *_a, **_k: opened(upper))
+        monkeypatch.setattr(connect, "upper", lambda *_a, **_k: opened(upper))
         monkeypatch.setattr(dns, "lower_client", lambda *_a: opened(lower))
         given = {
             "name": "tokyo", "config": "", "namespace": SPACE, "release": None, "lower_dns": "", "lower_domain": "",

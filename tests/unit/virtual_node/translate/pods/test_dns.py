@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
+from clusterset.admission import Admitted, ClusterRules
+from clusterset.config import Cluster, DNSConfig
+from clusterset.model.overrides.config import Override
+from controller_runtime.apimachinery.decoding import convert
+from controller_runtime.apimachinery.translation_budget import TranslationBudget
+from tests.unit.virtual_node.translate.pods.pods import upper_pod
+from virtual_node.config.types import Config
+from virtual_node.translate.base.options import pod_options
 from virtual_node.translate.pods.dns import with_upper_names
+from virtual_node.translate.pods.lower_pod import created
 
 SERVER = "10.97.0.53"
 DOMAINS = ["shop.svc.app.pre", "svc.app.pre", "app.pre"]
@@ -73,3 +82,31 @@ def test_domains_beyond_the_limits_of_the_api_are_left_out(searches: list[str], 
     found = lower({"dnsConfig": {"searches": searches}})["dnsConfig"]["searches"]
     assert found == [*DOMAINS, *searches[:kept]]
     assert len(" ".join(found)) <= 2048
+
+
+@pytest.mark.parametrize(
+    ("override", "policy", "options"),
+    [
+        ({}, "None", NDOTS),
+        ({"dnsPolicy": "Default"}, "Default", None),
+        (
+            {"dnsConfig": {"options": [{"name": "ndots", "value": "2"}]}},
+            "None",
+            [{"name": "ndots", "value": "2"}],
+        ),
+    ],
+)
+def test_an_override_counts_like_the_pods_own_setting(
+    override: dict[str, Any], policy: str, options: list[dict[str, str]] | None
+):
+    """The operator can exempt pods, or give them options."""
+    overrides = [convert({"name": "o", "patch": {"spec": override}}, Override)] if override else []
+    cluster = Cluster(name="tokyo", overrides=overrides, dns=DNSConfig(servers=[SERVER]))
+    rules, upper = ClusterRules(cluster, controllers=()), upper_pod()
+    (node,) = cluster.virtual_nodes()
+    given = pod_options(Config(cluster_domain="app.pre"), cluster, rules, node)
+    admitted = rules.admit(upper, given)
+    assert isinstance(admitted, Admitted)
+    spec = created(upper, given, admitted, TranslationBudget())["spec"]
+    assert spec["dnsPolicy"] == policy
+    assert spec.get("dnsConfig", {}).get("options") == options
