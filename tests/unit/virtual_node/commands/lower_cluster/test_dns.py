@@ -25,7 +25,7 @@ NAME = object_name("u-kube-system", "tokyo")
 class Lower(Api):
     """A lower cluster that applies objects, and whose first kubelet shows its configuration."""
 
-    async def patch(  # type: ignore[override] - with the options of server-side apply
+    async def patch(  # type: ignore[override]
         self, resource: Any, name: str, body: Any, *, namespace: Any = None, **_more: Any
     ) -> Any:
         """Create or replace the object."""
