@@ -28,7 +28,7 @@ from virtual_node.certificates.rotation import NOT_RENEWED
 from virtual_node.config.types import KubeletConfig
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.kubelet.auth import Authenticator, Authorizer
-from virtual_node.kubelet.base import PodTarget, Refusal, quoted
+from virtual_node.kubelet.base import PodTarget, Refusal, container_names, quoted
 from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.series import NodeSeries
 from virtual_node.kubelet.server.server import KubeletServer, connection_limits
@@ -308,6 +308,8 @@ class CachedPods:
     def __post_init__(self) -> None:
         """Find the cache of the node's upper pods."""
         self._upper = self.caches.upper[self.node_name].store
+        self._containers: dict[str, tuple[int, frozenset[str]]] = {}
+        """Generations and containers of upper pods, by uid."""
 
     def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
         """Return the lower pod of an upper pod on this node; None: no upper pod of this name (and ``uid``).
@@ -344,8 +346,17 @@ class CachedPods:
     def upper_pods_by_lower_name(self) -> dict[tuple[str, str], PodNames]:
         """Return names and UID of the upper pods that have a lower pod, by the lower pod's namespace and name."""
         found = {}
+        # Reading every spec at each scrape would take longer than all else, so names are kept by generation of the pod.
+        known, self._containers = self._containers, {}
+        same: dict[frozenset[str], frozenset[str]] = {}
         for pod in self._upper.list():
             lower = self.caches.lower_of(pod)
-            if lower is not None:
-                found[lower.namespace, lower.name] = PodNames(pod.namespace, pod.name, pod.uid)
+            if lower is None:
+                continue
+            generation, containers = known.get(pod.uid, (-1, frozenset()))
+            if generation != pod.metadata.generation:
+                containers = container_names({"spec": pod.spec})
+            containers = same.setdefault(containers, containers)
+            self._containers[pod.uid] = pod.metadata.generation, containers
+            found[lower.namespace, lower.name] = PodNames(pod.namespace, pod.name, pod.uid, containers)
         return found

@@ -263,8 +263,8 @@ class MetricsApi:
         at = _milliseconds(pod)
         for container in pod.get("containers") or ():
             name, used = container["name"], quantity.amount(container["usage"]["memory"])
-            if not is_dns_name(name):
-                continue  # its text would become part of a line
+            if not is_dns_name(name) or not upper.has(name):
+                continue  # the text of other names would become part of a line
             key = f"{upper.uid}/{name}"
             seconds = counters[key] = self._count(key, pod, container["usage"])
             if not (is_plausible(seconds, at) and is_plausible(used, at)):

@@ -52,11 +52,18 @@ _CONTAINER_NAMES = ("", "POD")
 
 @dataclass(frozen=True, slots=True)
 class PodNames:
-    """Namespace, name and uid of an upper pod."""
+    """Namespace, name and uid of an upper pod, and its containers."""
 
     namespace: str
     name: str
     uid: str
+    containers: frozenset[str] = frozenset()
+    """Names of all its containers; empty: unknown. Those that were added in the lower cluster are not reported, because
+    readers compare usage with the requests of the upper pod. Usage of the whole pod includes them."""
+
+    def has(self, container: str) -> bool:
+        """Report whether samples about a container of the lower pod are about the upper pod, too."""
+        return not self.containers or container in self.containers or container in _CONTAINER_NAMES
 
 
 Pods = Mapping[tuple[str, str], PodNames]
@@ -139,7 +146,7 @@ def translate(line: str, pods: Pods) -> str | None:
     labels = parsed.labels
     container = labels.get("container")
     upper = pods.get((labels.get("namespace", ""), labels.get("pod", "")))
-    if upper is None or not (container is None or _is_container(container)):
+    if upper is None or not (container is None or (_is_container(container) and upper.has(container))):
         return None
     written = [] if container is None else [f'container="{container}"']
     written += [f'namespace="{upper.namespace}"', f'pod="{upper.name}"']

@@ -184,6 +184,8 @@ def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, 
         upper = pods.get((reference.get("namespace", ""), reference.get("name", "")))
         if upper is not None:
             translated = dict(pod)
+            if pod.get("containers"):
+                translated["containers"] = [one for one in pod["containers"] if upper.has(one["name"])]
             if pod.get("volume"):
                 translated["volume"] = [_volume(one, upper.namespace) for one in pod["volume"]]
             yield {

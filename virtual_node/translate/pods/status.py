@@ -34,6 +34,7 @@ from virtual_node.translate.base.fields import (
     text,
     word,
 )
+from virtual_node.translate.pods.container_statuses import of_upper_containers
 
 BASE, PER_CONTAINER, MOST = 64 << 10, 4 << 10, 1 << 20
 """Maximum bytes of a status: for the pod, for each container of the upper pod, and in all. etcd accepts 1.5 MB."""
@@ -274,8 +275,9 @@ def upper_status(
 
     It has the lower status' known fields with a bounded size (``rebuilt``), except for fields that name
     objects of one cluster and for the QoS class. The API server does not allow changes of the QoS class, but a
-    lower LimitRange may change it. Conditions that other clients set on the upper pod stay, including readiness
-    gates. As in a kubelet, Ready depends on the readiness gates.
+    lower LimitRange may change it. Containers that were added in the lower cluster are left out (``container_statuses``), but
+    phase and conditions are those of the whole lower pod. Conditions that other clients set on the upper pod stay,
+    including readiness gates. As in a kubelet, Ready depends on the readiness gates.
 
     Args:
         lower: the lower pod with generation and status.
@@ -284,8 +286,10 @@ def upper_status(
             does not have it yet; None: the lower pod's current generation.
     """
     containers = number_of_containers(upper["spec"])
-    below = rebuilt(lower.get("status") or {}, containers=containers)
     above = upper.get("status") or {}
+    below = of_upper_containers(
+        rebuilt(lower.get("status") or {}, containers=containers), upper["spec"], above
+    )
     generation = upper["metadata"].get("generation")
     if reached is None:
         reached = lower["metadata"].get("generation") or 0

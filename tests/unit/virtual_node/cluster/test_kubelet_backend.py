@@ -71,4 +71,7 @@ def test_lower_pods_are_listed_and_counted(pods: CachedPods) -> None:
     """For the lists and for the metrics."""
     assert [pod["metadata"]["name"] for pod in pods.pods()] == ["web", "late"]
     assert [pod["metadata"]["name"] for pod in pods.running_pods()] == ["web"]
-    assert pods.upper_pods_by_lower_name() == {("t-shop", "web"): PodNames("shop", "web", "u-1")}
+    for _ in ("first scrape", "second scrape"):
+        assert pods.upper_pods_by_lower_name() == {
+            ("t-shop", "web"): PodNames("shop", "web", "u-1", frozenset({"main"}))
+        }

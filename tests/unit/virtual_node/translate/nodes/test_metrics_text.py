@@ -320,3 +320,18 @@ def test_unknown_fields_and_pods_with_invalid_names_are_left_out():
     ]
     found = stats.read({**_SUMMARY, "pods": pods, "x": huge})
     assert found == _SUMMARY
+
+
+def test_samples_of_containers_that_the_upper_pod_does_not_have_are_dropped():
+    """Readers compare usage with the requests of the upper pod. Samples of the whole pod and of its cgroup stay."""
+    pods = {("u-shop", "web"): PodNames("shop", "web", "uid-1", frozenset({"main"}))}
+    lines = {
+        container: f'container_memory_usage_bytes{{container="{container}",namespace="u-shop",pod="web"}} 1'
+        for container in ("main", "proxy", "POD", "")
+    }
+    assert [container for container, line in lines.items() if prometheus_text.translate(line, pods)] == [
+        "main",
+        "POD",
+        "",
+    ]
+    assert prometheus_text.translate('pod_memory_working_set_bytes{namespace="u-shop",pod="web"} 1', pods)
