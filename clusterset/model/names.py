@@ -187,6 +187,3 @@ LABEL_EXCLUDE_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balance
 read the value ``false`` as not excluded."""
 ANNOTATION_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """On a pod of a ReplicaSet: pods with a lower number are deleted first."""
-UPPER_ONLY_ON_PODS = frozenset({ANNOTATION_LAST_APPLIED, ANNOTATION_DELETION_COST, ANNOTATION_REQUIRED_NODE})
-"""Annotations of upper pods that lower pods do not get, or not with this value. ReplicaSets, which read deletion costs, are in the
-upper cluster."""

@@ -36,6 +36,12 @@ class AnnotationRules(ConfigStruct):
     )
     """Shell patterns of forbidden annotation keys. They win over ``allow``. A list of your own replaces the default, which
     has annotations that grant cloud roles (kube2iam, kiam) and networks (Multus)."""
+    keep: list[str] = []
+    """Shell patterns of keys that lower pods get, although the built-in list of annotations that stay in the upper cluster
+    or ``leaveOut`` matches them."""
+    leave_out: list[str] = []
+    """Shell patterns of further keys that stay in the upper cluster. They do not cause a refusal. The built-in list has what
+    network plugins, kubelets and admission of the upper cluster write; see ``docs/policy.md``."""
 
 
 class MetadataRules(ConfigStruct):

@@ -11,13 +11,12 @@ annotation would run in another way than its user asked for. For the same reason
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from clusterset.model import names
-from clusterset.model.key_patterns import LONGEST, compiled
+from clusterset.model.key_patterns import KeyPatterns
 from clusterset.model.policy.config import MetadataRules
 
 DENIED: Mapping[str, tuple[str, ...]] = {
@@ -198,12 +197,12 @@ def allowed_metadata(
 
 def refused(kind: str, annotations: Mapping[str, str] | None, rules: MetadataRules) -> list[str]:
     """Return the annotations because of which an upper object has no copy; empty: it may have one."""
-    patterns = REFUSED.get(kind, ())
-    decided = (*rules.keep, *rules.leave_out)
+    patterns = KeyPatterns(REFUSED.get(kind, ()))
+    decided = KeyPatterns((*rules.keep, *rules.leave_out))
     return sorted(
         key
         for key in annotations or ()
-        if _matches(key, patterns) and not _matches(key, decided) and not names.is_reserved(key)
+        if key in patterns and key not in decided and not names.is_reserved(key)
     )
 
 
@@ -213,21 +212,16 @@ class _Matcher:
     def __init__(self, kind: str, keep: tuple[str, ...], leave_out: tuple[str, ...]) -> None:
         groups = (keys for group, keys in DENIED.items() if group != _PUBLISHING or kind != "Ingress")
         denied = [pattern for keys in groups for pattern in keys]
-        self._never = compiled((*_NEVER[""], *_NEVER.get(kind, ())))
-        self._keep = compiled(keep)
-        self._denied = compiled((*denied, *_ALSO_DENIED.get(kind, ()), *REFUSED.get(kind, ()), *leave_out))
+        self._never = KeyPatterns((*_NEVER[""], *_NEVER.get(kind, ())))
+        self._keep = KeyPatterns(keep)
+        self._denied = KeyPatterns((*denied, *_ALSO_DENIED.get(kind, ()), *REFUSED.get(kind, ()), *leave_out))
 
     def __call__(self, key: str) -> bool:
         """Report whether a key is copied."""
-        key = key[:LONGEST]
-        if names.is_reserved(key) or self._never.match(key):
+        if names.is_reserved(key) or key in self._never:
             return False
-        return self._keep.match(key) is not None or self._denied.match(key) is None
+        return key in self._keep or key not in self._denied
 
 
 _matcher = functools.lru_cache(maxsize=256)(_Matcher)
 """A matcher is compiled once for each kind and rules, because every change of an object asks it."""
-
-
-def _matches(key: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(key[:LONGEST], pattern) for pattern in patterns)

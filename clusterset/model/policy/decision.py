@@ -12,6 +12,7 @@ from clusterset.model.policy.config import AnnotationRules, ImageRules
 from clusterset.model.policy.findings import FieldValue
 from clusterset.model.policy.presets import ALL
 from clusterset.model.policy.rules import Effective, field_of, matches
+from clusterset.model.policy.upper_only import is_upper_only
 
 _OURS = frozenset(
     {
@@ -33,7 +34,7 @@ def annotation_field(key: str) -> str:
 def check(pod: Mapping[str, Any], allowed: AnnotationRules) -> Iterator[FieldValue]:
     """Yield the annotations that are not allowed; those that stay in the upper cluster are skipped."""
     for key, value in (pod["metadata"].get("annotations") or {}).items():
-        if key in _OURS or key in names.UPPER_ONLY_ON_PODS or names.is_reserved(key):
+        if key in _OURS or names.is_reserved(key) or is_upper_only("annotations", key, allowed):
             continue
         if not matches(key, allowed.allow) or matches(key, allowed.deny):
             yield annotation_field(key), value or "empty"

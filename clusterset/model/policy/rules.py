@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterset.model.policy.config import MetadataRules, Policy, Rules
+from clusterset.model.policy.config import AnnotationRules, MetadataRules, Policy, Rules
 from clusterset.model.policy.presets import DEFAULT_PRESET, DEFAULTS, PRESETS
 
 _WILDCARDS = frozenset("*?[]!")
@@ -22,6 +22,12 @@ class Effective:
     values: Mapping[str, Any]
     sources: Mapping[str, str]
     """Where in the configuration each rule is set."""
+
+    @property
+    def annotations(self) -> AnnotationRules:
+        """Return the rule about annotations of pods."""
+        found: AnnotationRules = self.values["annotations"]
+        return found
 
     @property
     def metadata(self) -> MetadataRules:

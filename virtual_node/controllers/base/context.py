@@ -14,6 +14,7 @@ from clusterset.model import names
 from clusterset.model.key_patterns import KeyPatterns
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
+from clusterset.model.policy.upper_only import TOPOLOGY
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
@@ -186,7 +187,11 @@ class ClusterContext:
             cluster_id=self.cluster_id,
             nodes=tuple(self.nodes),
             changed_labels=KeyPatterns(
-                (*sorted(self.rules.overrides.labels), *self.settings.ignored_labels.patterns)
+                (
+                    *sorted(self.rules.overrides.labels),
+                    *self.settings.ignored_labels.patterns,
+                    *sorted(TOPOLOGY),
+                )
             ),
             lower_namespace=self.lower_namespace,
             rules_of=lambda namespace: self.rules.policy.of(namespace).metadata,

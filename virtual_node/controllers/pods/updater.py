@@ -48,8 +48,8 @@ class PodUpdater:
     async def follow(self, upper: Object, lower: Object, sync: SpecSync) -> None:
         """Update the lower pod's spec and metadata to the upper pod's, if those changed.
 
-        Labels and annotations that were changed in the lower cluster are restored. Images and resources are
-        not, because admission or an autoscaler of that cluster may have set them.
+        What was changed in the lower cluster stays until it changes in the upper cluster, because admission, a network
+        plugin or an autoscaler of the lower cluster may have set it. Our own labels and annotations are restored.
 
         Raises:
             ApiError: the lower cluster does not accept the change for now; the caller retries.
@@ -149,7 +149,7 @@ class PodUpdater:
         return [], waiting
 
     async def _restore(self, lower: Object, sync: SpecSync, changes: Mapping[str, Any]) -> None:
-        """Restore labels and annotations changed in the lower cluster, at most once per ``_RESTORE_PAUSE``."""
+        """Restore our labels and annotations that were changed, at most once per ``_RESTORE_PAUSE``."""
         patch = update.without_spec(changes)
         if not sync.reached:  # a change was refused, so the annotation must not list it as requested
             patch = update.without_note(patch, lower.annotations)

@@ -1,11 +1,22 @@
-"""Labels and annotations of lower objects: what is copied, our record of it, and patches that keep what others set."""
+"""Labels and annotations of lower objects: what is copied, our record of it, and patches that keep what others set.
+
+Admission, network plugins and the scheduler of the lower cluster change our objects, too. The annotation ``applied`` records a
+digest of each value that we sent for a user, as ``kubectl apply`` records the last applied configuration. A value is sent again
+only if it differs from the recorded one, so a value that was changed in the lower cluster stays until it changes in the upper
+cluster. A key that the lower cluster had set before we sent it is not ours, and stays. Our own labels and annotations, which
+prove ownership, are always restored.
+
+The ``managedFields`` of an API server cannot replace the record: what admission changes in our request counts as ours, a
+binding is not recorded, and caches omit them.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from clusterset.model import names
 from clusterset.model.key_patterns import KeyPatterns
@@ -18,20 +29,13 @@ DEFAULT_RULES = MetadataRules()
 _NOT_OF_COPIES = (names.ANNOTATION_PLACEHOLDER, names.LABEL_TOKEN_OF, names.ANNOTATION_TOKEN_EXPIRES)
 """Keys that a copy must not have. The first marks a placeholder. Earlier releases copied the others from
 users' objects."""
-
-
-def carried(values: Mapping[str, str] | None, *, without: Collection[str] = ()) -> dict[str, str]:
-    """Return labels or annotations of an upper pod to copy to its lower pod.
-
-    Args:
-        values: labels or annotations of the upper pod. Reserved keys are never copied.
-        without: further keys that are not copied.
-    """
-    return {
-        key: value
-        for key, value in (values or {}).items()
-        if key not in without and not names.is_reserved(key)
-    }
+_FIELDS = ("labels", "annotations")
+_DIGEST = 6
+"""Bytes of a digest, eight characters: each object in the cache has one for each label and annotation."""
+_UNKNOWN = ""
+"""Digest of a value that an earlier release sent."""
+_to_compact_json = json.JSONEncoder(separators=(",", ":")).encode
+"""``json.dumps`` would make an encoder for every object."""
 
 
 def copied(kind: str, upper: Mapping[str, Any], rules: MetadataRules) -> dict[str, dict[str, str]]:
@@ -45,11 +49,10 @@ def copied(kind: str, upper: Mapping[str, Any], rules: MetadataRules) -> dict[st
     return allowed_metadata(kind, upper.get("labels"), upper.get("annotations"), rules)._asdict()
 
 
-def trip(values: Mapping[str, str] | None, ignored: KeyPatterns) -> tuple[dict[str, str], dict[str, str]]:
-    """Split labels or annotations into those to copy, and the ignored ones (tensile-kube's ``tripped-labels``)."""
-    values = values or {}
-    tripped = {key: values[key] for key in ignored.among(values)}
-    return {key: value for key, value in values.items() if key not in tripped}, tripped
+def trip(labels: Mapping[str, str] | None, ignored: KeyPatterns) -> dict[str, str]:
+    """Return the ignored labels (tensile-kube's ``tripped-labels``). They are not copied."""
+    labels = labels or {}
+    return {key: labels[key] for key in ignored.among(labels)}
 
 
 def render_tripped(tripped: Mapping[str, str]) -> str:
@@ -89,23 +92,142 @@ def map_patch(
     return patch
 
 
+def sent(metadata: Mapping[str, Any], *, own: Mapping[str, Collection[str]]) -> dict[str, dict[str, str]]:
+    """Return the record of the labels and annotations that are sent for a user: digests of the values, by field and key.
+
+    Args:
+        metadata: labels and annotations that are sent.
+        own: by field: keys of them that are ours.
+    """
+    return {
+        field: {
+            key: _digest(value)
+            for key, value in sorted((metadata.get(field) or {}).items())
+            if key not in own.get(field, ())
+        }
+        for field in _FIELDS
+    }
+
+
+def render_record(record: Mapping[str, Any]) -> str:
+    """Return the value of the annotation ``applied``."""
+    return _to_compact_json(record)
+
+
 def metadata_patch(
-    lower: Mapping[str, Any], desired: Mapping[str, Any], optional: Collection[str] = ()
+    lower: Mapping[str, Any],
+    desired: Mapping[str, Any],
+    *,
+    removable: Mapping[str, Collection[str]],
+    recorded: Mapping[str, Any] | None = None,
+    stays: Callable[[str, str], bool] = lambda _field, _key: False,
 ) -> dict[str, Any]:
-    """Return a merge patch that sets the desired labels and annotations, and removes others that we set earlier.
+    """Return a merge patch that sends labels and annotations that changed in the upper cluster, and restores ours.
 
     Args:
         lower: metadata of the lower object.
-        desired: metadata that it should have.
-        optional: our annotations that only some objects have, and that ``applied`` does not record.
+        desired: metadata as it would be created now, with the record of what is sent for the user. An annotation of None is
+            removed.
+        removable: by field: keys that are ours and that only some objects have.
+        recorded: what was sent; None: as the lower object's record says.
+        stays: reports for a field and key whether a value that an earlier release sent, without a digest, is not removed.
     """
-    ours = applied(lower)
-    patch = {}
-    for field, more in (("labels", ()), ("annotations", optional)):
-        removable = chain(ours.get(field) or (), more)
-        if change := map_patch(lower.get(field), desired.get(field), removable):
+    wanted_record = applied(desired)
+    record = applied(lower) if recorded is None else recorded
+    after, patch = dict(wanted_record), {}
+    for field in _FIELDS:
+        current, wanted = lower.get(field) or {}, dict(desired.get(field) or {})
+        if field == "annotations":
+            wanted.pop(names.ANNOTATION_APPLIED, None)
+        known = recorded_digests(record, field)
+        merged = _three_way(current, wanted, known, recorded_digests(wanted_record, field))
+        change = merged.change
+        for key, digest in known.items():
+            is_unchanged = key in current and digest in (_UNKNOWN, _digest(current[key]))
+            if is_unchanged and key not in wanted and not (digest == _UNKNOWN and stays(field, key)):
+                change[key] = None
+        change |= {key: None for key in removable.get(field, ()) if key in current and key not in wanted}
+        if field in wanted_record or merged.sent:
+            after[field] = merged.sent
+        if change:
             patch[field] = change
+    before = applied(lower)
+    if before != after and (patch or not _is_recorded(before, after)):
+        patch.setdefault("annotations", {})[names.ANNOTATION_APPLIED] = render_record(after)
     return patch
+
+
+class _Merged(NamedTuple):
+    """The result of a three-way merge."""
+
+    change: dict[str, Any]
+    sent: dict[str, str]
+    """Digests of the user's values that were sent, by key."""
+
+
+def _three_way(
+    current: Mapping[str, str],
+    wanted: Mapping[str, Any],
+    before: Mapping[str, str],
+    of_user: Mapping[str, str],
+) -> _Merged:
+    """Compare what the lower object has, what it should have, and digests of what was sent before and is sent now."""
+    merged = _Merged({}, {})
+    for key, value in wanted.items():
+        is_same = current.get(key) == value
+        if key not in of_user:
+            is_sent = not is_same
+        elif key in before:
+            is_sent = not is_same and before[key] != of_user[key]
+            merged.sent[key] = of_user[key]
+        elif is_same or key not in current:
+            is_sent = not is_same
+            merged.sent[key] = of_user[key]
+        else:
+            continue  # the lower cluster has set it first
+        if is_sent:
+            merged.change[key] = value
+    return merged
+
+
+def recorded_digests(record: Mapping[str, Any], field: str) -> dict[str, str]:
+    """Return a record's digests by key. Earlier releases recorded a list of keys, without digests."""
+    keys = record.get(field)
+    if isinstance(keys, dict):
+        return {key: digest for key, digest in keys.items() if isinstance(digest, str)}
+    return {key: _UNKNOWN for key in keys if isinstance(key, str)} if isinstance(keys, list) else {}
+
+
+def left_as_changed(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a lower object's metadata that ``metadata_patch`` leaves as the lower cluster has set them.
+
+    Args:
+        lower: metadata of the lower object.
+        desired: metadata as it would be created now.
+    """
+    patch = metadata_patch(lower, desired, removable={})
+    return [
+        f"metadata.{field}[{key}]"
+        for field in _FIELDS
+        for key in sorted(recorded_digests(applied(desired), field))
+        if (lower.get(field) or {}).get(key) != (desired.get(field) or {}).get(key)
+        and key not in patch.get(field, {})
+    ]
+
+
+def _is_recorded(record: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Report whether a record need not be written again.
+
+    That of an earlier release, without digests, is written with the next change, and not for all objects at an upgrade.
+    """
+    return record.keys() == after.keys() and all(
+        {*value} == {*after[field]} if isinstance(value, list) and field in _FIELDS else value == after[field]
+        for field, value in record.items()
+    )
+
+
+def _digest(value: Any) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(str(value).encode()).digest()[:_DIGEST]).decode()
 
 
 def copy_metadata(
@@ -130,7 +252,8 @@ def copy_metadata(
         rules: ``policy.metadata`` for the upper namespace.
     """
     kept = copied(kind, upper, rules)
-    record = {field: sorted(keys) for field, keys in kept.items() if keys}
+    own = {"labels": labels, "annotations": annotations}
+    record = {field: keys for field, keys in sent(kept, own=own).items() if keys}
     source = {names.ANNOTATION_SOURCE: upper["name"]} if name != upper["name"] else {}
     return {
         "name": name,
@@ -142,7 +265,7 @@ def copy_metadata(
             **annotations,
             names.ANNOTATION_GLOBAL: "true",
             names.ANNOTATION_UPPER_NAMESPACE: upper["namespace"],
-            names.ANNOTATION_APPLIED: json.dumps(record, sort_keys=True, separators=(",", ":")),
+            names.ANNOTATION_APPLIED: render_record(record),
         },
     }
 
@@ -150,30 +273,27 @@ def copy_metadata(
 def copy_metadata_patch(
     lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a merge patch that makes the metadata of a copy equal to the desired one.
-
-    Labels and annotations that other clients added in the lower cluster are kept.
+    """Return a merge patch as ``metadata_patch`` does, for a copy that is not a pod.
 
     Args:
         lower: metadata of the copy.
         desired: what it should be.
         upper: metadata of the upper object; empty: there is none.
     """
-    ours = applied(lower)
-    has_record = names.ANNOTATION_APPLIED in (lower.get("annotations") or {})
-    patch: dict[str, Any] = {}
-    for field in ("labels", "annotations"):
-        current, above = lower.get(field) or {}, upper.get(field) or {}
+    recorded = None
+    if names.ANNOTATION_APPLIED not in (lower.get("annotations") or {}):
         # A copy of an earlier release has no record. What it has as the upper object has was copied.
-        recorded = (
-            ours.get(field) or () if has_record else [key for key in above if current.get(key) == above[key]]
-        )
-        change = map_patch(current, desired.get(field), chain(_NOT_OF_COPIES, recorded))
-        if field == "labels" and names.LABEL_NODE in current:
-            # Virtual nodes of one upper cluster share copies, so the name of the first one stays.
-            change.pop(names.LABEL_NODE, None)
-        if change:
-            patch[field] = change
+        recorded = {
+            field: [key for key, value in (upper.get(field) or {}).items() if current.get(key) == value]
+            for field in _FIELDS
+            if (current := lower.get(field) or {})
+        }
+    removable = dict.fromkeys(_FIELDS, _NOT_OF_COPIES)
+    patch = metadata_patch(lower, desired, removable=removable, recorded=recorded)
+    if names.LABEL_NODE in (lower.get("labels") or {}) and names.LABEL_NODE in patch.get("labels", {}):
+        # Virtual nodes of one upper cluster share copies, so the name of the first one stays.
+        del patch["labels"][names.LABEL_NODE]
+        patch = {field: change for field, change in patch.items() if change}
     return patch
 
 

@@ -3,7 +3,8 @@
 The lower kubelet fills these fields from the lower pod. If the lower pod has the same value (name, IPs,
 single labels and annotations, resources), the reference is kept. If the value differs:
 
-- In the environment, a value that cannot change (uid, namespace, node, ServiceAccount) becomes a literal.
+- In the environment, a value that cannot change (uid, namespace, node, ServiceAccount) becomes a literal, and so does a
+label or annotation that the lower pod does not get, such as the zone that the API server copies from the pod's node.
 - In a volume, the reference is changed to an annotation of the lower pod that holds the upper value. The
 kubelet writes changed annotations to the file, so a changed upper label changes the file in the container.
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from clusterset.model import names
@@ -29,6 +30,8 @@ ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"
 ANNOTATION_ANNOTATIONS = f"{names.DOMAIN}/downward-annotations"
 ANNOTATION_KEY = f"{names.DOMAIN}/downward-key"
 """Prefix of annotations with the value of a label or annotation that lower pods do not have; a hash of its path follows."""
+Stays = Callable[[str, str], bool]
+"""Reports for ``labels`` or ``annotations``, and a key, whether the lower pod does not get the upper value."""
 _LITERAL = frozenset({"metadata.uid", "metadata.namespace", "spec.nodeName", "spec.serviceAccountName"})
 """Fields that cannot change and have another value in the lower pod."""
 _LONGEST = 100 * 1024
@@ -44,10 +47,14 @@ _SIMPLE_ESCAPES = {
 }  # fmt: skip
 
 
+def _copies_all(_field: str, key: str) -> bool:
+    return names.is_reserved(key)
+
+
 def literal(
     variable: Mapping[str, Any],
     upper: Mapping[str, Any],
-    tripped: Collection[str] = (),
+    stays: Stays = _copies_all,
     budget: TranslationBudget | None = None,
 ) -> Mapping[str, Any]:
     """Return an environment variable for the lower pod: the upper value if the reference would give another value.
@@ -55,7 +62,7 @@ def literal(
     Args:
         variable: variable of a container of the upper pod.
         upper: the upper pod.
-        tripped: keys of the labels and annotations that are not copied to the lower cluster.
+        stays: which labels and annotations are not copied to the lower cluster.
         budget: of the pod; None: a new one.
 
     Raises:
@@ -68,8 +75,7 @@ def literal(
     if not path or (subscript := _subscript(path)) is None:
         return variable
     kind, key = subscript
-    is_copied = key not in tripped and key not in names.UPPER_ONLY_ON_PODS
-    if is_copied and not names.is_reserved(key):
+    if not stays(kind, key):
         return variable
     return _with_value(variable, path, (upper["metadata"].get(kind) or {}).get(key, ""), budget)
 
@@ -77,16 +83,16 @@ def literal(
 def volumes(
     spec_volumes: Sequence[Mapping[str, Any]],
     upper: Mapping[str, Any],
+    stays: Stays = _copies_all,
     budget: TranslationBudget | None = None,
-    tripped: Collection[str] = (),
 ) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
     """Make downward API items read annotations instead; return the volumes and these annotations.
 
     Args:
         spec_volumes: the lower pod's volumes.
         upper: the upper pod.
+        stays: as for ``literal``.
         budget: of the pod; None: a new one.
-        tripped: as in ``literal``.
 
     Raises:
         TooLargeError: the annotations exceed the budget.
@@ -97,7 +103,7 @@ def volumes(
     @functools.cache
     def key_for(path: str) -> str | None:
         """Return the annotation that an item reads, once it is added; None: the item stays as it is."""
-        if (entry := _annotation_for(path, upper, budget, tripped)) is None:
+        if (entry := _annotation_for(path, upper, stays, budget)) is None:
             return None
         annotations.update([entry])
         return entry[0]
@@ -164,7 +170,7 @@ def _source(source: Mapping[str, Any], key_for: Callable[[str], str | None]) -> 
 
 
 def _annotation_for(
-    path: str, upper: Mapping[str, Any], budget: TranslationBudget, tripped: Collection[str]
+    path: str, upper: Mapping[str, Any], stays: Stays, budget: TranslationBudget
 ) -> tuple[str, str] | None:
     metadata = upper["metadata"]
     match path:
@@ -188,22 +194,13 @@ def _annotation_for(
             text = format_map(annotations)
             return (ANNOTATION_ANNOTATIONS, text) if len(text.encode()) <= _LONGEST else None
         case _:
-            return _left_out_value(path, upper, budget, tripped)
-
-
-def _left_out_value(
-    path: str, upper: Mapping[str, Any], budget: TranslationBudget, tripped: Collection[str]
-) -> tuple[str, str] | None:
-    """Return the annotation with the value of a label or annotation that is not copied; None: it is copied, or missing."""
-    if (subscript := _subscript(path)) is None or subscript[1] not in tripped:
-        return None
-    kind, key = subscript
-    value = (upper["metadata"].get(kind) or {}).get(key)
-    if value is None:
-        return None
-    budget.add(json_size(value), f"Volume items with fieldPath {path[:_SHOWN]}", _LITERAL_ADVICE)
-    digest = hashlib.sha256(path.encode()).hexdigest()[:16]
-    return f"{ANNOTATION_KEY}-{digest}", value
+            if (subscript := _subscript(path)) is None or not stays(*subscript):
+                return None
+            field, key = subscript
+            is_reported = field == "annotations" and key in names.REPORTED_ON_PODS
+            value = "" if is_reported else (metadata.get(field) or {}).get(key, "")
+            budget.add(json_size(value), f"Volume items with fieldPath {path[:_SHOWN]}", _LITERAL_ADVICE)
+            return f"{ANNOTATION_KEY}-{hashlib.sha256(path.encode()).hexdigest()[:16]}", value
 
 
 def _subscript(path: str) -> tuple[str, str] | None:

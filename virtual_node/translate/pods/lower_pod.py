@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from clusterset.admission import Admitted, on_allowed_nodes
@@ -16,14 +16,14 @@ from clusterset.model import names
 from clusterset.model.overrides import applying
 from clusterset.model.overrides.changes import changed_fields
 from clusterset.model.pod.lower_spec import lower_spec, required_node
+from clusterset.model.policy.upper_only import is_upper_only
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
-from virtual_node.translate.base.metadata import carried, render_tripped, trip
+from virtual_node.translate.base.metadata import render_record, render_tripped, sent, trip
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
 from virtual_node.translate.pods import dns, downward_api, service_account
 
 _CONTAINER_KINDS = ("containers", "initContainers")
-_to_compact_json = json.JSONEncoder(separators=(",", ":")).encode
 _to_sorted_json = json.JSONEncoder(sort_keys=True).encode
 """``json.dumps`` would make an encoder for every pod."""
 
@@ -50,41 +50,52 @@ def lower_pod(
     """
     budget = budget or TranslationBudget()
     metadata = upper["metadata"]
-    labels, tripped = trip(metadata.get("labels"), options.ignore_labels)
-    annotations, ignored = trip(metadata.get("annotations"), options.ignore_annotations)
-    labels = carried(labels)
-    annotations = carried(annotations, without=names.UPPER_ONLY_ON_PODS)
-    applied = {"labels": sorted(labels), "annotations": sorted(annotations)}
+    stays = stays_above(upper, options)
+    tripped = trip(metadata.get("labels"), options.ignore_labels)
+    carried: dict[str, dict[str, str]] = {
+        field: {key: value for key, value in (metadata.get(field) or {}).items() if not stays(field, key)}
+        for field in ("labels", "annotations")
+    }
+    own_labels = {names.LABEL_VIRTUAL_POD: "true", **ownership_labels(options.owner, metadata["uid"])}
+    own = {
+        names.ANNOTATION_UPPER_NAMESPACE: metadata["namespace"],
+        names.ANNOTATION_MADE_FOR: made_for(options.owner.cluster_id, metadata),
+    }
     if tripped:
-        annotations[names.ANNOTATION_TRIPPED_LABELS] = render_tripped(tripped)
-    annotations[names.ANNOTATION_UPPER_NAMESPACE] = metadata["namespace"]
-    annotations[names.ANNOTATION_MADE_FOR] = made_for(options.owner.cluster_id, metadata)
+        own[names.ANNOTATION_TRIPPED_LABELS] = render_tripped(tripped)
     spec = _scheduled(upper, options, budget) if admitted is None else dict(admitted.requested)
-    left_out = tripped.keys() | ignored.keys()
-    _translate(spec, upper, options, left_out, budget)
+    _translate(spec, upper, options, stays, budget)
     if spec.get("volumes"):
-        spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper, budget, left_out)
-        annotations |= extra_annotations
+        spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper, stays, budget)
+        own |= extra_annotations
     if node := required_node(metadata.get("annotations") or {}, options.policy.of(metadata["namespace"])):
-        annotations[names.ANNOTATION_REQUIRED_NODE] = node
+        own[names.ANNOTATION_REQUIRED_NODE] = node
     if upper["spec"].get("readinessGates"):
-        annotations[names.ANNOTATION_READINESS_GATES] = "true"
-    annotations[names.ANNOTATION_APPLIED] = _to_compact_json({**applied, "spec": _digest(spec)})
+        own[names.ANNOTATION_READINESS_GATES] = "true"
+    record = sent(carried, own={"labels": own_labels, "annotations": own})
+    own[names.ANNOTATION_APPLIED] = render_record({**record, "spec": _digest(spec)})
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": metadata["name"],
             "namespace": options.namespace_map(metadata["namespace"]),
-            "labels": {
-                **labels,
-                names.LABEL_VIRTUAL_POD: "true",
-                **ownership_labels(options.owner, metadata["uid"]),
-            },
-            "annotations": annotations,
+            "labels": {**carried["labels"], **own_labels},
+            "annotations": {**carried["annotations"], **own},
         },
         "spec": spec,
     }
+
+
+def stays_above(upper: Mapping[str, Any], options: PodOptions) -> downward_api.Stays:
+    """Return a function that reports for a field and key whether a label or annotation is not sent to the lower cluster."""
+    rules = options.policy.of(upper["metadata"]["namespace"]).annotations
+
+    def stays(field: str, key: str) -> bool:
+        ignored = options.ignore_labels if field == "labels" else options.ignore_annotations
+        return key in ignored or names.is_reserved(key) or is_upper_only(field, key, rules)
+
+    return stays
 
 
 def created(
@@ -137,9 +148,10 @@ def overridden(
     note = json.loads(requested["metadata"]["annotations"][names.ANNOTATION_APPLIED])
     for field in ("labels", "annotations"):
         keys = {*note[field], *(key for one in found for key in one.metadata.get(field) or ())}
-        note[field] = sorted(keys & metadata[field].keys())
+        own = metadata[field].keys() - keys
+        note[field] = sent(metadata, own={field: own})[field]
     ours = {
-        names.ANNOTATION_APPLIED: json.dumps(note, separators=(",", ":")),
+        names.ANNOTATION_APPLIED: render_record(note),
         names.ANNOTATION_OVERRIDES: json.dumps(changes, separators=(",", ":")),
     }
     return {**pod, "metadata": {**metadata, "annotations": {**metadata["annotations"], **ours}}}
@@ -157,15 +169,11 @@ def ephemeral_containers(
     above = upper["spec"]
     if not above.get("ephemeralContainers"):
         return []
-    metadata = upper["metadata"]
-    tripped = {
-        *options.ignore_labels.among(metadata.get("labels") or ()),
-        *options.ignore_annotations.among(metadata.get("annotations") or ()),
-    }
+    stays = stays_above(upper, options)
     spec = {
         "volumes": above.get("volumes") or [],
         "ephemeralContainers": [
-            _literal_fields(container, upper, tripped, budget) for container in above["ephemeralContainers"]
+            _literal_fields(container, upper, stays, budget) for container in above["ephemeralContainers"]
         ],
     }
     if options.service_accounts:
@@ -203,13 +211,13 @@ def _translate(
     spec: dict[str, Any],
     upper: Mapping[str, Any],
     options: PodOptions,
-    tripped: Collection[str],
+    stays: downward_api.Stays,
     budget: TranslationBudget,
 ) -> None:
     """Replace references to the upper pod, its claims and its identity in a spec, in place."""
     for kind in _CONTAINER_KINDS:
         if kind in spec:
-            spec[kind] = [_literal_fields(container, upper, tripped, budget) for container in spec[kind]]
+            spec[kind] = [_literal_fields(container, upper, stays, budget) for container in spec[kind]]
     _with_claims(spec, upper)
     if options.service_accounts:
         service_account.with_upper_identity(spec, upper, options)
@@ -220,14 +228,14 @@ def _translate(
 def _literal_fields(
     container: Mapping[str, Any],
     upper: Mapping[str, Any],
-    tripped: Collection[str],
+    stays: downward_api.Stays,
     budget: TranslationBudget,
 ) -> Mapping[str, Any]:
     """Replace environment references by the upper value where the lower pod's value would differ."""
     env = container.get("env")
     if not env or not any("valueFrom" in variable for variable in env):
         return container
-    return {**container, "env": [downward_api.literal(variable, upper, tripped, budget) for variable in env]}
+    return {**container, "env": [downward_api.literal(variable, upper, stays, budget) for variable in env]}
 
 
 def _with_claims(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:

@@ -2,13 +2,12 @@
 
 Kubernetes allows few changes of a running pod: labels, annotations, images, activeDeadlineSeconds and added
 tolerations, resources (``pods/resize``) and ephemeral containers (``pods/ephemeralcontainers``). The
-annotation ``applied`` records which labels and annotations we set, so those that other clients added in the
-lower cluster stay. It also records a digest of the spec that was requested.
+annotation ``applied`` records which labels and annotations we sent (``base.metadata``), so those that the lower cluster has
+set or changed stay. It also records a digest of the spec that was requested.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +18,9 @@ from clusterset.model import names
 from controller_runtime.apimachinery import quantity
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import Object, texts_memory
-from virtual_node.translate.base.metadata import applied, metadata_patch
+from virtual_node.translate.base.metadata import applied, metadata_patch, recorded_digests, render_record
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.pods.lower_pod import ephemeral_containers
+from virtual_node.translate.pods.lower_pod import ephemeral_containers, stays_above
 
 _CONTAINER_KINDS = ("containers", "initContainers")
 Pairs = list[tuple[Mapping[str, Any], Mapping[str, Any]]]
@@ -75,7 +74,10 @@ def pod_patch(
         TooLargeError: the translation of the debug containers exceeds the budget.
     """
     patch: dict[str, Any] = {}
-    if metadata := metadata_patch(lower["metadata"], desired["metadata"], _OPTIONAL):
+    stays = stays_above(upper, options)
+    if metadata := metadata_patch(
+        lower["metadata"], desired["metadata"], removable={"annotations": _OPTIONAL}, stays=stays
+    ):
         patch["metadata"] = metadata
     containers = {kind: _pairs(lower["spec"], desired["spec"], kind) for kind in _CONTAINER_KINDS}
     if spec := _spec_patch(lower["spec"], desired["spec"], containers):
@@ -123,8 +125,7 @@ def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[s
         note["spec"] = ""
     elif "spec" in (before := applied({"annotations": current})):
         note["spec"] = before["spec"]
-    text = json.dumps(note, separators=(",", ":"))
-    return _with_annotations(patch, {**annotations, names.ANNOTATION_APPLIED: text})
+    return _with_annotations(patch, {**annotations, names.ANNOTATION_APPLIED: render_record(note)})
 
 
 def without_spec(patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,11 +158,11 @@ def without_annotations(
     annotations = {key: value for key, value in metadata["annotations"].items() if key not in keys}
     if names.ANNOTATION_APPLIED in annotations:
         note = applied(metadata)
-        ours = applied({"annotations": current}).get("annotations") or ()
-        note["annotations"] = [key for key in note["annotations"] if key not in keys or key in ours]
-        text = json.dumps(note, separators=(",", ":"))
-        annotations[names.ANNOTATION_APPLIED] = text
-        if current.get(names.ANNOTATION_APPLIED) == text:
+        ours = recorded_digests(applied({"annotations": current}), "annotations")
+        kept = {key: digest for key, digest in note["annotations"].items() if key not in keys}
+        note["annotations"] = {**kept, **{key: ours[key] for key in keys if key in ours}}
+        annotations[names.ANNOTATION_APPLIED] = render_record(note)
+        if applied({"annotations": current}) == note:
             del annotations[names.ANNOTATION_APPLIED]
     return _with_annotations(patch, annotations)
 

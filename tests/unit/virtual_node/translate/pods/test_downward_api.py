@@ -13,12 +13,13 @@ from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import downward_api, lower_pod
 
+ZONE = "topology.kubernetes.io/zone"
 UPPER: dict[str, Any] = {
     "metadata": {
         "name": "web",
         "namespace": "shop",
         "uid": "u-1",
-        "labels": {"app": "web", "queue": "gold"},
+        "labels": {"app": "web", "queue": "gold", ZONE: "z-virtual"},
         "annotations": {"note": 'say "hi"\nthere', names.ANNOTATION_LOWER_UID: "l-1"},
     },
     "spec": {
@@ -35,6 +36,9 @@ OPTIONS = PodOptions(
 )
 
 
+STAYS = lower_pod.stays_above(UPPER, OPTIONS)
+
+
 def _reference(path: str) -> dict[str, Any]:
     return {"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
@@ -47,12 +51,14 @@ def _reference(path: str) -> dict[str, Any]:
         ("spec.nodeName", "virtual"),
         ("spec.serviceAccountName", "robot"),
         ("metadata.labels['queue']", "gold"),
+        (f"metadata.labels['{ZONE}']", "z-virtual"),
+        ("metadata.labels['topology.kubernetes.io/region']", ""),
         ("metadata.annotations['virtual-node.io/lower-uid']", "l-1"),
     ],
 )
 def test_different_fields_get_the_upper_value(path, value):
     """The lower kubelet has another value."""
-    assert downward_api.literal(_reference(path), UPPER, ["queue"]) == {"name": "X", "value": value}
+    assert downward_api.literal(_reference(path), UPPER, STAYS) == {"name": "X", "value": value}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +68,7 @@ def test_different_fields_get_the_upper_value(path, value):
 )  # fmt: skip
 def test_equal_fields_are_left_to_the_kubelet(path):
     """It reads the current value each time a container starts."""
-    assert downward_api.literal(_reference(path), UPPER, ["queue"]) == _reference(path)
+    assert downward_api.literal(_reference(path), UPPER, STAYS) == _reference(path)
 
 
 def test_other_sources_are_left_alone():
@@ -79,6 +85,10 @@ def test_volume_items_refer_to_annotations_with_the_upper_values(kind):
         {"path": "uid", "fieldRef": {"fieldPath": "metadata.uid"}},
         {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}},
         {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}},
+        {"path": "zone", "fieldRef": {"fieldPath": f"metadata.labels['{ZONE}']"}},
+        {"path": "region", "fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/region']"}},
+        {"path": "queue", "fieldRef": {"fieldPath": "metadata.labels['queue']"}},
+        {"path": "app", "fieldRef": {"fieldPath": "metadata.labels['app']"}},
         {"path": "cpu", "resourceFieldRef": {"resource": "limits.cpu", "containerName": "c"}},
     ]
     source: dict[str, Any] = {"downwardAPI": {"items": items, "defaultMode": 420}}
@@ -97,7 +107,16 @@ def test_volume_items_refer_to_annotations_with_the_upper_values(kind):
         for path, where in paths.items()
         if where and where.startswith("metadata.annotations")
     }
-    assert told == {"labels": 'app="web"\nqueue="gold"', "uid": "u-1", "namespace": "shop"}
+    assert told == {
+        "labels": f'app="web"\nqueue="gold"\n{ZONE}="z-virtual"',
+        "uid": "u-1",
+        "namespace": "shop",
+        "zone": "z-virtual",
+        "region": "",
+        "queue": "gold",
+    }
+    assert paths["app"] == "metadata.labels['app']"
+    assert ZONE not in lower["metadata"]["labels"]
 
 
 def test_all_annotations_in_a_file_are_the_upper_ones():
