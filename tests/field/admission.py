@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -19,24 +19,28 @@ WEBHOOK = "gate.example.com"
 _API = "admissionregistration.k8s.io/v1"
 
 
+Change = Callable[[Mapping[str, Any]], Sequence[dict[str, Any]]]
+"""Returns the JSON patch of a pod."""
+
+
 @contextlib.asynccontextmanager
 async def admission_webhook(
-    cluster: Cluster, namespace: str, *, patch: Sequence[dict[str, Any]] = (), refusal: str = ""
+    cluster: Cluster, namespace: str, *, patch: Sequence[dict[str, Any]] | Change = (), refusal: str = ""
 ) -> AsyncIterator[None]:
     """Change or refuse each new pod of a namespace until the block ends.
 
     Args:
         cluster: its API server calls the webhook.
         namespace: the namespace, which exists.
-        patch: JSON patch of the pods.
+        patch: JSON patch of the pods, or a function that returns that of a pod.
         refusal: why they are refused; empty: they are accepted.
     """
 
     async def review(request: web.Request) -> web.Response:
         asked = (await request.json())["request"]
         answer: dict[str, Any] = {"uid": asked["uid"], "allowed": not refusal, "status": {"message": refusal}}
-        if patch:
-            encoded = base64.b64encode(json.dumps(list(patch)).encode()).decode()
+        if changes := patch(asked["object"]) if callable(patch) else patch:
+            encoded = base64.b64encode(json.dumps(list(changes)).encode()).decode()
             answer |= {"patchType": "JSONPatch", "patch": encoded}
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
         return web.json_response(body)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import find_listed
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import ClusterCaches
@@ -18,6 +19,10 @@ from virtual_node.controllers.copies.users import NamespaceUsers
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.view import Labels, LowerPod, View
+from virtual_node.translate.services import endpoints, foreign_endpoints
+
+_SERVICE = "service"
+"""Index of lower EndpointSlices by the key of their lower Service."""
 
 
 @dataclass(eq=False, repr=False)
@@ -39,6 +44,15 @@ class Surroundings:
         """Upper namespaces with pods on our virtual nodes."""
         self.selected = SelectedNamespaces(self._labels_of, self.namespaces.allows_namespace)
         """Results of the namespace selectors of objects."""
+        self.foreign_slices = Informer(
+            self.context.lower,
+            resources.ENDPOINT_SLICES,
+            label_selector=foreign_endpoints.SELECTOR,
+            transform=foreign_endpoints.shrunk,
+            indexers={_SERVICE: foreign_endpoints.lower_service},
+            name="foreign-endpointslices",
+        )
+        """Lower EndpointSlices that others add to Services, without their endpoints. The controller of Services runs it."""
 
         def labels_changed(old: Object, new: Object) -> None:
             if old.labels != new.labels:
@@ -105,6 +119,26 @@ class Surroundings:
         self.caches.lower_services.add_handler(
             on_add=lambda copy, _initial: changed(copy), on_update=updated, on_delete=changed
         )
+
+    def on_foreign_endpoints(self, call: Callable[[str], None]) -> None:
+        """Register a function to call with the upper key of each copied Service whose foreign EndpointSlices change."""
+
+        def changed(found: Object) -> None:
+            for key in foreign_endpoints.lower_service(found):
+                copy = self.caches.lower_services.store.get(key)
+                if copy is not None:
+                    call(ownership.upper_key(copy))
+
+        self.foreign_slices.on_change(changed, changed)
+
+    def foreign_endpoints(self, key: str) -> str:
+        """Return what is wrong if others add EndpointSlices to the copy of an upper Service; empty: nothing."""
+        service = self.context.lower_key(key)
+        found = self.foreign_slices.store.by_index(_SERVICE, service)
+        slices = [
+            foreign_endpoints.Slice(one.name, one.labels.get(endpoints.LABEL_MANAGED_BY, "")) for one in found
+        ]
+        return foreign_endpoints.message(service, slices)
 
     def on_namespaces(self, call: Callable[[], None]) -> None:
         """Register a function to call when an upper namespace appears, disappears, or changes its labels."""

@@ -151,8 +151,10 @@ def metadata_patch(
             after[field] = merged.sent
         if change:
             patch[field] = change
-    before = applied(lower)
-    if before != after and (patch or not _is_recorded(before, after)):
+    before, text = applied(lower), (lower.get("annotations") or {}).get(names.ANNOTATION_APPLIED)
+    has_record = names.ANNOTATION_APPLIED in (desired.get("annotations") or {})
+    is_lost = has_record and not before and text != render_record(after)
+    if is_lost or (before != after and (patch or not _is_recorded(before, after))):
         patch.setdefault("annotations", {})[names.ANNOTATION_APPLIED] = render_record(after)
     return patch
 

@@ -142,3 +142,31 @@ async def test_copy_in_a_namespace_that_is_no_longer_adopted_is_updated():
     assert await scene.controller.reconcile(key) is None
     assert scene.lower.objects["services", key]["spec"]["clusterIP"] == "None"
     assert len(scene.lower_slices.store) == 1
+
+
+@pytest.mark.parametrize(
+    ("manager", "remedy"),
+    [
+        ("endpointslicemirroring-controller.k8s.io", "Endpoints web"),
+        (None, "EndpointSlice stray"),
+        ("another.example.com", "EndpointSlice stray"),
+    ],
+)
+async def test_foreign_endpoints_of_a_copied_service_are_reported(manager, remedy):
+    """They are never changed."""
+    labels = {"kubernetes.io/service-name": "web"}
+    if manager:
+        labels["endpointslice.kubernetes.io/managed-by"] = manager
+    stray = {"metadata": {"name": "stray", "namespace": "shop", "uid": "x", "labels": labels}}
+    scene, key = await mirrored()
+    scene.reported.clear()
+    foreign = scene.controller.services.surroundings.foreign_slices
+    scene.lower.feed(foreign)
+    scene.lower.put("endpointslices", {**stray, "endpoints": [{"addresses": ["10.9.9.9"]}]})
+    (found,) = foreign.store.list()
+    assert not found.field_size("spec")
+    for _ in range(2):
+        await scene.controller.reconcile(key)
+    assert scene.reported == [("Warning", "ForeignEndpoints")]
+    assert f"delete {remedy}, or rename" in scene.messages[-1]
+    assert scene.lower.the("endpointslices", "shop/stray")["endpoints"] == [{"addresses": ["10.9.9.9"]}]

@@ -1,0 +1,102 @@
+"""Containers that admission of the lower cluster adds: the upper pod shows its own, and its phase and readiness are true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from hack.sandbox import Cluster, Sandbox
+from tests.e2e.conftest import becomes, create, get, pod, ready
+from tests.field.admission import admission_webhook
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+PROXY = {"name": "proxy", "image": "busybox:1.36", "command": ["sleep", "10000"]}
+CRASHING = {**PROXY, "command": ["false"]}
+
+
+def added(field: str, container: Mapping[str, Any], *, at: str = "-") -> list[dict[str, Any]]:
+    """Return the patch that adds a container to the first position of a list of the pod, or to its end."""
+    return [{"op": "add", "path": f"/spec/{field}/{at}", "value": dict(container)}]
+
+
+def _injected(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the patch for a pod, by its name."""
+    pair = [{"op": "add", "path": "/spec/initContainers", "value": []}]
+    match body["metadata"]["name"]:
+        case "last":
+            return added("containers", PROXY)
+        case "first":
+            return added("containers", PROXY, at="0")
+        case "unready":
+            return added("containers", CRASHING)
+        case "native":
+            return pair + added("initContainers", {**CRASHING, "restartPolicy": "Always"})
+        case "blocked":
+            return pair + added("initContainers", CRASHING)
+        case "job":
+            return added("containers", PROXY)
+    return []
+
+
+async def test_added_containers_are_not_counted(sandbox: Sandbox, upper: Cluster, namespace):
+    """READY, STATUS and logs are those of the upper pod's containers; readiness is that of the whole lower pod."""
+    lower = sandbox.lower[0]
+    async with admission_webhook(lower, namespace, patch=_injected):
+        for name in ("last", "first", "unready", "blocked"):
+            await create(upper, namespace, pod(name, "echo hello; sleep 10000"))
+        await create(upper, namespace, pod("native", "sleep 4; exit 0", restartPolicy="Never"))
+        await create(upper, namespace, pod("job", "true", restartPolicy="Never"))
+
+        async def rows() -> dict[str, str]:
+            done = await upper.kubectl("-n", namespace, "get", "pods", "--no-headers")
+            return {row[0]: " ".join(row[1:3]) for row in map(str.split, done.stdout.splitlines())}
+
+        await becomes(
+            rows,
+            {
+                "last": "1/1 Running",
+                "first": "1/1 Running",
+                "unready": "1/1 Running",
+                "blocked": "0/1 PodInitializing",
+                "native": "0/1 Completed",
+                "job": "0/1 Completed",
+            },
+            what="kubectl get pods",
+        )
+        await ready(upper, namespace, "first")
+
+        async def status(name: str) -> dict[str, Any]:
+            found: dict[str, Any] = (await get(upper, namespace, "pod", name))["status"]
+            return found
+
+        async def is_ready() -> tuple[str, bool]:
+            conditions = {one["type"]: one for one in (await status("unready"))["conditions"]}
+            return conditions["Ready"]["status"], "proxy" in conditions["Ready"].get("message", "")
+
+        await becomes(is_ready, ("False", True), what="the pod with an unready added container is not ready")
+
+        async def phase() -> str:
+            return str((await status("native"))["phase"])
+
+        await becomes(phase, "Succeeded", what="the pod with a crashing native sidecar finishes")
+        native, job = await status("native"), await status("job")
+        assert "initContainerStatuses" not in native
+        assert (job["phase"], job["message"].split(":")[0]) == ("Running", "The pod finishes after proxy")
+        done = await upper.kubectl("-n", namespace, "logs", "first", "--all-containers")
+        assert done.stdout == "hello\n"
+        done = await upper.kubectl("-n", namespace, "logs", "first", "-c", "proxy", check=False)
+        assert "container proxy is not valid for pod first" in done.stderr
+        for name, container in (("last", "main"), ("native", "main")):
+            statuses = (await status(name))["containerStatuses"]
+            assert [one["name"] for one in statuses] == [container]
+    assert not any("may not be transitioned" in line for line in _log(sandbox))
+
+
+def _log(sandbox: Sandbox) -> list[str]:
+    return [
+        line
+        for file in sandbox.directory.rglob("virtual-node*.log")
+        for line in file.read_text(encoding="utf-8").splitlines()
+    ]
