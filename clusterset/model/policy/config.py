@@ -41,7 +41,7 @@ class AnnotationRules(ConfigStruct):
     or ``leaveOut`` matches them."""
     leave_out: list[str] = []
     """Shell patterns of further keys that stay in the upper cluster. They do not cause a refusal. The built-in list has what
-    network plugins, kubelets and admission of the upper cluster write; see ``docs/policy.md``."""
+    network plugins, kubelets and admission of the upper cluster write; see ``docs/lower-additions.md``."""
 
 
 class MetadataRules(ConfigStruct):

@@ -33,6 +33,8 @@ WAITING_POD = "WaitingPod"
 """Key of ``ClusterFacts.objects`` for the upper cluster's pods without a node."""
 SERVICE_BACKEND = "ServiceBackend"
 """Key of ``ClusterFacts.objects`` for a lower cluster's EndpointSlices of its DNS Service and its webhooks."""
+FOREIGN_SLICE = "ForeignSlice"
+"""Key of ``ClusterFacts.objects`` for a lower cluster's EndpointSlices that others may have added to copied Services."""
 DNS_SERVICE = "DnsService"
 """Key of ``ClusterFacts.objects`` for a lower cluster's DNS Services."""
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")

@@ -31,6 +31,7 @@ from virtual_node.commands.inspect.facts import (
     COMPONENT_POD,
     DNS_SERVICE,
     FOREIGN_POD,
+    FOREIGN_SLICE,
     SERVICE_BACKEND,
     WAITING_POD,
     WEBHOOKS,
@@ -47,11 +48,12 @@ from virtual_node.health.pods import WAITING
 from virtual_node.health.replicas import COMPONENTS
 from virtual_node.translate.base.options import pod_options
 from virtual_node.translate.kinds import KINDS, REFERENCED, Demand, enabled
-from virtual_node.translate.services import endpoints
+from virtual_node.translate.services import endpoints, foreign_endpoints
 
 _KEPT: Mapping[str, Sequence[str]] = {
     **{kind.kind: kind.kept_spec for kind in KINDS if kind.kept_spec is not None},
     SERVICE_BACKEND: (),
+    FOREIGN_SLICE: (),
     DNS_SERVICE: (),
     "Deployment": ("replicas", "strategy", "template"),
     "StatefulSet": ("replicas", "template"),
@@ -273,7 +275,7 @@ def _drop_optional(cluster: ClusterFacts, opened: Opened) -> None:
     """Remove from a cluster's unread kinds those that only a disabled controller or component needs."""
     controllers = {
         PV_CONTROLLERS: ("PersistentVolumeClaim", "PersistentVolume"),
-        SERVICE_CONTROLLERS: ("EndpointSlice",),
+        SERVICE_CONTROLLERS: ("EndpointSlice", FOREIGN_SLICE),
     }
     config = opened.config
     # Kinds of the upper cluster are needed if any lower cluster has the controller.
@@ -332,6 +334,7 @@ async def _read_lower(
         listing += [
             listed(resources.PODS, label_selector=f"{owned}={cluster_id}"),
             listed(resources.PODS, label_selector=f"{owned}!={cluster_id}", kind=FOREIGN_POD),
+            listed(resources.ENDPOINT_SLICES, label_selector=foreign_endpoints.SELECTOR, kind=FOREIGN_SLICE),
         ]
     await bounded(listing)
     await read_backends(client, lower)

@@ -16,6 +16,7 @@ from controller_runtime.apimachinery import readable
 from virtual_node.commands.inspect.facts import ERROR, WARNING, ClusterFacts, Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.health.objects import annotations_of, is_deleting, key, labels_of
+from virtual_node.translate.base.metadata import left_as_changed
 from virtual_node.translate.base.view import View
 from virtual_node.translate.kinds import CONFIG_MAPS, SECRETS, Kind
 from virtual_node.translate.pods import update
@@ -40,6 +41,8 @@ class PodDrift(PodRule):
         super().__init__(facts)
         self._rewritten: dict[str, list[str]] = {}
         """Keys of pods that lower admission has changed, by cluster."""
+        self._labelled: dict[str, list[str]] = {}
+        """Pods, and labels or annotations of them that were changed in the lower cluster, by cluster."""
 
     def of_pod(self, pod: MirroredPod) -> Findings:
         """Yield the finding about a pod, or remember that lower admission has changed it."""
@@ -54,6 +57,9 @@ class PodDrift(PodRule):
         if asked and in_spec:
             self._rewritten.setdefault(pod.lower.name, []).append(key(below))
             in_spec = []
+        if left := left_as_changed(below["metadata"], pod.desired["metadata"]):
+            told = f"{key(below)} {readable.some(left)}"
+            self._labelled.setdefault(pod.lower.name, []).append(told)
         added = []
         if changes.ephemeral_containers:
             allowed, refused = _debuggers(pod, changes)
@@ -82,6 +88,11 @@ class PodDrift(PodRule):
             yield Subject("drift", cluster, "Cluster", cluster).info(
                 "its admission has changed images, tolerations or deadlines of "
                 f"{readable.count(len(pods), 'pod')}, and the virtual node leaves them: {readable.some(pods, limit=5)}"
+            )
+        for cluster, pods in self._labelled.items():
+            yield Subject("drift", cluster, "Cluster", f"{cluster} metadata").info(
+                f"labels or annotations of {readable.count(len(pods), 'pod')} were set or changed there, and the virtual "
+                f"node leaves them until they change in the upper cluster: {readable.some(pods)}"
             )
 
 

@@ -11,6 +11,7 @@ from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.inspect.facts import (
     DNS_SERVICE,
     ERROR,
+    FOREIGN_SLICE,
     SERVICE_BACKEND,
     WARNING,
     WEBHOOKS,
@@ -21,7 +22,7 @@ from virtual_node.commands.inspect.facts import (
     webhook_services,
 )
 from virtual_node.health.objects import is_deleting, key, labels_of
-from virtual_node.translate.services import endpoints
+from virtual_node.translate.services import endpoints, foreign_endpoints
 
 _CREATED = frozenset({"*", "pods", "pods/*", "*/*"})
 """Resources in a webhook's rules that include pods, so that the webhook can stop pods."""
@@ -65,6 +66,23 @@ class _Selection:
     pods: int = 0
     is_old: bool = False
     """Whether one of the pods is older than ``--grace``."""
+
+
+def foreign_slices(facts: InspectFacts) -> Findings:
+    """Yield copied Services to which others add endpoints in the lower cluster."""
+    for lower in facts.lowers:
+        if not lower.knows("Service", FOREIGN_SLICE):
+            continue
+        found: dict[str, list[foreign_endpoints.Slice]] = {}
+        for one in lower.of(FOREIGN_SLICE):
+            labels = labels_of(one)
+            service = f"{one['metadata'].get('namespace')}/{labels.get(endpoints.LABEL_SERVICE)}"
+            manager = labels.get(endpoints.LABEL_MANAGED_BY, "")
+            found.setdefault(service, []).append(foreign_endpoints.Slice(one["metadata"]["name"], manager))
+        for copy in facts.owned(lower, "Service") if found else ():
+            if text := foreign_endpoints.message(key(copy), found.get(key(copy), ())):
+                problem, _, remedy = text.partition(". ")
+                yield Subject("foreign-endpoints", lower.name, "Service", key(copy)).warning(problem, remedy)
 
 
 def dns(facts: InspectFacts) -> Findings:

@@ -63,6 +63,7 @@ RULES: tuple[AnyRule, ...] = (
     network.webhooks,
     network.dns,
     network.services,
+    network.foreign_slices,
     capacity.pressure,
     capacity.lower_nodes,
     capacity.promises,
@@ -75,7 +76,16 @@ RULES: tuple[AnyRule, ...] = (
 
 CHECKS = (
     *("adopt", "capacity", "clock", "cluster", "component", "configuration", "dns", "doubled", "drift"),
-    *("expiry", "leaked", "max-unavailable", "misplaced", "missing", "no-disruption-budget", "no-pre-stop"),
+    *(
+        "expiry",
+        "foreign-endpoints",
+        "leaked",
+        "max-unavailable",
+        "misplaced",
+        "missing",
+        "no-disruption-budget",
+        "no-pre-stop",
+    ),
     *("no-readiness-probe", "node", "others", "pods", "policy", "pressure", "release", "rule", "service"),
     *("single-replica", "status", "stuck", "swarm", "transport", "unread", "version", "webhook"),
 )

@@ -22,6 +22,7 @@ from virtual_node.commands.inspect import reading
 from virtual_node.commands.inspect.facts import FOREIGN_POD
 from virtual_node.commands.inspect.rules import registry
 from virtual_node.config.types import Config
+from virtual_node.translate.services import foreign_endpoints
 
 
 class FakeClient:
@@ -242,7 +243,7 @@ async def test_endpoints_are_read_only_of_services_that_must_work(refused: bool)
     asked = {
         (namespace, labels) for plural, namespace, labels, _ in lower.asked if plural == "endpointslices"
     }
-    assert asked - {(None, "virtual-node.io/upper-cluster")} == {
+    assert asked - {(None, "virtual-node.io/upper-cluster"), (None, foreign_endpoints.SELECTOR)} == {
         ("kube-system", "kubernetes.io/service-name=kube-dns"),
         ("other", "kubernetes.io/service-name=hook"),
     }

@@ -311,6 +311,18 @@ def test_images_that_lower_admission_rewrites_are_reported_once_per_cluster():
     assert POD in told.message
 
 
+def test_labels_that_the_lower_cluster_changed_are_reported_once_per_cluster():
+    """The virtual node leaves them until they change in the upper cluster."""
+    facts = healthy()
+    body = lower_pod(upper(facts), facts.lowers[0].nodes["vn"].options)
+    below = lower(facts)["metadata"]
+    below["annotations"] = body["metadata"]["annotations"]
+    below["labels"] = {**body["metadata"]["labels"], "app": "by-others"}
+    (told,) = [one for one in registry.inspect(facts) if one.subject.check == "drift"]
+    assert (told.severity, *told.subject[1:3]) == ("info", "paris", "Cluster")
+    assert f"{POD} metadata.labels[app]" in told.message
+
+
 @pytest.mark.parametrize("is_applied", [True, False])
 def test_a_changed_override_is_no_drift(is_applied):
     """It applies to new pods; a change of the user is drift."""

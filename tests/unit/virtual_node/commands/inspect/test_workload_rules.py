@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.virtual_node.commands.healthy_clusters import (
+    OWNER,
     Change,
     ago,
     both,
@@ -23,11 +24,13 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
 )
 from virtual_node.commands.inspect.facts import (
     DNS_SERVICE,
+    FOREIGN_SLICE,
     SERVICE_BACKEND,
     InspectFacts,
     InspectFinding,
 )
 from virtual_node.commands.inspect.rules import registry, skew
+from virtual_node.translate.base.ownership import ownership_labels
 
 WEB = ("Deployment", "shop/web")
 TEMPLATE = {
@@ -100,6 +103,24 @@ def node_condition(kind: str, status: str = "True") -> Change:
     return lambda facts: lower(facts, "Node")["status"]["conditions"].append({"type": kind, "status": status})
 
 
+def stray(*, is_copied: bool) -> Change:
+    """Add an EndpointSlice of others to a lower Service, which may be a copy."""
+
+    def change(facts: InspectFacts) -> None:
+        labels = {
+            "kubernetes.io/service-name": "back",
+            "endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io",
+        }
+        if is_copied:
+            above = meta("back", "u-back")
+            facts.upper.objects["Service"].append({"metadata": above, "spec": {}})
+            copy_ = meta("back", "l-back", labels=ownership_labels(OWNER, "u-back"))
+            facts.lowers[0].objects["Service"].append({"metadata": copy_, "spec": {}})
+        facts.lowers[0].objects[FOREIGN_SLICE] = [{"metadata": meta("back-x", "s", labels=labels)}]
+
+    return change
+
+
 DNS = ("error", "dns", "Service", "kube-system/kube-dns")
 
 
@@ -136,6 +157,8 @@ DNS = ("error", "dns", "Service", "kube-system/kube-dns")
                  sets(upper, "metadata", "creationTimestamp", ago(minutes=4))),
             [],
         ),
+        (stray(is_copied=True), [("warning", "foreign-endpoints", "Service", "shop/back")]),
+        (stray(is_copied=False), []),
         # --- DNS and webhooks
         (backend(serving=True), []),
         (backend(serving=False), [("error", "webhook", "ValidatingWebhookConfiguration", "guard/w"), DNS]),
