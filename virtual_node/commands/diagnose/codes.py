@@ -82,6 +82,7 @@ class Code(enum.StrEnum):
     STARTUP = "Startup"
     READINESS = "Readiness"
     READINESS_GATE = "ReadinessGate"
+    ADDED_CONTAINER = "AddedContainer"
     NODE_WAS_NOT_READY = "NodeWasNotReady"
     LOWER_NODE_NOT_READY = WaitReason.NODE.value
     NOT_READY = "NotReady"

@@ -13,6 +13,7 @@ from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.config import program
 from virtual_node.health.objects import ended, statuses, waiting
+from virtual_node.translate.pods.container_statuses import FINISHES_AFTER
 
 _VOLUMES = frozenset({"FailedMount", "FailedAttachVolume", "ProvisioningFailed"})
 """Event reasons about volumes that a pod waits for."""
@@ -46,6 +47,8 @@ _EXITS = {
     143: (Code.SIGTERM, "SIGTERM: it was asked to end"),
 }
 """Code and meaning of exit codes: those of a shell, and 128 plus the signal."""
+_NAMED = re.compile(r"^containers with [a-z ]{1,40}: \[([^]]{1,2000})\]")
+"""A kubelet's message about containers that are not ready or not complete."""
 _PROBES = {"liveness": Code.LIVENESS, "startup": Code.STARTUP, "readiness": Code.READINESS}
 
 
@@ -179,6 +182,28 @@ def _probes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         yield DiagnoseFinding(Code.NOT_READY, title, [message] if message else [], rank=1)
 
 
+def _added(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+    """Yield what containers that the lower cluster added do to the pod; its conditions and its message name them."""
+    status = facts.pod.get("status") or {}
+    message, title = str(status.get("message") or ""), ""
+    if message.startswith(FINISHES_AFTER):
+        title = "A container that the lower cluster added keeps the pod from finishing."
+    for kind in ("Initialized", "Ready"):
+        why = condition(status, kind)
+        named = _NAMED.search(str(why.get("message") or "")) if why.get("status") == "False" else None
+        added = [name for name in named[1].split() if name not in _names(facts.pod)] if named else []
+        if added and not title:
+            title = f"Container {added[0]}, which the lower cluster added, is not ready."
+            message = why["message"]
+    if title:
+        step = "see the events of the container; exclude the pod from the injection, or repair it in the lower cluster"
+        yield DiagnoseFinding(Code.ADDED_CONTAINER, title, [message], [step])
+
+
+def _names(pod: Mapping[str, Any]) -> set[str]:
+    return {one["name"] for kind in ("initContainers", "containers") for one in pod["spec"].get(kind) or ()}
+
+
 def _marked_not_ready(facts: PodFacts) -> DiagnoseFinding:
     """Return why a pod with ready containers is not ready.
 
@@ -212,4 +237,4 @@ def has_completed_partly(pod: Mapping[str, Any]) -> bool:
     return bool(ends) and all(end is not None and end.get("exitCode") == 0 for end in ends)
 
 
-RULES: Sequence[Rule] = (_dependencies, _images, _not_created, _crashes, _probes)
+RULES: Sequence[Rule] = (_dependencies, _images, _not_created, _crashes, _added, _probes)

@@ -20,6 +20,8 @@ _LISTS = {
     "ephemeralContainerStatuses": "ephemeralContainers",
 }
 """Lists of a status, and the lists of the spec that they describe."""
+FINISHES_AFTER = "The pod finishes after"
+"""Begin of the message of a pod that only containers which the lower cluster added keep from finishing."""
 _SHOWN = 5
 """Containers that a message names."""
 
@@ -111,6 +113,6 @@ def _waiting_for_others(below: _Body, found: _Body, spec: _Body) -> str:
     if not others:
         return ""
     return (
-        f"The pod finishes after {readable.some(others, limit=_SHOWN)}: a container that was added in the lower cluster, "
+        f"{FINISHES_AFTER} {readable.some(others, limit=_SHOWN)}: a container that was added in the lower cluster, "
         "and still runs"
     )

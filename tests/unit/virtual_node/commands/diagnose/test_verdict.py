@@ -176,6 +176,31 @@ def test_a_crash_is_shown_with_the_end_of_its_log():
     assert finding.next_steps == ["kubectl -n shop logs web -c c --previous"]
 
 
+@pytest.mark.parametrize(
+    ("status", "title"),
+    [
+        (
+            _conditions("Ready", "ContainersNotReady", "containers with unready status: [c proxy]"),
+            "Container proxy, which the lower cluster added, is not ready.",
+        ),
+        (
+            _conditions(
+                "Initialized", "ContainersNotInitialized", "containers with incomplete status: [init]"
+            ),
+            "Container init, which the lower cluster added, is not ready.",
+        ),
+        (
+            {"message": "The pod finishes after proxy: a container that was added"},
+            "A container that the lower cluster added keeps the pod from finishing.",
+        ),
+    ],
+)
+def test_a_container_that_the_lower_cluster_added_is_the_cause(status, title):
+    """The upper pod has no status of it."""
+    first = diagnose(_facts(status={"phase": "Running", **status}))[0]
+    assert (first.code, first.title) == ("AddedContainer", title)
+
+
 def test_status_describes_a_virtual_node():
     """Counts, usage and heartbeat, from plain objects."""
     node = {
