@@ -16,7 +16,7 @@ ZONE = "topology.kubernetes.io/zone"
 POD_IP = "cni.projectcalico.org/podIP"
 
 
-async def annotations(cluster: Cluster, namespace: str, *keys: str) -> list[str | None]:
+async def annotations_of(cluster: Cluster, namespace: str, *keys: str) -> list[str | None]:
     """Return annotations of pod ``web``."""
     found = (await get(cluster, namespace, "pod", "web"))["metadata"].get("annotations") or {}
     return [found.get(key) for key in keys]
@@ -47,7 +47,9 @@ async def test_values_of_lower_network_plugins_and_admission_stay(
             pod("web", "true", node=SIMULATED, metadata={"labels": {"app": "web"}, "annotations": above}),
         )
         await ready(upper, namespace, "web")
-    assert await annotations(lower, namespace, *state, "example.com/level") == [None] * len(state) + ["lower"]
+    assert await annotations_of(lower, namespace, *state, "example.com/level") == [None] * len(state) + [
+        "lower"
+    ]
     for command in (
         ("annotate", "pod", "web", f"{POD_IP}=10.99.0.7", "example.com/state=lower"),
         ("label", "pod", "web", "app=lower", "--overwrite"),
@@ -64,7 +66,7 @@ async def test_values_of_lower_network_plugins_and_admission_stay(
         "--overwrite",
     )
     await becomes(
-        lambda: annotations(
+        lambda: annotations_of(
             lower, namespace, "example.com/own", "example.com/level", "example.com/state", POD_IP
         ),
         ["2", "lower", "lower", "10.99.0.7"],
@@ -73,7 +75,7 @@ async def test_values_of_lower_network_plugins_and_admission_stay(
     assert (await get(lower, namespace, "pod", "web"))["metadata"]["labels"]["app"] == "lower"
     await upper.kubectl("-n", namespace, "annotate", "pod", "web", "example.com/level=3", "--overwrite")
     await becomes(
-        lambda: annotations(lower, namespace, "example.com/level"), ["3"], what="the user's change is sent"
+        lambda: annotations_of(lower, namespace, "example.com/level"), ["3"], what="the user's change is sent"
     )
 
 

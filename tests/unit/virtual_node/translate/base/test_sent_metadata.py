@@ -169,7 +169,7 @@ class TestRecordOfAnEarlierRelease:
 def test_copies_follow_the_same_rule():
     """For example an annotation of a load balancer's controller on a Service."""
     view = View(cluster_id="u", nodes=("vn",))
-    above = {
+    above: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {

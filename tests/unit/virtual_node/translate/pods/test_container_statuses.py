@@ -22,9 +22,7 @@ def status(name: str, state: dict[str, Any] = RUNNING, **more: Any) -> dict[str,
     return {"name": name, "state": state, "ready": state is RUNNING, **more}
 
 
-def mirrored(
-    *, spec: dict[str, Any] | None = None, above: dict[str, Any] | None = None, **below: Any
-) -> dict[str, Any]:
+def mirrored(*, spec: Any = None, above: Any = None, **below: Any) -> dict[str, Any]:
     """Return the upper status of a pod with a container ``main``, for the lower pod's status."""
     upper = {
         "metadata": {"uid": "u", "generation": 1},
