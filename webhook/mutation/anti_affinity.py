@@ -15,8 +15,8 @@ from typing import Any
 from clusterset.model import label_keys, names
 from clusterset.model.policy.rules import matches
 from controller_runtime.apimachinery import matching
+from controller_runtime.apimachinery.matching import REQUIRED
 from webhook.mutation import selectors
-from webhook.mutation.selectors import REQUIRED
 from webhook.mutation.validation import MAX_ENTRIES, RefusedError
 
 _KIND = "podAntiAffinity"

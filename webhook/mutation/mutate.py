@@ -21,6 +21,7 @@ import msgspec
 from clusterset.model import cluster_selector, names
 from clusterset.model.moving import node_avoidance
 from clusterset.model.pod import resource_claims
+from controller_runtime.apimachinery.matching import REQUIRED
 from webhook.mutation import anti_affinity, selectors, validation
 from webhook.mutation.validation import RefusedError
 
@@ -152,7 +153,7 @@ def _move_claims(pod: Mapping[str, Any], spec: dict[str, Any], *, wanted: bool) 
 def _requires_nodes(selector: Mapping[str, Any]) -> bool:
     """Report whether a clusterSelector requires particular lower nodes."""
     affinity = (selector.get("affinity") or {}).get("nodeAffinity") or {}
-    return bool(selector.get("nodeSelector") or affinity.get(selectors.REQUIRED))
+    return bool(selector.get("nodeSelector") or affinity.get(REQUIRED))
 
 
 def _merge(
@@ -190,19 +191,17 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
     affinity = dict(present.get("affinity") or {})
     node_affinity = dict(affinity.get("nodeAffinity") or {})
     if moved.required:
-        existing = (node_affinity.get(selectors.REQUIRED) or {}).get("nodeSelectorTerms") or []
+        existing = (node_affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or []
         upper = present.get(cluster_selector.UPPER_TERMS) or [{}] * len(existing)
         own_upper = moved.upper_required or [{}] * len(moved.required)
         count = max(_product(existing, moved.required), _product(upper, own_upper))
         if count > validation.MAX_ENTRIES:
             raise RefusedError(
-                f"spec.affinity.nodeAffinity.{selectors.REQUIRED}: its {len(moved.required)} terms times the {len(existing)} of "
+                f"spec.affinity.nodeAffinity.{REQUIRED}: its {len(moved.required)} terms times the {len(existing)} of "
                 f"the annotation {names.ANNOTATION_CLUSTER_SELECTOR} have {count} expressions. Write at most "
                 f"{validation.MAX_ENTRIES}"
             )
-        node_affinity[selectors.REQUIRED] = {
-            "nodeSelectorTerms": selectors.conjunction(existing, moved.required)
-        }
+        node_affinity[REQUIRED] = {"nodeSelectorTerms": selectors.conjunction(existing, moved.required)}
         if moved.upper_required or cluster_selector.UPPER_TERMS in present:
             # Combined in the same way as the required terms, so that both lists have the same order.
             merged[cluster_selector.UPPER_TERMS] = selectors.conjunction(upper, own_upper)

@@ -20,8 +20,9 @@ from clusterset.model.pod import own_annotations
 from clusterset.model.policy.scheduling import SYSTEM_CLASSES
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import decode
+from controller_runtime.apimachinery.matching import REQUIRED
 from webhook.mutation import selectors
-from webhook.mutation.selectors import PREFERRED, REQUIRED
+from webhook.mutation.selectors import PREFERRED
 
 MAX_ENTRIES = 250
 """Maximum number of entries of a list or node selector, and of expressions of an affinity. All pods of the cluster wait

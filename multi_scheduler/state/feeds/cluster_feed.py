@@ -14,6 +14,7 @@ from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import condition, is_finished
 from controller_runtime import log, resources
 from controller_runtime.apimachinery import quantity, timestamps
+from controller_runtime.apimachinery.matching import REQUIRED
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, CacheFull, ConfigError, Forbidden, Unauthorized
@@ -23,7 +24,7 @@ from controller_runtime.util import clock
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster import limits
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.pod_requirements import REQUIRED, Placed, host_ports, required_terms
+from multi_scheduler.state.cluster.pod_requirements import Placed, host_ports, required_terms
 
 _UNKNOWN = Gauge(
     "virtual_node_extender_unknown_rules",
