@@ -57,7 +57,7 @@ class MemoryClient:
         self.outage = Outage()
         self.turn = asyncio.Lock()
         self.caches = CacheBudget(0, cluster="test")
-        self.config = SimpleNamespace(server=f"https://{server.name}:6443")
+        self.config = SimpleNamespace(server="https://192.0.2.1:6443", source="kubeconfig")
         self.served_certificate = None
         self.calls: list[tuple[str, str, str]] = []
         """Verb, plural (with ``/subresource``) and key of all requests."""

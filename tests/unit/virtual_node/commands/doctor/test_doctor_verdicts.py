@@ -96,7 +96,8 @@ def test_events_of_the_extender_count():
 def test_virtual_nodes_that_the_multi_scheduler_does_not_know_are_named():
     """With the clusters of its file that have no virtual node, quoted from the extender itself."""
     client: Any = SimpleNamespace(cluster="upper", caches=CacheBudget(0, cluster="upper"))
-    directory = NodeDirectory(client, Config(clusters=[Cluster(name="test", kubeconfig="k")]))
+    directory = NodeDirectory(client, Config())
+    directory.add(Cluster(name="test", kubeconfig="k"), client)
     labels = {"type": "virtual-kubelet"}
     reason = directory.refusal("192.0.2.2", {"metadata": {"name": "192.0.2.2", "labels": labels}})
     waits = pod(
