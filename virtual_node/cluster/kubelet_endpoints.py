@@ -34,6 +34,7 @@ from virtual_node.kubelet.series import NodeSeries
 from virtual_node.kubelet.server.server import KubeletServer, connection_limits
 from virtual_node.kubelet.streams.limits import StreamLimits
 from virtual_node.translate.nodes.prometheus_text import PodNames
+from virtual_node.translate.pods.reachable_containers import reachable
 
 _PORTS_TRIED = 200
 
@@ -330,6 +331,9 @@ class CachedPods:
             name=lower.name,
             client=self.context.lower,
             pod=pod.to_dict(),
+            containers=reachable(
+                pod.spec or {}, lower.spec or {}, self.context.rules.policy.of(pod.namespace)
+            ),
         )
 
     def pods(self) -> Iterator[Mapping[str, Any]]:

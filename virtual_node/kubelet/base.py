@@ -24,6 +24,7 @@ class PodTarget:
         name: Name of the lower pod.
         client: Client of the lower cluster.
         pod: The upper pod, as a plain dict; read only.
+        containers: Names of the containers that requests may name.
     """
 
     cluster: str
@@ -31,6 +32,7 @@ class PodTarget:
     name: str
     client: Client
     pod: Mapping[str, Any]
+    containers: frozenset[str]
 
 
 class Backend(Protocol):

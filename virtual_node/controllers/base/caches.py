@@ -34,8 +34,10 @@ from virtual_node.translate.kinds import Kind
 _NORMAL_POD = 16 * 1024
 """Bytes of each upper pod that do not count for its namespace's limit, because quotas limit the number of pods."""
 _LARGE_SPEC = 32 * 1024
-"""Bytes of a lower pod's spec above which only the compared fields of its containers are kept."""
-_COMPARED = frozenset({"name", "image", "resources", "restartPolicy", "resizePolicy"})
+"""Bytes of a lower pod's spec above which only the fields of its containers that are read are kept."""
+_KEPT_OF_CONTAINERS = frozenset(
+    {"name", "image", "resources", "restartPolicy", "resizePolicy", "securityContext"}
+)
 _LONGEST_MARK = 256
 """Characters of the annotation with the lower uid that a stub keeps; users can write longer texts, which are not valid."""
 _SOME_FINALIZER = ("virtual-node.io/not-read",)
@@ -169,7 +171,7 @@ def shrink_other(pod: Object) -> Object:
 
 
 def shrink_large(pod: Object) -> Object:
-    """Return a lower pod of ours; if it is large, without the fields of its containers that are never compared.
+    """Return a lower pod of ours; if it is large, without the fields of its containers that are never read.
 
     The upper pod, which has them, is cached, too.
     """
@@ -179,7 +181,7 @@ def shrink_large(pod: Object) -> Object:
     for kind in ("containers", "initContainers", "ephemeralContainers"):
         if kind in spec:
             spec[kind] = [
-                {field: value for field, value in container.items() if field in _COMPARED}
+                {field: value for field, value in container.items() if field in _KEPT_OF_CONTAINERS}
                 for container in spec[kind]
             ]
     return pod.with_fields(spec=spec)

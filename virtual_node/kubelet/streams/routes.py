@@ -17,7 +17,6 @@ from virtual_node.kubelet.base import (
     Backend,
     PodTarget,
     Refusal,
-    container_names,
     quoted,
     unreachable,
 )
@@ -77,7 +76,7 @@ class StreamHandlers:
         if target is None:
             raise Refusal(404, missing)
         container = names.get("container")
-        if container is not None and container not in container_names(target.pod):
+        if container is not None and container not in target.containers:
             raise Refusal(404, absent or f"container not found ({quoted(container)})")
         return target
 

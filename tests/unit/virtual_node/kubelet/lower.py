@@ -13,7 +13,7 @@ from aiohttp import web
 from controller_runtime.auth.kubeconfig import Credentials
 from controller_runtime.client.client import Client
 from virtual_node.kubelet.auth import Authenticator, UserInfo
-from virtual_node.kubelet.base import PodTarget
+from virtual_node.kubelet.base import PodTarget, container_names
 
 Script = Callable[["Exchange"], Awaitable[None]]
 
@@ -53,7 +53,14 @@ class OnePod:
     def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
         if (namespace, name) != ("shop", "web-1") or uid not in {None, "u-1"}:
             return None
-        return PodTarget(cluster="east", namespace="t-shop", name="web-1-x", client=self.client, pod=POD)
+        return PodTarget(
+            cluster="east",
+            namespace="t-shop",
+            name="web-1-x",
+            client=self.client,
+            pod=POD,
+            containers=container_names(POD),
+        )
 
     def pods(self) -> Iterable[Mapping[str, Any]]:
         return iter(self.listed)
