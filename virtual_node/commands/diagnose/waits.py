@@ -27,6 +27,8 @@ _TITLES: Mapping[str, str] = {
     WaitReason.BACK_OFF: "The lower cluster deletes the pods of this owner again and again.",
 }
 OF_DELETION = frozenset({WaitReason.FINALIZER, WaitReason.NODE, WaitReason.TERMINATION, WaitReason.DELETION})
+_CREATING = frozenset({"ContainerCreating", "PodInitializing"})
+"""Reasons of containers that a kubelet has not started yet."""
 _BEFORE_CREATION = frozenset({WaitReason.PREDECESSOR, WaitReason.BACK_OFF, WaitReason.COPIES})
 
 
@@ -73,8 +75,15 @@ def _start(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     if scheduled.get("reason") == WaitReason.GATE:
         message = str(scheduled.get("message") or "")
         yield DiagnoseFinding(Code.SCHEDULING_GATED, _TITLES[WaitReason.GATE], [message])
-    elif not any(True for _ in statuses(facts.pod)):
+    elif _may_wait_for_node(facts):
         yield from reported(facts, {WaitReason.NODE})
+
+
+def _may_wait_for_node(facts: PodFacts) -> bool:
+    """Report whether an event about the lower node may still be true: no kubelet has done anything for the pod since then."""
+    found = list(statuses(facts.pod))
+    is_last = bool(facts.events) and facts.events[-1].get("reason") == WaitReason.NODE
+    return not found or (is_last and all(waiting(one).get("reason") in _CREATING for one in found))
 
 
 def _adopted(facts: PodFacts) -> Iterator[DiagnoseFinding]:

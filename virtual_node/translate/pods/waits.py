@@ -172,7 +172,7 @@ def of_start(lower: Mapping[str, Any], node: Mapping[str, Any] | None, *, cluste
             f"No scheduler named {name} of lower cluster {cluster} has looked at the pod",
             "run that scheduler, or correct annotation virtual-node.io/scheduler-name in the pod's template",
         )
-    if not status.get("containerStatuses") and (why := _node_trouble(lower, node)):
+    if why := _node_trouble(lower, node):
         return Wait(
             WaitReason.NODE,
             f"Node {spec['nodeName']} of lower cluster {cluster} {why} and does not start the pod",

@@ -20,6 +20,7 @@ LOST: dict[str, Any] = {
     "status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]}
 }
 MARKED = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}]
+CREATING = {"name": "c", "state": {"waiting": {"reason": "ContainerCreating"}}}
 UNSCHEDULED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
 
 
@@ -40,7 +41,8 @@ def pod(
         (pod(), READY, None, ""),
         (pod(), None, None, ""),
         (pod(), LOST, WaitReason.NODE, "Node n1 of lower cluster a is not Ready (NodeStatusUnknown)"),
-        (pod(status={"containerStatuses": [{"name": "c"}]}), LOST, None, ""),
+        (pod(status={"containerStatuses": [CREATING]}), LOST, WaitReason.NODE, "does not start the pod"),
+        (pod(status={"containerStatuses": [CREATING]}), READY, None, ""),
         (pod(status={"phase": "Running"}), LOST, None, ""),
         (
             pod(spec={"nodeName": "", "schedulingGates": [{"name": "b/x"}, {"name": "a"}]}),
