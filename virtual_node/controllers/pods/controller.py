@@ -276,7 +276,7 @@ class PodController:
             cause = await self._disruption(upper, last)
         message = self._deleted(last) if not cause[1] else f"{self._deleted(last)}: {cause[1]}"
         await self.status.lost(upper, reason=LOWER_POD_DELETED, message=message, disruption=cause)
-        self._note_lost(upper, record, message)
+        self._note_lost(upper, record, message, is_disruption=bool(cause[0]))
         return None
 
     async def _report_ended(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
@@ -303,15 +303,21 @@ class PodController:
         by = "" if lower is None else ownership.lower_controller(lower)
         return f"{message}. {by} of that cluster had adopted it" if by else message
 
-    def _note_lost(self, upper: Object, record: PodRecord, message: str) -> None:
-        """Report by event, metric and log that a lower pod was deleted unexpectedly, and count it for its owner's back-off."""
+    def _note_lost(
+        self, upper: Object, record: PodRecord, message: str, *, is_disruption: bool = False
+    ) -> None:
+        """Report by event, metric and log that a lower pod was deleted unexpectedly, and count it for its owner's back-off.
+
+        Disruptions do not count: the pods of nodes that are removed again and again must be replaced at once.
+        """
         last = record.lower.last
-        self.creator.losses.lost(
-            str((upper.controller or {}).get("uid") or ""),
-            created_at=record.creation.created_at,
-            now=asyncio.get_running_loop().time(),
-            by="" if last is None else ownership.lower_controller(last),
-        )
+        if not is_disruption:
+            self.creator.losses.lost(
+                str((upper.controller or {}).get("uid") or ""),
+                created_at=record.creation.created_at,
+                now=asyncio.get_running_loop().time(),
+                by="" if last is None else ownership.lower_controller(last),
+            )
         # The garbage collector deletes pods if their namespace was recreated and we have not noticed.
         self.creator.namespaces.doubt(self.context.lower_namespace(upper.namespace))
         self.context.warn(upper, LOWER_POD_DELETED, message)

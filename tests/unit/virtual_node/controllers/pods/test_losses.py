@@ -71,12 +71,9 @@ def test_owners_are_bounded_and_separate():
 async def test_next_pods_of_the_owner_wait_and_say_why():
     """The third pod is created 10 s after the second one was lost; pods of others are created at once."""
     async with running() as scene:
+        scene.lower.put("nodes", {"metadata": {"name": "n1", "creationTimestamp": "2025-01-01T00:00:00Z"}})
         await asyncio.sleep(1)
-        for number in range(2):
-            _bind(scene, f"web-{number}")
-            await asyncio.sleep(1)
-            scene.lower.remove("pods", f"shop/web-{number}")
-            await asyncio.sleep(1)
+        await _lose_two(scene)
         _bind(scene, "web-2")
         scene.bind("other", uid="u-other")
         await asyncio.sleep(5)
@@ -89,6 +86,29 @@ async def test_next_pods_of_the_owner_wait_and_say_why():
         assert "Pods of ReplicaSet web are deleted in lower cluster lower1" in message
         await asyncio.sleep(6)
         assert scene.is_below("web-2")
+
+
+@pytest.mark.looptime
+async def test_pods_of_removed_nodes_are_replaced_at_once():
+    """Nodes of a pool may be removed every few minutes. Their pods end by disruptions, for which owners do not wait."""
+    async with running() as scene:
+        await asyncio.sleep(1)
+        await _lose_two(scene)
+        _bind(scene, "web-2")
+        await asyncio.sleep(1)
+        assert scene.is_below("web-2")
+
+
+async def _lose_two(scene: Scene) -> None:
+    """Delete two lower pods of the owner, one after the other."""
+    for number in range(2):
+        _bind(scene, f"web-{number}")
+        await asyncio.sleep(1)
+        key = f"shop/web-{number}"
+        scene.lower.change("pods", key, spec={**scene.lower.the("pods", key)["spec"], "nodeName": "n1"})
+        await asyncio.sleep(1)
+        scene.lower.remove("pods", key)
+        await asyncio.sleep(1)
 
 
 def _bind(scene: Scene, name: str) -> None:
