@@ -6,6 +6,7 @@ out. Fields that describe the *workload* are copied unchanged, including unknown
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -91,6 +92,7 @@ def stays_above(upper: Mapping[str, Any], options: PodOptions) -> downward_api.S
     """Return a function that reports for a field and key whether a label or annotation is not sent to the lower cluster."""
     rules = options.policy.of(upper["metadata"]["namespace"]).annotations
 
+    @functools.cache  # a pod can have thousands of variables with the value of one label
     def stays(field: str, key: str) -> bool:
         ignored = options.ignore_labels if field == "labels" else options.ignore_annotations
         return key in ignored or names.is_reserved(key) or is_upper_only(field, key, rules)
