@@ -21,11 +21,17 @@ _API = "admissionregistration.k8s.io/v1"
 
 Change = Callable[[Mapping[str, Any]], Sequence[dict[str, Any]]]
 """Returns the JSON patch of a pod."""
+Refusal = Callable[[Mapping[str, Any]], str]
+"""Returns why a pod is refused; empty: it is accepted."""
 
 
 @contextlib.asynccontextmanager
 async def admission_webhook(
-    cluster: Cluster, namespace: str, *, patch: Sequence[dict[str, Any]] | Change = (), refusal: str = ""
+    cluster: Cluster,
+    namespace: str,
+    *,
+    patch: Sequence[dict[str, Any]] | Change = (),
+    refusal: str | Refusal = "",
 ) -> AsyncIterator[None]:
     """Change or refuse each new pod of a namespace until the block ends.
 
@@ -33,12 +39,13 @@ async def admission_webhook(
         cluster: its API server calls the webhook.
         namespace: the namespace, which exists.
         patch: JSON patch of the pods, or a function that returns that of a pod.
-        refusal: why they are refused; empty: they are accepted.
+        refusal: why they are refused, or a function that returns that of a pod; empty: they are accepted.
     """
 
     async def review(request: web.Request) -> web.Response:
         asked = (await request.json())["request"]
-        answer: dict[str, Any] = {"uid": asked["uid"], "allowed": not refusal, "status": {"message": refusal}}
+        why = refusal(asked["object"]) if callable(refusal) else refusal
+        answer: dict[str, Any] = {"uid": asked["uid"], "allowed": not why, "status": {"message": why}}
         if changes := patch(asked["object"]) if callable(patch) else patch:
             encoded = base64.b64encode(json.dumps(list(changes)).encode()).decode()
             answer |= {"patchType": "JSONPatch", "patch": encoded}

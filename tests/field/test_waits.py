@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -29,92 +31,96 @@ async def _messages(cluster: Cluster, namespace: str, reason: str) -> list[str]:
     return [one["message"] for one in events]
 
 
-async def test_replacement_names_the_finalizer_of_its_predecessor(
-    sandbox: Sandbox, upper: Cluster, namespace
-):
+async def _hold(cluster: Cluster, namespace: str, name: str, *finalizers: str) -> None:
+    """Set the finalizers of a pod."""
+    patch = json.dumps({"metadata": {"finalizers": list(finalizers)}})
+    await cluster.kubectl("-n", namespace, "patch", "pod", name, "--type=merge", "-p", patch)
+
+
+async def _named(cluster: Cluster, namespace: str, reason: str, *words: str) -> None:
+    """Wait for an event whose message has all words."""
+
+    async def named() -> bool:
+        messages = await _messages(cluster, namespace, reason)
+        return any(all(word in text for word in words) for text in messages)
+
+    await becomes(named, True, within=60, what=f"an event {reason} names {words}")
+
+
+async def _diagnosed(cluster: Cluster, key: str, *words: str) -> str:
+    """Check that ``diagnose`` names a fault with all words; return its output."""
+    code, out = await command(cluster, "diagnose", "pod", key)
+    assert code == 1
+    assert all(word in out for word in words), out
+    return out
+
+
+async def _replacement(upper: Cluster, lower: Cluster, namespace: str) -> None:
     """After a forced deletion, the new pod waits for the name. It had no event, and diagnose said that it starts."""
-    lower = sandbox.lower[0]
     await create(upper, namespace, real("db-0"))
     await ready(upper, namespace, "db-0")
-    await lower.kubectl(
-        "-n", namespace, "patch", "pod", "db-0", "-p", json.dumps({"metadata": {"finalizers": [FINALIZER]}})
-    )
+    await _hold(lower, namespace, "db-0", FINALIZER)
     await upper.kubectl("-n", namespace, "delete", "pod", "db-0", "--grace-period=0", "--force")
     await create(upper, namespace, real("db-0"))
     try:
-
-        async def named() -> bool:
-            return any(
-                FINALIZER in text for text in await _messages(upper, namespace, "WaitingForPredecessor")
-            )
-
-        await becomes(named, True, within=40, what="an event names the finalizer")
-        code, out = await command(upper, "diagnose", "pod", f"{namespace}/db-0")
-        assert code == 1
-        assert "(WaitingForPredecessor)" in out
-        assert FINALIZER in out
+        await _named(upper, namespace, "WaitingForPredecessor", FINALIZER)
+        await _diagnosed(upper, f"{namespace}/db-0", "(WaitingForPredecessor)", FINALIZER)
     finally:
-        await lower.kubectl("-n", namespace, "patch", "pod", "db-0", "-p", '{"metadata":{"finalizers":null}}')
+        await _hold(lower, namespace, "db-0")
     await ready(upper, namespace, "db-0")
 
 
-async def test_deleted_pod_names_the_finalizer_of_its_lower_pod(sandbox: Sandbox, upper: Cluster, namespace):
+async def _deleted(upper: Cluster, lower: Cluster, namespace: str) -> None:
     """The upper pod stays Terminating."""
-    lower = sandbox.lower[0]
     await create(upper, namespace, real("web"))
     await ready(upper, namespace, "web")
-    await lower.kubectl(
-        "-n", namespace, "patch", "pod", "web", "-p", json.dumps({"metadata": {"finalizers": [FINALIZER]}})
-    )
+    await _hold(lower, namespace, "web", FINALIZER)
     await upper.kubectl("-n", namespace, "delete", "pod", "web", "--wait=false", "--grace-period=1")
     try:
-
-        async def named() -> bool:
-            return any(FINALIZER in text for text in await _messages(upper, namespace, "LowerFinalizer"))
-
-        await becomes(named, True, within=40, what="an event names the finalizer")
-        code, out = await command(upper, "diagnose", "pod", f"{namespace}/web")
-        assert code == 1
-        assert "(LowerFinalizer)" in out
+        await _named(upper, namespace, "LowerFinalizer", FINALIZER)
+        await _diagnosed(upper, f"{namespace}/web", "(LowerFinalizer)")
     finally:
-        await lower.kubectl("-n", namespace, "patch", "pod", "web", "-p", '{"metadata":{"finalizers":null}}')
+        await _hold(lower, namespace, "web")
 
 
-async def test_scheduling_gate_of_the_lower_cluster_is_named_with_its_remedy(
-    sandbox: Sandbox, upper: Cluster, namespace
-):
+async def _gated(upper: Cluster, namespace: str) -> None:
     """A queue operator of the lower cluster holds back pods with its label. diagnose advised to run the descheduler."""
-    lower = sandbox.lower[1]
-    await make_namespace(lower, namespace)
-    async with admission_webhook(
-        lower, namespace, patch=[{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]
-    ):
-        await create(upper, namespace, simulated("web", **{"kueue.x-k8s.io/queue-name": "gold"}))
+    await create(upper, namespace, simulated("gated", **{"kueue.x-k8s.io/queue-name": "gold"}))
 
-        async def message() -> bool:
-            conditions = (await get(upper, namespace, "pod", "web"))["status"].get("conditions") or ()
-            text = next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
-            return GATE in text and "ignore.presets: [kueue]" in text
+    async def message() -> bool:
+        conditions = (await get(upper, namespace, "pod", "gated"))["status"].get("conditions") or ()
+        text = next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
+        return GATE in text and "ignore.presets: [kueue]" in text
 
-        await becomes(message, True, within=40, what="the condition names the gate and the setting")
-        code, out = await command(upper, "diagnose", "pod", f"{namespace}/web")
-        assert code == 1
-        assert "(SchedulingGated)" in out
-        assert "descheduler" not in out
+    await becomes(message, True, within=60, what="the condition names the gate and the setting")
+    out = await _diagnosed(upper, f"{namespace}/gated", "(SchedulingGated)")
+    assert "descheduler" not in out
 
 
-async def test_refusal_of_a_lower_webhook_names_webhook_and_remedy(
-    sandbox: Sandbox, upper: Cluster, namespace
-):
+async def _refused(upper: Cluster, namespace: str) -> None:
     """JobSet in both clusters: its webhook refuses pods with its labels and without its fields."""
-    lower = sandbox.lower[1]
-    await make_namespace(lower, namespace)
-    async with admission_webhook(lower, namespace, refusal="follower pod node selector not set"):
-        await create(upper, namespace, simulated("web", **{"jobset.sigs.k8s.io/jobset-name": "train"}))
+    await create(upper, namespace, simulated("refused", **{"jobset.sigs.k8s.io/jobset-name": "train"}))
+    await _named(upper, namespace, "FailedCreate", WEBHOOK, "ignore.presets: [jobset]")
 
-        async def named() -> bool:
-            found = await _messages(upper, namespace, "FailedCreate")
-            return any(WEBHOOK in text and "ignore.presets: [jobset]" in text for text in found)
 
-        await becomes(named, True, within=40, what="the event names the webhook and the setting")
-    await ready(upper, namespace, "web")
+def _changed(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the patch of an operator that holds back a pod."""
+    is_gated = body["metadata"]["name"] == "gated"
+    return [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}] if is_gated else []
+
+
+def _refusal(body: Mapping[str, Any]) -> str:
+    """Return why an operator refuses a pod; empty: it does not."""
+    return "follower pod node selector not set" if body["metadata"]["name"] == "refused" else ""
+
+
+async def test_events_and_diagnose_name_what_pods_wait_for(sandbox: Sandbox, upper: Cluster, namespace):
+    """All pods wait at the same time, because the grace periods of the waits are the longest part of the test."""
+    real_node, simulated_nodes = sandbox.lower
+    await make_namespace(simulated_nodes, namespace)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_replacement(upper, real_node, namespace))
+        group.create_task(_deleted(upper, real_node, namespace))
+        async with admission_webhook(simulated_nodes, namespace, patch=_changed, refusal=_refusal):
+            await asyncio.gather(_gated(upper, namespace), _refused(upper, namespace))
+        await ready(upper, namespace, "refused")
