@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import msgspec
 
 from controller_runtime import consistency
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import PatchType
 from controller_runtime.client.collection import ObjectList
@@ -57,7 +57,7 @@ class MemoryClient:
         self.outage = Outage()
         self.turn = asyncio.Lock()
         self.caches = CacheBudget(0, cluster="test")
-        self.config = SimpleNamespace(server="https://192.0.2.1:6443", source="kubeconfig")
+        self.config = ConnectionConfig("https://192.0.2.1:6443", source="kubeconfig")  # resolves no name
         self.served_certificate = None
         self.calls: list[tuple[str, str, str]] = []
         """Verb, plural (with ``/subresource``) and key of all requests."""

@@ -143,9 +143,27 @@ def _wrong_services(world: World) -> Iterator[str]:
             elif world.watchdog.is_ours(copy) and _differs(copy, service):
                 yield f"{lower.name}: Service {key} is not as above"
         for copy in lower.all("services"):
-            if world.watchdog.is_ours(copy) and key_of(copy) not in wanted:
+            if world.watchdog.is_ours(copy) and key_of(copy) not in wanted and not _is_of_api_server(copy):
                 yield f"{lower.name}: Service {key_of(copy)} is wanted by nobody"
         yield from _wrong_slices(world, lower, wanted)
+        yield from _wrong_api_services(world, lower, used)
+
+
+def _wrong_api_services(world: World, lower: Server, used: set[str]) -> Iterator[str]:
+    """Every namespace with our pods has a Service with endpoints that leads to the upper API server, no other has."""
+    running = {
+        pod["metadata"]["namespace"] for pod in lower.all("pods") if names.LABEL_UPPER_UID in labels_of(pod)
+    }
+    for plural in ("services", "endpointslices"):
+        there = {one["metadata"]["namespace"] for one in lower.all(plural) if _is_of_api_server(one)}
+        for namespace in sorted((running & used) - there):
+            yield f"{lower.name}: {plural} of the API server are missing in {namespace}"
+        for namespace in sorted(there - running - used):
+            yield f"{lower.name}: {plural} of the API server are left in {namespace}"
+
+
+def _is_of_api_server(body: Body) -> bool:
+    return names.LABEL_API_SERVER in labels_of(body)
 
 
 def _differs(copy: Body, service: Body) -> bool:
@@ -164,7 +182,11 @@ def _wrong_slices(world: World, lower: Server, wanted: dict[str, Body]) -> Itera
             continue
         if copy is None or world.watchdog.is_ours(copy):
             mirrored[f"{namespace}/{endpoints.slice_name(name, uid_of(piece), CLUSTER_ID)}"] = piece
-    there = {key_of(one): one for one in lower.all("endpointslices") if world.watchdog.is_ours(one)}
+    there = {
+        key_of(one): one
+        for one in lower.all("endpointslices")
+        if world.watchdog.is_ours(one) and not _is_of_api_server(one)
+    }
     for key in sorted(mirrored.keys() - there.keys()):
         yield f"{lower.name}: EndpointSlice {key} is missing"
     for key in sorted(there.keys() - mirrored.keys()):

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 from unittest import mock
 
 import structlog
+from structlog.typing import EventDict
 
 from tests.unit.simulation.clock import VirtualLoop, virtual_wall_clock
 
@@ -28,7 +33,11 @@ def play(seed: int, run: Callable[[Story], Awaitable[None]]) -> Story:
     """Run a story to its end. A standstill is among what is wrong."""
     story = Story()
     before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        processors=[partial(_note_error, story)],
+        cache_logger_on_first_use=False,
+    )
     loop = VirtualLoop()
 
     def jitter() -> float:
@@ -54,3 +63,13 @@ def play(seed: int, run: Callable[[Story], Awaitable[None]]) -> Story:
     finally:
         structlog.configure(**before)
     return story
+
+
+def _note_error(story: Story, _logger: Any, _level: str, event: EventDict) -> EventDict:
+    """Count the traceback of a log message, which is a programming error, as wrong; log nothing."""
+    error = event.get("exc_info")
+    if error is True:
+        error = sys.exc_info()[1]
+    if isinstance(error, BaseException):
+        story.wrong.append("".join(traceback.format_exception(error))[-900:])
+    raise structlog.DropEvent
