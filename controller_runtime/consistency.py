@@ -3,6 +3,9 @@
 A controller records its writes for each key. The key is not reconciled until the caches of the written
 resources show the writes, because an older cache would lead to the same decision again. The
 resourceVersions of one resource are increasing numbers (KEP-5504).
+
+Caches are told which objects this process creates. An object that is deleted before a cache shows it has no event if the
+cache lists again meanwhile. The cache then reports its deletion (``Informer.expect``).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from prometheus_client import Counter
 
+from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 from controller_runtime.store import Store
 
@@ -41,6 +45,9 @@ class Cache(Protocol):
     def resource_version(self) -> str:
         """Return the last resourceVersion that the cache has read."""
 
+    def expect(self, created: Object) -> None:
+        """Note an object that exists and that the cache may not show yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Write:
@@ -59,8 +66,8 @@ class _Write:
             if one is not None and one.uid == self.uid
         ]
         if held:
-            return all(_number(version) >= self.version for version in held)
-        return not found or any(_number(cache.resource_version) >= self.version for cache, _ in found)
+            return all(as_number(version) >= self.version for version in held)
+        return not found or any(as_number(cache.resource_version) >= self.version for cache, _ in found)
 
 
 _Writes = dict[tuple[int, str, str], _Write]
@@ -83,12 +90,21 @@ def following(client: object, resource: Resource, cache: Cache) -> Iterator[None
             _CACHES.pop(what, None)
 
 
-def wrote(client: object, resource: Resource, answer: Mapping[str, Any]) -> None:
-    """Record the answer to a write for the key that the current task reconciles, if any."""
+def wrote(client: object, resource: Resource, answer: Mapping[str, Any], *, is_created: bool = False) -> None:
+    """Record the answer to a write for the key that the current task reconciles, if any.
+
+    A created object is noted in the caches of its resource.
+    """
     writes, metadata = _current.get(), answer.get("metadata") or {}
     caches = _CACHES.get((id(client), resource.qualified))
-    version = _number(metadata.get("resourceVersion") or "")
-    if writes is None or not caches or not version:
+    version = as_number(metadata.get("resourceVersion") or "")
+    if not caches or not version:
+        return
+    if is_created:
+        created = from_dict(answer)
+        for cache in caches:
+            cache.expect(created)
+    if writes is None:
         return
     namespace, name = metadata.get("namespace"), metadata.get("name") or ""
     key = f"{namespace}/{name}" if namespace else name
@@ -129,6 +145,6 @@ class OwnWrites(Generic[K]):
         return True
 
 
-def _number(version: str) -> int:
+def as_number(version: str) -> int:
     """Return a resourceVersion as a number; 0 if it is not a number."""
     return int(version) if version.isascii() and version.isdigit() else 0

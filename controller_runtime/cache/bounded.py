@@ -57,9 +57,9 @@ class BoundedInformer(Informer):
             group.create_task(super().run())
             group.create_task(self._complete_stubs())
 
-    async def replace(self, items: list[Object]) -> None:
+    async def replace(self, items: list[Object], version: str) -> None:
         """Store a complete list, as ``Informer.replace``."""
-        await super().replace(items)
+        await super().replace(items, version)
         await self._forget_gone()
 
     async def clear(self) -> None:

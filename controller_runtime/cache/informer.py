@@ -19,6 +19,7 @@ from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.client.client import Client
 from controller_runtime.client.collection import ObjectSelection
+from controller_runtime.consistency import as_number
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -110,6 +111,8 @@ class Informer:
         self._after = after
         self._left_out: set[str] = set()
         """Namespaces of objects that ``keep`` refused since the last list began; not all, if they are too many."""
+        self._expected: dict[str, Object] = {}
+        """Objects that the server has stored and that were not read yet, by key."""
         self._transform = _unchanged if transform is None else _guarded(transform)
         self._reflector = Reflector(
             client,
@@ -244,6 +247,29 @@ class Informer:
             self._left_out.clear()
             self._reflector.list_again()
 
+    def has_read(self, version: str) -> bool:
+        """Report whether the cache is at least as new as a resourceVersion."""
+        return as_number(self.resource_version) >= as_number(version)
+
+    def expect(self, created: Object) -> None:
+        """Note an object that exists and that the cache may not show yet.
+
+        If it is deleted before the cache shows it, and the cache lists instead of reading all events, handlers get the
+        deletion, which nothing else reports.
+        """
+        while self._expected:
+            oldest = next(iter(self._expected.values()))
+            if not self.has_read(oldest.resource_version):
+                break
+            del self._expected[oldest.key]  # not in the selection
+        cached = self.store.get(created.key)
+        if cached is not None and cached.uid == created.uid:
+            return
+        if self.has_read(created.resource_version):
+            self._deliver_deletion(created)
+        else:
+            self._expected[created.key] = created
+
     def detach(self, registration: Registration) -> None:
         """Stop deliveries to a registration."""
         self._registrations = tuple(other for other in self._registrations if other is not registration)
@@ -265,8 +291,8 @@ class Informer:
 
     # --- called by the reflector -------------------------------------------------------------------
 
-    async def replace(self, items: list[Object]) -> None:
-        """Store a complete list; remove cached objects that are not in it."""
+    async def replace(self, items: list[Object], version: str) -> None:
+        """Store a complete list of that resourceVersion; remove cached objects that are not in it."""
         initial = not self.has_synced
         slicer = Slicer()
         gone = dict.fromkeys(self.store.keys())
@@ -277,6 +303,11 @@ class Informer:
         for key in gone:
             self._remove(key, None)
             await slicer.tick()
+        for missing in list(self._expected.values()):
+            is_older = as_number(missing.resource_version) <= as_number(version)
+            if is_older and self._expected.pop(missing.key, None) is not None:
+                self._deliver_deletion(missing)
+                await slicer.tick()
         self._synced.set()
 
     def _listing(self, count: Callable[[Object], None]) -> Callable[[Object], Object | None]:
@@ -303,6 +334,7 @@ class Informer:
 
     def change(self, kind: str, changed: Object) -> None:
         """Store one change; its kind is ADDED, MODIFIED or DELETED."""
+        self._reported(changed)
         if kind == "DELETED":
             self._remove(changed.key, changed)
         elif not self._keeps(changed):
@@ -320,6 +352,7 @@ class Informer:
 
     def _store(self, new: Object, *, initial: bool) -> None:
         key = new.key
+        self._reported(new)
         old = self.store.get(key)
         if old is not None and old.uid != new.uid:
             # The object was replaced during a watch gap. Handlers that use the UID as key need two events.
@@ -344,6 +377,18 @@ class Informer:
             final = old
         self.store.remove(key)
         self._client.caches.change(old, None)
+        self._deliver_deletion(final)
+
+    def _reported(self, current: Object) -> None:
+        """Note that the server reported this state."""
+        expected = self._expected.get(current.key)
+        if expected is not None and (
+            expected.uid == current.uid
+            or as_number(expected.resource_version) <= as_number(current.resource_version)
+        ):
+            del self._expected[current.key]
+
+    def _deliver_deletion(self, final: Object) -> None:
         for registration in self._registrations:
             registration.deliver("delete", final)
 

@@ -66,8 +66,8 @@ class _Silent(ConnectionFailed):
 class Sink(Protocol):
     """The receiver of the objects that the reflector reads."""
 
-    async def replace(self, items: list[Object]) -> None:
-        """Store a complete list."""
+    async def replace(self, items: list[Object], version: str) -> None:
+        """Store a complete list of that resourceVersion."""
 
     def change(self, kind: str, changed: Object) -> None:
         """Store one change; its kind is ADDED, MODIFIED or DELETED."""
@@ -188,7 +188,7 @@ class Reflector:
             listed = await self.client.list(self.resource, transform=convert, **self.selection)
         self._note_contact()
         self.client.outage.answered()
-        await self.sink.replace(listed.items)
+        await self.sink.replace(listed.items, listed.resource_version)
         self.resource_version = listed.resource_version
         self._sends_bookmarks = False  # unknown again: another server may have answered
         self.last_error = None

@@ -160,6 +160,10 @@ class _SharedInformer(Informer):
                 synced.cancel()
             await task
 
+    def expect(self, created: Object) -> None:
+        """Note an object in the common cache, as ``Informer.expect``."""
+        self._source.informer.expect(created)
+
     def _delivered(self) -> list[Object]:
         if self._late is None:
             return []

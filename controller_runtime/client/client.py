@@ -407,7 +407,7 @@ class Client(Transport):
         )
         decoded: dict[str, Any] = self._decode(answer, _decode_body, f"{method} {path}")
         if method != "GET":
-            consistency.wrote(self, resource, decoded)
+            consistency.wrote(self, resource, decoded, is_created=method == "POST")
         return decoded
 
     def _decode(self, answer: bytes, decoder: Callable[[bytes], T], what: str) -> T:

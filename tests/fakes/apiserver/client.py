@@ -237,7 +237,7 @@ class MemoryClient:
 
         answer = await self.send(verb, resource.plural, key, act, subresource=subresource, dry_run=dry_run)
         if not dry_run:
-            consistency.wrote(self, resource, answer)
+            consistency.wrote(self, resource, answer, is_created=verb == "create")
         return answer
 
 

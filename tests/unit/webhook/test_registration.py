@@ -50,7 +50,7 @@ class _Cluster:
             self.configuration["metadata"]["resourceVersion"] = str(self.version)
             objects = [from_dict(self.configuration)]
         for informer in registrar.informers:
-            await informer.replace(objects)
+            await informer.replace(objects, "1")
         return registrar
 
 

@@ -13,7 +13,7 @@ content is written to the placeholder.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -72,7 +72,9 @@ class CopyWriter:
     """One writer per copy."""
     _compared: dict[str, tuple[Object | None, Object | None]] = field(default_factory=dict)
     """By upper key: the upper object (None: missing, so the copy is a placeholder), and the cached copy that equalled
-    it at the last comparison. A copy of None was just written and is not in the cache yet."""
+    it at the last comparison. A copy of None was just written and is not in the cache yet, see ``_written``."""
+    _written: dict[str, str] = field(default_factory=dict)
+    """By upper key: the version of a copy that the cache did not show. When the cache has read it, the cache is right."""
     _strict_since: dict[str, tuple[float, Body]] = field(default_factory=dict)
     """Loop time since which a copy has been stricter than its upper object, and the last wanted ``spec``, by upper key."""
     _repairs: Repairs = field(default_factory=Repairs)
@@ -84,7 +86,7 @@ class CopyWriter:
 
     def forget(self, key: str) -> None:
         """Forget the state kept for an upper object; its copy is compared again at the next write."""
-        for memory in (self._compared, self._strict_since, self._taken):
+        for memory in (self._compared, self._written, self._strict_since, self._taken):
             memory.pop(key, None)
         self._repairs.forget(key)
 
@@ -217,6 +219,9 @@ class CopyWriter:
             if not self._is_ours(current, key, upper):
                 self._taken[key] = upper.uid if upper is not None else ""
                 return Outcome(name_taken(self.kind, current.key, self.context.name))
+            if existing is None:
+                self._written[key] = current.resource_version
+                self.lower.expect(current)
             outcome = await self._update(key, upper, above, current, desired, was_compared=was_compared)
             if outcome is not None:
                 return outcome
@@ -283,19 +288,18 @@ class CopyWriter:
                 is_known = upper is not None and self._taken.get(key) == upper.uid
                 if is_known and (found := await find_listed(lower, resource, name, namespace=where)):
                     return found
-                await self._create_first_accepted(above, desired)
+                self._written[key] = await self._create_first_accepted(above, desired)
         except AlreadyExists:
             return from_dict(await lower.get(resource, name, namespace=where))
         self.context.log.debug("lower copy created", resource=resource.plural, name=f"{where}/{name}")
         return None
 
-    async def _create_first_accepted(self, above: Body | None, desired: dict[str, Any]) -> None:
-        """Create a copy as similar to the upper object as the lower cluster accepts."""
+    async def _create_first_accepted(self, above: Body | None, desired: dict[str, Any]) -> str:
+        """Create a copy as similar to the upper object as the lower cluster accepts; return its resourceVersion."""
         create, resource = self.context.lower.create, self.kind.resource
         namespace, creation = desired["metadata"]["namespace"], self.kind.creation
         if creation is None or above is None:
-            await create(resource, desired, namespace=namespace)
-            return
+            return _version(await create(resource, desired, namespace=namespace))
         view = self.view()
         bodies, first_cause = creation.bodies(above, desired, view), ""
         for body in bodies:
@@ -310,7 +314,8 @@ class CopyWriter:
             reason, text = creation.event(above, created, first_cause, view) if first_cause else ("", "")
             if reason:
                 self.context.warn(above, reason, f"Lower cluster {self.context.name} {text}")
-            return
+            return _version(created)
+        return ""
 
     async def _patch(self, copy: Object, patch: Body) -> None:
         await patch_only(self.context.lower, self.kind.resource, copy, patch)
@@ -338,9 +343,12 @@ class CopyWriter:
 
     def _is_up_to_date(self, key: str, upper: Object | None) -> bool:
         """Report whether neither a copy nor its upper object has changed, and nothing else decides what the copy contains."""
-        return self.kind.demand is Demand.REFERENCES and self._compared.get(key) == (
-            upper,
-            self.lower.store.get("/".join(self._place(key, upper))),
+        copy = self.lower.store.get("/".join(self._place(key, upper)))
+        written = self._written.get(key, "")
+        return (
+            self.kind.demand is Demand.REFERENCES
+            and self._compared.get(key) == (upper, copy)
+            and (copy is not None or not written or not self.lower.has_read(written))
         )
 
     def _is_ours(self, copy: Object, key: str, upper: Object | None) -> bool:
@@ -363,6 +371,10 @@ class CopyWriter:
             else None
         )
         return self.context.lower_namespace(namespace), self.kind.lower_name(name, above, self.view())
+
+
+def _version(answer: Mapping[str, Any]) -> str:
+    return str((answer.get("metadata") or {}).get("resourceVersion") or "")
 
 
 def malformed(error: Exception) -> UntranslatableError:

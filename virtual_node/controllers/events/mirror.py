@@ -117,7 +117,7 @@ class _Reader:
         ):
             await reflector.run()
 
-    async def replace(self, _items: list[Object]) -> None:
+    async def replace(self, _items: list[Object], _version: str) -> None:
         """Copy all listed events except those whose copy is up to date."""
         ours = list(iter(self._listed.take, None))
         copied = await self._copied({events.name_suffix(uid) for uid, _ in ours}) if ours else {}

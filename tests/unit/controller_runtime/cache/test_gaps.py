@@ -101,3 +101,40 @@ async def test_version_refused_twice_is_listed_again(server, started, error: Exc
         feed.put_nowait(error)
     await server.watches.get()
     assert server.watched_from == versions
+
+
+async def test_an_object_created_and_deleted_in_a_gap_is_delivered_as_deleted(server, following):
+    """No event and no list shows it. One that is created after the list stays expected."""
+    recorder, feed = await following([([], "1"), ([pod("kept", 4)], "9"), ([], "20")])
+    for name, version in (("kept", 4), ("lost", 5), ("later", 10)):
+        recorder.informer.expect(pod(name, version))
+    assert recorder.calls == []
+    feed.put_nowait(Expired("too old", code=410))
+    feed = await server.watches.get()
+    assert recorder.calls == [("add", "kept", "4", "False"), ("delete", "lost", "5")]
+    feed.put_nowait([WatchEvent("ADDED", pod("later", 10))])
+    await recorder.until(lambda: recorder.calls[-1] == ("add", "later", "10", "False"))
+    recorder.calls.clear()
+    feed.put_nowait(Expired("too old", code=410))
+    await server.watches.get()
+    assert sorted(recorder.calls) == [("delete", "kept", "4"), ("delete", "later", "10")]
+
+
+async def test_an_object_is_delivered_as_deleted_if_the_answer_to_its_creation_is_late(server, following):
+    """The cache has read everything up to its version, and does not have it."""
+    recorder, _ = await following([([pod("kept", 4)], "9")])
+    recorder.calls.clear()
+    recorder.informer.expect(pod("kept", 4))
+    recorder.informer.expect(pod("lost", 5))
+    assert recorder.calls == [("delete", "lost", "5")]
+
+
+async def test_an_event_of_an_earlier_object_does_not_end_the_expectation(server, following):
+    """The watch is behind the answer to the creation of the next object of that name."""
+    recorder, feed = await following([([pod("a", 1, uid="one")], "1"), ([], "9")])
+    recorder.informer.expect(pod("a", 5, uid="two"))
+    feed.put_nowait([WatchEvent("DELETED", pod("a", 3, uid="one"))])
+    await recorder.until(lambda: len(recorder.calls) == 2)
+    feed.put_nowait(Expired("too old", code=410))
+    await server.watches.get()
+    assert recorder.calls[1:] == [("delete", "a", "3"), ("delete", "a", "5")]

@@ -49,9 +49,9 @@ async def test_a_list_keeps_nothing_of_left_out_objects(server, started):
     informer = make(server, keep=is_on_n1)
     replace = informer.replace
 
-    async def spied(items: list[Object]) -> None:
+    async def spied(items: list[Object], version: str) -> None:
         kept.extend(items)
-        await replace(items)
+        await replace(items, version)
 
     informer.replace = spied  # type: ignore[method-assign]
     started(informer)

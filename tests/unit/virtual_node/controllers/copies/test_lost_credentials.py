@@ -109,6 +109,6 @@ async def test_events_are_followed_again():
     """Errors of events of pods do not restart a cluster."""
     client = _NoCredentials()
     lower_pods = Informer(cast("Any", client), resources.PODS)
-    await lower_pods.replace([])
+    await lower_pods.replace([], "1")
     pods = MirroredKind("Pod", lower_pods, (), "", lambda _lower: None, lambda _upper: "vn")
     await _goes_on(EventMirror(_context(client), (pods,)).run(), client)

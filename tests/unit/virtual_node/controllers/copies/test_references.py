@@ -244,3 +244,17 @@ async def test_a_users_secret_does_not_replace_the_tokens_of_a_pod():
         await asyncio.sleep(10)
         assert scene.lower.the("secrets", f"shop/{name}")["data"] == {"a": "dG9rZW4="}
         assert not scene.is_below()
+
+
+async def test_a_copy_that_is_deleted_before_the_cache_shows_it_is_created_again():
+    """The watch is held, and its history is compacted, so no event reports the copy."""
+    async with running() as scene:
+        scene.upper.put("secrets", secret())
+        scene.lower.held.add("secrets")
+        scene.bind(**MANDATORY)
+        await asyncio.sleep(60)
+        scene.lower.remove("secrets", KEY)
+        scene.lower.server.floor = scene.lower.server.version
+        scene.lower.release("secrets")
+        await asyncio.sleep(60)
+        assert scene.lower.find("secrets", KEY) is not None

@@ -209,8 +209,8 @@ class Mirroring:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Fill the caches, and mirror until the end of the block."""
-        await self.upper.replace(self._above)
-        await self.lower.replace(self._below)
+        await self.upper.replace(self._above, "1")
+        await self.lower.replace(self._below, "1")
         async with working(self._mirror.run()) as task:
             await asyncio.sleep(0.01)
             yield

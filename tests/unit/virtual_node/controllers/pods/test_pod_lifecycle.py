@@ -318,3 +318,16 @@ async def test_a_namespace_recreated_during_its_inspection_stays():
         await asyncio.sleep(60)
         assert scene.lower.find("namespaces", "shop") is not None
         assert scene.is_below()
+
+
+async def test_a_lower_pod_that_is_deleted_before_the_cache_shows_it_is_reported():
+    """The watch is held, and its history is compacted, so no event reports the lower pod."""
+    async with running() as scene:
+        scene.lower.held.add("pods")
+        scene.bind()
+        await asyncio.sleep(60)
+        scene.lower.remove("pods", "shop/web")
+        scene.lower.server.floor = scene.lower.server.version
+        scene.lower.release("pods")
+        await asyncio.sleep(60)
+        assert scene.upper.the("pods", "shop/web")["status"]["reason"] == "LowerPodDeleted"
