@@ -38,7 +38,7 @@ def _process_problems(config: Config) -> Iterator[str]:
         except ConfigError as error:
             yield f"{field}: {error}"
     yield from _election_problems(config)
-    # Without name servers, the domain has no effect, and tensile-kube accepts any value of its flag.
+    # Without name servers, the domain is only an alias, and tensile-kube accepts any value of its flag.
     if any(cluster.dns.servers for cluster in config.clusters) and not DOMAIN.fullmatch(
         config.cluster_domain
     ):

@@ -190,7 +190,7 @@ class Config(ClusterSet):
     """URL of the upper API server for lower pods. Empty: the URL that this process uses, or else an address that the API
     server advertises."""
     cluster_domain: Annotated[str, Setting(PODS, "--cluster-domain DOMAIN")] = "cluster.local"
-    """DNS domain of the upper cluster. Pods of lower clusters with ``dns.servers`` search it."""
+    """DNS domain of the upper cluster. Pods of lower clusters with ``dns.servers`` search it, and names of the API server have it."""
     ignore_labels: Annotated[list[str], Setting(PODS, "--ignore-labels LIST")] = msgspec.field(
         default_factory=lambda: ["group.batch.scheduler.tencent.com"]
     )

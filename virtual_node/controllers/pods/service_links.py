@@ -68,7 +68,12 @@ class ServiceLinks:
             body["spec"]["enableServiceLinks"] = False
         assigned = await self._assignment(upper_pod)
         if assigned.upper is not None:
-            api_server.with_host_aliases(body["spec"], assigned.upper, upper_pod["metadata"]["namespace"])
+            api_server.with_host_aliases(
+                body["spec"],
+                assigned.upper,
+                upper_pod["metadata"]["namespace"],
+                domain=self.context.settings.cluster_domain,
+            )
         await self._add(body["spec"], upper_pod, assigned.upper, budget)
         self._report(upper_pod, assigned)
 

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from clusterset.model.pod.api_server import AUTO, SERVICE, UPPER, Choice, requested
+from virtual_node.translate.base.fields import is_dns_name
 from virtual_node.translate.pods.token_secrets import token_requests
 
 NAME = "kubernetes.default.svc"
@@ -25,7 +26,7 @@ NOT_USABLE = "APIServerNotUsable"
 """Reason of the event of a pod that cannot use the upper API server because of the configuration or the certificate."""
 MISMATCH = "APIServerMismatch"
 """Reason of the event of a pod that gets the address of one cluster and a token of the other, as somebody chose."""
-_NAMES = (NAME, f"{NAME}.cluster.local", "kubernetes.default")
+_SHORT = "kubernetes.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +116,19 @@ def assignment(
     return Assignment(endpoint if endpoint.host else None, problem, NOT_USABLE if problem else "")
 
 
-def with_host_aliases(spec: dict[str, Any], endpoint: Endpoint, namespace: str) -> None:
+def with_host_aliases(spec: dict[str, Any], endpoint: Endpoint, namespace: str, *, domain: str) -> None:
     """Add the names of the API server to a lower pod's ``hostAliases``, in place; names that the pod defines are kept.
 
     Args:
         spec: of the lower pod.
         endpoint: where pods reach the upper API server.
         namespace: the upper namespace, in which ``kubernetes`` may be the name of a Service of the user.
+        domain: DNS domain of the upper cluster. The API server refuses pods with aliases that are no DNS names.
     """
     aliases = spec.get("hostAliases") or []
     own = {name for alias in aliases for name in alias.get("hostnames") or ()}
-    names = [*_NAMES, *(["kubernetes"] if namespace == SERVICE[0] else [])]
+    names = [NAME, *([f"{NAME}.{domain}"] if is_dns_name(domain) else []), _SHORT]
+    names += ["kubernetes"] if namespace == SERVICE[0] else []
     added = [
         {"ip": ip, "hostnames": left}
         for ip, wanted in ((endpoint.named_ip, names), (endpoint.ip, _unqualified(endpoint.host)))
@@ -168,4 +171,4 @@ def is_local(host: str) -> bool:
 
 def is_cluster_internal(host: str, cluster_ips: Collection[str]) -> bool:
     """Report whether a host is Service ``kubernetes`` of the upper cluster, which leads elsewhere in another cluster."""
-    return host in cluster_ips or host in {*_NAMES, "kubernetes"}
+    return host in cluster_ips or host in {NAME, _SHORT, "kubernetes"} or host.startswith(f"{NAME}.")

@@ -85,7 +85,7 @@ def test_names_and_variables_lead_to_the_same_server(
 ):
     """A Service provides port 443. A host without a domain is known only where the virtual node runs."""
     spec: dict[str, Any] = {}
-    api_server.with_host_aliases(spec, endpoint, "shop")
+    api_server.with_host_aliases(spec, endpoint, "shop", domain="cluster.local")
     assert {one["ip"]: one["hostnames"] for one in spec.get("hostAliases") or ()} == aliases
     assert endpoint.master == master
 
@@ -94,8 +94,30 @@ def test_host_aliases_of_the_pod_are_kept():
     """Its own names win, and only in namespace default is ``kubernetes`` the API server."""
     own = {"ip": "1.1.1.1", "hostnames": ["kubernetes.default.svc", "db"]}
     spec: dict[str, Any] = {"hostAliases": [own]}
-    api_server.with_host_aliases(spec, GOOD, "default")
+    api_server.with_host_aliases(spec, GOOD, "default", domain="cluster.local")
     assert spec["hostAliases"] == [own, {"ip": "10.0.0.1", "hostnames": [*NAMES[1:], "kubernetes"]}]
+
+
+@pytest.mark.parametrize(
+    ("domain", "qualified"), [("app.pre", ["kubernetes.default.svc.app.pre"]), ("", []), ("a b", [])]
+)
+def test_the_full_name_has_the_domain_of_the_upper_cluster(domain: str, qualified: list[str]):
+    """A domain that is no DNS name, which tensile-kube's flag accepts, would make the lower pod invalid."""
+    spec: dict[str, Any] = {}
+    api_server.with_host_aliases(spec, GOOD, "shop", domain=domain)
+    assert spec["hostAliases"][0]["hostnames"] == ["kubernetes.default.svc", *qualified, "kubernetes.default"]
+
+
+@pytest.mark.parametrize(
+    ("host", "is_internal"),
+    [
+        *((host, True) for host in (*NAMES, "kubernetes", "kubernetes.default.svc.app.pre", "10.96.0.1")),
+        *((host, False) for host in ("api.example.com", "10.0.0.1", "kubernetes.example.com")),
+    ],
+)
+def test_names_of_the_upper_service_are_recognized_in_every_domain(host: str, *, is_internal: bool):
+    """In a lower cluster they lead elsewhere."""
+    assert api_server.is_cluster_internal(host, ["10.96.0.1"]) is is_internal
 
 
 @pytest.mark.parametrize(
