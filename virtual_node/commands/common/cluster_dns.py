@@ -12,6 +12,7 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
 from virtual_node.config.file import DOMAIN
+from virtual_node.translate.services.services import cluster_ip
 
 DEFAULT_DOMAIN = "cluster.local"
 _NODES = 3
@@ -44,7 +45,7 @@ async def read(client: Client) -> ClusterDNS:
         zone = _ZONE.search(str((config.get("data") or {}).get("Corefile") or ""))
         domain = zone[1] if zone else ""
     domain = str(domain).rstrip(".")
-    address = (service.get("spec") or {}).get("clusterIP") or servers[0]
+    address = cluster_ip(service.get("spec") or {}) or servers[0]
     return ClusterDNS(domain if DOMAIN.fullmatch(domain) else "", str(address))
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.namespace_map import NamespaceConfig
+from clusterset.model.namespace_map import NamespaceConfig, NamespaceMap
+from clusterset.model.pod.api_server import SERVICE
 from controller_runtime import resources
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import Forbidden
@@ -80,8 +81,17 @@ def corefile(server: NameServer) -> str:
 def _rewrites(server: NameServer) -> Iterator[str]:
     """Yield the rules; the first that matches the name in a question is used."""
     upper, given = re.escape(server.upper_domain), server.namespaces
+    lower_of = NamespaceMap(given.prefix, given.map)
     lower = server.lower_domain
     backs = []
+    if lower_of(SERVICE[0]) != SERVICE[0] or server.upper_domain != lower:
+        # As with the lower cluster's own DNS. Pods for which it is the upper API server have the name in their hosts file.
+        name = f"{SERVICE[1]}.{SERVICE[0]}.svc"
+        back = (rf"^{re.escape(name)}\.{re.escape(lower)}\.$", f"{name}.{_DONE}.")
+        yield rf"rewrite stop name regex ^{re.escape(name)}\.{upper}\.$ {name}.{lower}. {_answers(server, [back])}"
+    for name in _misled(given):
+        # It is not mirrored, and its name would lead to Services of the namespace that is mapped there.
+        yield rf"rewrite stop name regex ^(.+\.)?{re.escape(name)}\.(svc|pod)\.{upper}\.$ not-mirrored.{{2}}.{lower}."
     for name, target in sorted(given.map.items()):
         question = rf"^(.+\.)?{re.escape(name)}\.(svc|pod)\.{upper}\.$"
         backs.append(_back(server, re.escape(target), f"{name}.{{2}}"))
@@ -103,6 +113,14 @@ def _rewrites(server: NameServer) -> Iterator[str]:
         )
     if backs:
         yield rf"rewrite stop name regex ^(.+\.(in-addr|ip6)\.arpa)\.$ {{1}}. {_answers(server, backs)}"
+
+
+def _misled(given: NamespaceConfig) -> list[str]:
+    """Return the upper namespaces without an entry in ``map`` of which the lower name is that of another, which has one."""
+    names_of = (
+        target.removeprefix(given.prefix) for target in given.map.values() if target.startswith(given.prefix)
+    )
+    return sorted(name for name in names_of if name and name not in given.map)
 
 
 def _back(server: NameServer, target: str, name: str) -> tuple[str, str]:

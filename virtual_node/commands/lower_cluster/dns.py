@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 import yaml
 
-from clusterset.model.namespace_map import NamespaceConfig
+from clusterset.model.namespace_map import DNS_LABEL, NamespaceConfig
 from controller_runtime import resources
 from controller_runtime.client.client import Client, PatchType, find
 from controller_runtime.errors import ConfigError
@@ -32,6 +33,8 @@ from virtual_node.rights import manifests
 
 _AGENT = "virtual-node-dns"
 _GONE_SECONDS = 60
+_UPSTREAM = re.compile(r"[-a-z0-9.:/\[\]]+")
+"""An address for CoreDNS's plugin ``forward``, in the Corefile of another owner's cluster."""
 KINDS = {
     "ConfigMap": resources.CONFIG_MAPS,
     "Service": resources.SERVICES,
@@ -84,9 +87,23 @@ async def _server(options: argparse.Namespace, upper: Client, lower: Client) -> 
     for field, value in (("clusterDomain", domain), ("--lower-domain", lower_domain)):
         if not file.DOMAIN.fullmatch(value):
             raise ConfigError(f"{field}: {value!r} is not a DNS domain such as {cluster_dns.DEFAULT_DOMAIN}")
+    for field, value in _names(namespaces):
+        if not DNS_LABEL.fullmatch(value):
+            raise ConfigError(f"{field}: {value!r} is not a namespace's name (DNS-1123 label)")
+    if not _UPSTREAM.fullmatch(server):
+        raise ConfigError(f"--lower-dns: {server!r} is not the address of a DNS server, such as 10.97.0.10")
     return name_server.NameServer(
         options.name, cluster_id or await identity(upper), domain, lower_domain, server, namespaces
     )
+
+
+def _names(namespaces: NamespaceConfig) -> Iterator[tuple[str, str]]:
+    """Yield field and name of all namespaces in the settings, because a release may have any values."""
+    if namespaces.prefix:
+        yield f"namespaces.prefix {namespaces.prefix!r}", f"{namespaces.prefix}x"
+    for upper, lower in namespaces.map.items():
+        yield "namespaces.map", upper
+        yield f"namespaces.map.{upper}", lower
 
 
 async def _configured(options: argparse.Namespace, upper: Client) -> tuple[NamespaceConfig, str, str]:

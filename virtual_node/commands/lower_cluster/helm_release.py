@@ -139,11 +139,15 @@ def node_names(found: Mapping[str, Any]) -> list[str]:
 
 
 def namespaces(found: Mapping[str, Any]) -> NamespaceConfig:
-    """Return the namespace settings of a cluster's entry; the default ones if they are missing or not valid."""
+    """Return the namespace settings of a cluster's entry; the default ones if they are missing.
+
+    Raises:
+        ConfigError: they are not valid.
+    """
     try:
         return msgspec.convert((found.get("config") or {}).get("namespaces") or {}, NamespaceConfig)
-    except msgspec.ValidationError:
-        return NamespaceConfig()
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"namespaces of cluster {found.get('name')} in the release: {error}") from None
 
 
 async def find(client: Client, namespace: str, name: str | None) -> Release:

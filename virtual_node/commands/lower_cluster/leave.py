@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import some
@@ -241,11 +243,14 @@ class Leave:
 
     async def _clean(self, lower: Client) -> None:
         """Remove what the virtual nodes created in the lower cluster."""
+        namespaces = NamespaceConfig()
+        with contextlib.suppress(ConfigError):  # no virtual node has run with settings that are not valid
+            namespaces = helm_release.namespaces(self._entry or {})
         cleaning = LowerCleanup(
             lower,
             cluster_id=self._id,
             nodes=await self._nodes() or [self._options.name],
-            namespaces=helm_release.namespaces(self._entry or {}),
+            namespaces=namespaces,
             upper_claims=await self._cleanup.volumes.claims(),
             say=self._progress("lower"),
         )

@@ -61,6 +61,10 @@ NAMES = [
     (DOMAIN, "www.example.com.app.pre.", "www.example.com.cluster.local."),
     (ALL, "api.z.svc.app.pre.", "api.y.svc.cluster.local."),
     (ALL, "api.y.svc.app.pre.", "api.up-y.svc.cluster.local."),
+    (SAME, "kubernetes.default.svc.cluster.local.", "kubernetes.default.svc.cluster.local."),
+    (PREFIX, "kubernetes.default.svc.cluster.local.", "kubernetes.default.svc.cluster.local."),
+    (PREFIX, "web.default.svc.cluster.local.", "web.up-default.svc.cluster.local."),
+    (DOMAIN, "kubernetes.default.svc.app.pre.", "kubernetes.default.svc.cluster.local."),
 ]
 
 
@@ -83,6 +87,22 @@ def test_an_upper_name_is_asked_by_its_lower_name(server: NameServer, name: str,
 def test_a_reverse_lookup_returns_the_upper_name(server: NameServer, answer: str, read: str):
     """Names of namespaces that are not for the upper cluster stay."""
     assert asked(server, "5.0.1.10.in-addr.arpa.", answer) == ("5.0.1.10.in-addr.arpa.", read)
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "name"),
+    [
+        (NamespaceConfig(map={"shop": "store"}, allowed=["shop"]), "api.store.svc.cluster.local."),
+        (NamespaceConfig(prefix="up-", map={"shop": "up-x"}, allowed=["shop"]), "api.x.svc.cluster.local."),
+    ],
+)
+def test_a_name_does_not_lead_to_another_upper_namespace_that_is_mapped_there(
+    namespaces: NamespaceConfig, name: str
+):
+    """An upper namespace that is not mirrored has no Services in the lower cluster."""
+    server = replace(SAME, namespaces=namespaces)
+    assert asked(server, name)[0] == "not-mirrored.svc.cluster.local."
+    assert asked(server, "api.shop.svc.cluster.local.")[1] == "api.shop.svc.cluster.local."
 
 
 def test_a_namespace_whose_lower_name_has_a_hash_is_not_found():

@@ -52,8 +52,10 @@ class Lower(Api):
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return a function that runs the command with both clusters."""
 
-    async def command(lower: Lower, *, values: dict[str, Any] | None = None, **more: Any) -> None:
-        cluster = {**TOKYO, "config": {"namespaces": {"prefix": "up-"}}}
+    async def command(
+        lower: Lower, *, values: dict[str, Any] | None = None, namespaces: Any = None, **more: Any
+    ) -> None:
+        cluster = {**TOKYO, "config": {"namespaces": namespaces or {"prefix": "up-"}}}
         upper = Api(
             thing("Namespace", "kube-system"),
             record(config={"virtualNode": {"clusters": [cluster], "config": values or {}}}),
@@ -109,6 +111,28 @@ async def test_flags_win_over_what_the_lower_cluster_says(run: Any) -> None:
     text = corefile_of(lower)
     assert "forward . 10.97.0.11" in text
     assert r"(svc|pod)\.app\.top\.$ {1}up-{2}.{3}.other." in text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"namespaces": {"prefix": "a b"}}, "namespaces.prefix 'a b'"),
+        ({"namespaces": {"map": {"a": "b {\n}"}}}, "namespaces.map.a"),
+        ({"namespaces": {"map": {"a\n}\nx": "b"}}}, "namespaces.map: "),
+        ({"namespaces": {"map": {"a": ["b"]}}}, "namespaces"),
+        ({"lower_dns": "10.97.0.10\n}"}, "--lower-dns"),
+        ({"lower_domain": "a b"}, "--lower-domain"),
+        ({"values": {"clusterDomain": "a\nb"}}, "clusterDomain"),
+    ],
+)
+async def test_a_value_that_would_change_the_corefile_is_refused(
+    run: Any, wrong: dict[str, Any], message: str
+) -> None:
+    """Values of a release are not validated by Helm alone."""
+    lower = Lower(thing("Namespace", "virtual-node"))
+    with pytest.raises(ConfigError, match=message):
+        await run(lower, **wrong)
+    assert lower.patched == []
 
 
 async def test_a_cluster_of_a_configuration_file_needs_no_release(run: Any, tmp_path: Path) -> None:
