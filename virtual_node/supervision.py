@@ -14,13 +14,10 @@ from controller_runtime.process import lifecycle
 from controller_runtime.util import backoff, clock
 from virtual_node import metrics
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
-from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
+from virtual_node.cluster.lower_cluster import COMPONENT, TOO_LARGE_PAUSE, LowerCluster
 from virtual_node.config.types import Config
 from virtual_node.controllers.nodes.lease import Identity
 from virtual_node.process_state import ProcessState
-
-_TOO_LARGE_PAUSE = 300.0
-"""Seconds until a lower cluster that exceeds its limit of memory is listed again."""
 
 
 class Supervisor:
@@ -74,6 +71,7 @@ class Supervisor:
         """Run one lower cluster and restart it when it fails; a failure never affects another cluster."""
         state, log = self._state, self._log.bind(cluster=cluster.name)
         restarts = backoff.Restarts()
+        full_since: float | None = None
         while True:
             started = clock.now()
             lower = LowerCluster(
@@ -84,6 +82,7 @@ class Supervisor:
                 report=state.report,
                 identity=self._identity,
                 shared=self.shared,
+                full_since=full_since,
             )
             state.clusters[cluster.name] = lower
             state.failures.pop(cluster.name, None)
@@ -104,11 +103,12 @@ class Supervisor:
                     log.error("lower cluster failed", error=known)  # noqa: TRY400 - one clear line
             finally:
                 state.clusters.pop(cluster.name, None)
+                full_since = lower.full_since if is_too_large else None
                 del lower  # its caches must not stay in memory during the pause
             state.incorrect.pop(cluster.name, None)
             if unusable:
                 state.incorrect[cluster.name] = unusable
-            delay = max(restarts.delay(clock.now() - started), _TOO_LARGE_PAUSE if is_too_large else 0.0)
+            delay = max(restarts.delay(clock.now() - started), TOO_LARGE_PAUSE if is_too_large else 0.0)
             log.info("restarting lower cluster", retry_in=round(delay, 1))
             await asyncio.sleep(delay)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from clusterset.config import NOT_READY, Cluster
+from clusterset.config import Cluster
 from clusterset.following import connection
 from clusterset.model.pod.eligibility import PV_CONTROLLERS
 from controller_runtime.auth import kubeconfig
@@ -59,6 +59,8 @@ from virtual_node.health.reports import Report
 from virtual_node.translate.nodes.node import TOO_LARGE
 
 COMPONENT = "virtual-node"
+TOO_LARGE_PAUSE = 300.0
+"""Seconds until a lower cluster that exceeds its limit of memory is listed again."""
 _REPORTING = 5.0
 """Maximum seconds to report on the Nodes that a cluster stops."""
 
@@ -80,6 +82,8 @@ class LowerCluster:
     """Holder of these Leases; None: ``this_process()``."""
     shared: SharedInformers | None = None
     """Caches of the upper cluster that all lower clusters of the process share; None: this cluster has its own."""
+    full_since: float | None = None
+    """Loop time since which the lower cluster has been too large, also for earlier objects of this class; None: it is not."""
     nodes: dict[str, NodeController] = field(default_factory=dict)
     leases: dict[str, NodeLease] = field(default_factory=dict)
     health: HealthController | None = None
@@ -214,13 +218,17 @@ class LowerCluster:
                 await refuse_upper_as_lower(context)
                 await made.pods.adopt_all()
                 made.start(group)
+                self.full_since = None
                 self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.pods.lower.store))
         except BaseExceptionGroup as errors:
             reasons = [str(leaf) for leaf in lifecycle.leaves(errors) if isinstance(leaf, CacheFull)]
             if not reasons:
                 raise
             await self._give_up(context, reasons[0])
-            await self._mark_after_pause(context, made.outage, reasons[0])
+            if self.full_since is None:
+                self.full_since = asyncio.get_running_loop().time()
+            # Nothing reads the statuses of the pods from now on.
+            await made.outage.stopped(TOO_LARGE, reasons[0], since=self.full_since, longest=TOO_LARGE_PAUSE)
             raise CacheFull(reasons[0]) from None
         finally:
             self.nodes.clear()
@@ -238,13 +246,6 @@ class LowerCluster:
                     await asyncio.sleep(0)  # otherwise the recorder would be cancelled before it starts
         except (ApiError, ConfigError, TimeoutError) as error:
             self._log.warning("not reported that the lower cluster is too large", error=str(error))
-
-    async def _mark_after_pause(self, context: ClusterContext, outage: OutageController, why: str) -> None:
-        """Report the pods of a cluster that is too large not ready, because nothing reads their statuses from now on."""
-        config = context.config.unreachable
-        if config.pods == NOT_READY:
-            await asyncio.sleep(config.after_seconds)
-            await outage.mark(TOO_LARGE, why)
 
     def _refresh(self) -> None:
         for node in self.nodes.values():

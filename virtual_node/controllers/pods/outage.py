@@ -7,12 +7,14 @@ The virtual node itself reports the Node NotReady, so that the cause is visible,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 
 from clusterset.config import NOT_READY
 from clusterset.model.pod.conditions import is_true
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
+from controller_runtime.process import lifecycle
 from controller_runtime.util.responsive import Slicer
 from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
@@ -77,6 +79,25 @@ class OutageController:
 
         await asyncio.gather(*map(write, ready))
 
+    async def stopped(self, reason: str, message: str, *, since: float, longest: float) -> None:
+        """Report the pods of a cluster that is not read any more not ready; return then, or at once if it is not time yet.
+
+        Args:
+            reason: of the condition.
+            message: of the condition.
+            since: loop time at which the statuses could last be read.
+            longest: seconds that this call may wait, because the cluster is read again after that.
+        """
+        config = self.context.config.unreachable
+        left = since + config.after_seconds - asyncio.get_running_loop().time()
+        if config.pods != NOT_READY or left > longest:
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            for informer in self.caches.upper.values():  # a write to a pod that has changed would fail
+                await stack.enter_async_context(lifecycle.beside(informer.run()))
+            await asyncio.sleep(max(left, _PERIOD))
+            await self.mark(reason, message)
+
     def _end(self) -> None:
         if self.status.unread is None:
             return
@@ -91,7 +112,9 @@ class OutageController:
 
         A cluster without ready nodes can be read; what it reports about its pods is mirrored.
         """
-        if self.health.reachable is not True:
+        if self.health.reachable is None:
+            return ""  # the first request has not ended
+        if not self.health.reachable:
             return self.health.error or "it has not answered yet"
         error = self.caches.lower.last_error
         return "" if error is None else plain(str(error)) or repr(error)

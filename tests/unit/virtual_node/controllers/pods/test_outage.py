@@ -141,6 +141,7 @@ async def test_process_that_starts_during_an_outage_reports_the_pods_too():
     second = _Outage(after_seconds=30)
     second.scene = Scene(outage.scene.upper, outage.scene.lower)
     second.health = SimpleNamespace(reachable=None, error="", answered_at=None)
+    asyncio.get_running_loop().call_later(5, setattr, second.health, "reachable", False)
     second.scene.context.config.unreachable = Unreachable(after_seconds=30)
     scene = second.scene
     outage.scene.upper.feed(scene.caches.upper["vn"])
@@ -148,8 +149,60 @@ async def test_process_that_starts_during_an_outage_reports_the_pods_too():
         scene.context, second.health, scene.caches, scene.pods.status, scene.pods.queue
     )
     task = asyncio.create_task(controller.run())
-    await asyncio.sleep(20)
+    await asyncio.sleep(25)
     assert second.ready()["status"] == "True"
     await asyncio.sleep(20)
     task.cancel()
     assert second.ready()["status"] == "False"
+
+
+async def test_process_that_starts_does_not_report_pods_before_the_cluster_was_asked():
+    """With ``afterSeconds: 0``, each start would take all pods out of their Services."""
+    outage = _Outage(after_seconds=0)
+    async with outage.running():
+        outage.health.reachable = None
+        await asyncio.sleep(10)
+        assert outage.ready()["status"] == "True"
+        outage.lose()
+        await asyncio.sleep(5)
+        assert outage.ready()["status"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("after", "since", "status", "seconds"),
+    [
+        (60, 0, "False", 60),
+        (0, 0, "False", 2),
+        (300, 0, "False", 300),
+        (3600, 0, "True", 0),  # the cluster is read again first
+        (3600, 3500, "False", 100),
+        (3600, 9000, "False", 2),
+        (float("inf"), 9000, "True", 0),
+    ],
+)
+async def test_pods_of_a_cluster_that_is_too_large_are_reported_when_their_time_has_come(
+    after: float, since: float, status: str, seconds: float
+):
+    """No wait is longer than the pause until the cluster is read again, whatever the setting."""
+    outage = _Outage(after_seconds=after)
+    async with outage.running():
+        pass
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await outage.controller.stopped("LowerClusterTooLarge", "too large", since=began - since, longest=300)
+    assert loop.time() - began == pytest.approx(seconds, abs=1)
+    assert outage.ready()["status"] == status
+    if status == "False":
+        assert outage.ready()["reason"] == "LowerClusterTooLarge"
+
+
+async def test_pods_that_change_after_the_cluster_was_stopped_are_reported_too():
+    """The controllers that follow the upper cluster have ended with the lower one."""
+    outage = _Outage(after_seconds=60)
+    scene = outage.scene
+    async with outage.running():
+        pass
+    scene.upper.change("pods", KEY, metadata={"labels": {"a": "b"}})
+    now = asyncio.get_running_loop().time()
+    await outage.controller.stopped("LowerClusterTooLarge", "too large", since=now, longest=300)
+    assert outage.ready()["status"] == "False"
