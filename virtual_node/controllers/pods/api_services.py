@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterset.model import names
@@ -18,19 +18,30 @@ from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches
-from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.context import INDEX_PLACE, ClusterContext
 from virtual_node.controllers.base.preconditions import create_new, delete_only, have_pods_in, patch_only
 from virtual_node.controllers.copies.users import GRACE, NamespaceUsers
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.upper_endpoint import FRESH, UpperEndpoint
 from virtual_node.translate.base import ownership
-from virtual_node.translate.pods.api_server import Endpoint, may_use_upper
+from virtual_node.translate.pods import api_server
+from virtual_node.translate.pods.api_server import NAME, Endpoint, may_use_upper
 from virtual_node.translate.services import api_service
 from virtual_node.translate.services.services import cluster_ip
 
 _WORKERS = 2
+_TAKEN_AGAIN = 600.0
+"""Seconds until a taken name is tried again, because the watches do not show Services of others."""
 _PATIENCE = 3.0
 """Seconds for which a new pod waits for the Service of its namespace."""
+
+
+class NameTakenError(Exception):
+    """An unmanaged object has the name of the Service or its EndpointSlice."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        """Name the object and the remedy."""
+        super().__init__(f"it has {kind} {name}, which virtual-node did not create: delete it")
 
 
 @dataclass(eq=False, repr=False)
@@ -44,6 +55,8 @@ class ApiServices:
     _addresses: dict[str, str] = field(default_factory=dict)
     """Address of the Service by upper namespace."""
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _failures: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """By upper namespace, why its Service could not be created, and the loop time until which it is not tried for pods."""
 
     def __post_init__(self) -> None:
         """Create the caches and the work queue."""
@@ -71,20 +84,39 @@ class ApiServices:
         if api_service.is_ours(found, self.context.cluster_id, namespace):
             self.controller.queue.add(namespace)
 
-    async def address(self, upper_namespace: str) -> str:
-        """Return the address of a namespace's Service, which is created if necessary; empty: there is none.
+    async def found(self, upper_namespace: str) -> Endpoint:
+        """Return the endpoint with the address of a namespace's Service, which is created if necessary.
 
-        A pod does not need it in order to start, so errors are only logged, and the Service is tried again later.
+        A pod does not need the Service in order to start. So if it cannot be created, that is the endpoint's problem, and
+        the Service is tried again later.
         """
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                return await self._ensure(upper_namespace, await self.endpoint.get())
-        except (ApiError, TimeoutError) as error:
+        endpoint = await self.endpoint.get()
+        now = asyncio.get_running_loop().time()
+        why, until = self._failures.get(upper_namespace, ("", 0.0))
+        if now >= until:
+            address, why = "", ""
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    address = await self._ensure(upper_namespace, endpoint)
+            except NameTakenError as error:
+                why = str(error)
+            except (ApiError, TimeoutError) as error:
+                why = f"Service {self._name(upper_namespace)} cannot be created: {str(error) or 'no answer'}"
+            if not why:
+                self._failures.pop(upper_namespace, None)
+                return replace(endpoint, service_ip=address)
+            self._failures[upper_namespace] = why, now + GRACE
             self.context.log.warning(
-                "no Service for the upper API server", namespace=upper_namespace, error=str(error)
+                "no Service for the upper API server", namespace=upper_namespace, error=why
             )
             self.controller.queue.add_after(upper_namespace, GRACE)
-            return ""
+        text = f"Programs in lower cluster {self.context.name} cannot reach the upper API server by the name {NAME}: {why}"
+        return replace(endpoint, problem=endpoint.problem or text)
+
+    def _name(self, upper_namespace: str) -> str:
+        return (
+            f"{self.context.lower_namespace(upper_namespace)}/{api_service.name_of(self.context.cluster_id)}"
+        )
 
     async def reconcile(self, upper_namespace: str) -> Result | None:
         """Create, update or delete the Service of an upper namespace."""
@@ -96,12 +128,19 @@ class ApiServices:
         is_known = upper_namespace in self._addresses
         if not (is_for_all or is_known or self._existing(self._services, self._place(upper_namespace))):
             return None  # ``address`` creates it if a pod's annotation asks for it
-        if not await self._ensure(upper_namespace, endpoint):
-            return None
+        try:
+            if not await self._ensure(upper_namespace, endpoint):
+                return None
+        except NameTakenError:
+            return Result(requeue_after=_TAKEN_AGAIN)
         return Result(requeue_after=FRESH) if endpoint.may_change else None
 
     async def _ensure(self, upper_namespace: str, endpoint: Endpoint) -> str:
-        """Ensure the Service and its EndpointSlice; return the Service's address, or empty if there is no Service."""
+        """Ensure the Service and its EndpointSlice; return the Service's address, or empty if pods need no Service.
+
+        Raises:
+            NameTakenError: an unmanaged object has the name.
+        """
         context = self.context
         if not endpoint.ips or not self.namespaces.allows_namespace(upper_namespace):
             return ""
@@ -114,7 +153,7 @@ class ApiServices:
             if service is None and not endpoint.needs_service and upper_namespace not in self._addresses:
                 return ""
             if service is None:
-                known = self._addresses.get(upper_namespace, "")
+                known = self._addresses.get(upper_namespace) or self._used(place, endpoint)
                 body = api_service.service(context.cluster_id, **place, ip=known)
                 try:
                     service = await self._created(resources.SERVICES, body)
@@ -122,11 +161,11 @@ class ApiServices:
                     if not known:
                         raise
                     # Another Service has the address now.
-                    del self._addresses[upper_namespace]
+                    self._addresses.pop(upper_namespace, None)
                     body = api_service.service(context.cluster_id, **place)
                     service = await self._created(resources.SERVICES, body)
             if service is None:
-                return ""
+                raise NameTakenError("Service", self._name(upper_namespace))
             await self._ensure_slice(slice_body, place)
             self._addresses[upper_namespace] = address = cluster_ip(service.spec or {})
             return address
@@ -138,7 +177,9 @@ class ApiServices:
             found = None
         if found is None:
             found = await self._created(resources.ENDPOINT_SLICES, body)
-        if found is not None and not api_service.has_endpoints(found.to_dict(), body):
+        if found is None:
+            raise NameTakenError("EndpointSlice", f"{place['namespace']}/{body['metadata']['name']}")
+        if not api_service.has_endpoints(found.to_dict(), body):
             patch = {"endpoints": body["endpoints"], "ports": body["ports"]}
             await patch_only(self.context.lower, resources.ENDPOINT_SLICES, found, patch)
 
@@ -155,6 +196,19 @@ class ApiServices:
             found, self.context.cluster_id, place["upper_namespace"]
         )
         return found if is_ours else None
+
+    def _used(self, place: Mapping[str, str], endpoint: Endpoint) -> str:
+        """Return the address of a former Service in the hosts files of running pods; empty: they have none."""
+        for pod in self.caches.pods.lower.store.by_index(
+            INDEX_PLACE, f"{place['namespace']}/{place['upper_namespace']}"
+        ):
+            upper = self.caches.pods.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, ""))
+            # A user who gives the name another address must not choose that of the Service.
+            if upper is not None and not api_server.alias(upper.spec or {}):
+                ip = api_server.alias(pod.spec or {})
+                if ip and ip not in endpoint.ips:
+                    return ip
+        return ""
 
     async def _created(self, resource: Resource, body: Mapping[str, Any]) -> Object | None:
         """Create an object; return it, or the one of ours that exists. None: an unmanaged object has its name."""
@@ -174,6 +228,7 @@ class ApiServices:
         if found is None and endpoints is None:
             self._addresses.pop(upper_namespace, None)
             self._locks.pop(upper_namespace, None)
+            self._failures.pop(upper_namespace, None)
             return None
         if left := self._users.grace(upper_namespace):
             return Result(requeue_after=left)

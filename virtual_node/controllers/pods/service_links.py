@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -167,9 +167,7 @@ class ServiceLinks:
         )
         if choose(endpoint=_ANY).upper is None:
             return choose(endpoint=_ANY)
-        found = await self.api_services.endpoint.get()
-        address = await self.api_services.address(upper_pod["metadata"]["namespace"])
-        return choose(endpoint=replace(found, service_ip=address))
+        return choose(endpoint=await self.api_services.found(upper_pod["metadata"]["namespace"]))
 
     def _report(self, upper_pod: Mapping[str, Any], assigned: Assignment) -> None:
         """Write an event about a pod that cannot use the Kubernetes API, for one pod of a namespace per reason and hour."""

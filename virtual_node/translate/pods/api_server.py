@@ -138,6 +138,12 @@ def with_host_aliases(spec: dict[str, Any], endpoint: Endpoint, namespace: str, 
         spec["hostAliases"] = [*aliases, *added]
 
 
+def alias(spec: Mapping[str, Any]) -> str:
+    """Return the IP address of ``NAME`` in a pod's ``hostAliases``; empty: it has none."""
+    aliases = spec.get("hostAliases") or ()
+    return next((str(one.get("ip")) for one in aliases if NAME in (one.get("hostnames") or ())), "")
+
+
 def _unqualified(host: str) -> list[str]:
     """Return the host if it is a name without a domain, which only the DNS or hosts file of the virtual node may know."""
     return [host] if host not in {"", "kubernetes"} and not is_ip(host) and "." not in host else []

@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from controller_runtime.errors import Forbidden, Invalid
-from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, running
+from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, mirroring, running
 from virtual_node.translate.pods.api_server import Endpoint
 from virtual_node.translate.services.api_service import name_of
 
@@ -103,22 +103,27 @@ async def test_no_service_is_created_if_pods_do_not_need_it(endpoint: Endpoint, 
         assert scene.lower.find("services", KEY) is None
 
 
-async def test_an_unmanaged_service_of_that_name_is_left_alone():
-    """Pods start without it."""
+@pytest.mark.parametrize("plural", ["services", "endpointslices"])
+async def test_an_unmanaged_object_of_that_name_is_left_alone(plural: str):
+    """Pods start without it, and their event names it. It is not asked for again with each pod."""
     async with _scene() as scene:
         theirs = {
             "metadata": {"name": KEY.partition("/")[2], "namespace": "shop"},
             "spec": {"clusterIP": "1.1.1.1"},
         }
-        scene.lower.put("services", theirs)
-        scene.bind()
-        await asyncio.sleep(10)
-        assert _aliases(scene, "web") == ["192.0.2.1"]
-        assert scene.lower.the("services", KEY)["spec"] == {"clusterIP": "1.1.1.1"}
+        scene.lower.put(plural, theirs)
+        for number in range(4):
+            scene.bind(f"web-{number}", uid=f"u-{number}")
+            await asyncio.sleep(5)
+            assert _aliases(scene, f"web-{number}") == ["192.0.2.1"]
+        assert scene.lower.the(plural, KEY)["spec"] == {"clusterIP": "1.1.1.1"}
+        assert len([call for call in scene.lower.calls if call[:2] == ("create", plural)]) <= 3
+        problem = (await scene.api_services.found("shop")).problem
+        assert f"{KEY}, which virtual-node did not create: delete it" in problem
 
 
-async def test_a_refused_service_does_not_hold_up_pods():
-    """A quota of the namespace may refuse it."""
+async def test_a_service_that_cannot_be_created_does_not_hold_up_pods():
+    """A quota of the namespace may refuse it. It is tried again."""
     async with _scene() as scene:
         scene.lower.fault = lambda verb, plural, _key: (
             Forbidden("exceeded quota") if (verb, plural) == ("create", "services") else None
@@ -126,3 +131,22 @@ async def test_a_refused_service_does_not_hold_up_pods():
         scene.bind()
         await asyncio.sleep(10)
         assert _aliases(scene, "web") == ["192.0.2.1"]
+        scene.lower.fault = lambda _verb, _plural, _key: None
+        await asyncio.sleep(65)
+        scene.bind("later", uid="u-2")
+        await asyncio.sleep(5)
+        assert _aliases(scene, "later") == [scene.lower.the("services", KEY)["spec"]["clusterIP"]]
+
+
+async def test_a_service_that_was_deleted_while_no_process_ran_gets_its_address_again():
+    """Running pods still have it in their hosts file."""
+    async with _scene() as scene:
+        scene.bind()
+        await asyncio.sleep(5)
+        address = scene.lower.the("services", KEY)["spec"]["clusterIP"]
+    scene.lower.remove("services", KEY)
+    later = Scene(scene.upper, scene.lower, kubernetes_service="Upper")
+    _move(later, FAR)
+    async with mirroring(later):
+        await asyncio.sleep(10)
+        assert later.lower.the("services", KEY)["spec"]["clusterIP"] == address
