@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterset.config import Cluster
-from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.client.client import Client
 from virtual_node.commands.common import cluster_dns, name_server
 from virtual_node.commands.common.name_server import Installed
 from virtual_node.config import program
+from virtual_node.translate.pods import dns
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def verdict(
     """
     make = f"'{program.name('lower-cluster')} dns {cluster.name} --apply'"
     if not cluster.dns.servers:
-        why = different(cluster.namespaces, upper_domain=upper_domain, lower_domain=lower_domain)
+        why = dns.different(cluster.namespaces, upper_domain=upper_domain, lower_domain=lower_domain)
         if not why:
             return Verdict(ok=True, detail=f"pods find others by NAME.NAMESPACE.svc.{upper_domain}")
         detail = f"warning: {why}, so pods do not find others by NAME.NAMESPACE.svc.{upper_domain}"
@@ -72,17 +72,3 @@ def verdict(
         f"{', '.join(cluster.dns.servers)}: not made by {program.name('lower-cluster')} dns, so not checked"
     )
     return Verdict(ok=True, detail=detail)
-
-
-def different(namespaces: NamespaceConfig, *, upper_domain: str, lower_domain: str) -> str:
-    """Return why a name of the upper cluster is another name in the lower cluster; empty: it is the same."""
-    found = []
-    if namespaces.prefix:
-        found.append("namespaces.prefix")
-    if any(lower != upper for upper, lower in namespaces.map.items()):
-        found.append("namespaces.map")
-    if found:
-        found = [f"{' and '.join(found)} {'change' if len(found) > 1 else 'changes'} the namespaces"]
-    if lower_domain not in ("", upper_domain):
-        found.append(f"the domain there is {lower_domain}")
-    return " and ".join(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +27,7 @@ from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.health.connections import plain
 from virtual_node.translate.nodes import node as translate
 from virtual_node.translate.nodes.capacity import Capacity
+from virtual_node.translate.pods import dns
 from virtual_node.translate.storage.shared import node_label
 
 _RELEASE = version.version()
@@ -231,7 +232,20 @@ class NodeController:
         if status is not None:
             await self._patch(status, subresource="status")
             self._written_at = asyncio.get_running_loop().time()
+        if not self.registered.is_set():
+            self._report_names(current)
         self.registered.set()
+
+    def _report_names(self, node: Mapping[str, Any]) -> None:
+        """Write an event, once per start, if the settings change the names that pods search. The domain is not read here."""
+        config = self.context.config
+        why = dns.different(config.namespaces, upper_domain="", lower_domain="")
+        if why and not config.dns.servers:
+            text = (
+                f"Pods do not find Services of other namespaces by their upper names, because {why}. If they need them: "
+                f"'virtual-node lower-cluster dns {self.context.name} --apply', then set dns.servers"
+            )
+            self.context.recorder.event(node, "Normal", dns.NAMES_DIFFER, text)
 
     async def _patch(self, patch: dict[str, Any], *, subresource: str | None) -> None:
         try:

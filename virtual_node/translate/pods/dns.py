@@ -12,6 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from clusterset.model.namespace_map import NamespaceConfig
+
+NAMES_DIFFER = "UpperNamesNotFound"
+"""Reason of an event of the Node: its pods do not find Services of other namespaces by their upper names."""
 _MOST_SERVERS = 3
 _MOST_DOMAINS = 32
 _LONGEST_DOMAINS = 2048
@@ -42,6 +46,26 @@ def with_upper_names(spec: dict[str, Any], namespace: str, *, servers: Sequence[
         "searches": _fitting(_unique(domains)),
         "options": list(options.values()),
     }
+
+
+def different(namespaces: NamespaceConfig, *, upper_domain: str, lower_domain: str) -> str:
+    """Return why a name of the upper cluster is another name in the lower cluster; empty: it is the same.
+
+    Args:
+        namespaces: settings of the lower cluster.
+        upper_domain: DNS domain of the upper cluster.
+        lower_domain: that of the lower cluster; empty: unknown, so it counts as the same.
+    """
+    found = []
+    if namespaces.prefix:
+        found.append("namespaces.prefix")
+    if any(lower != upper for upper, lower in namespaces.map.items()):
+        found.append("namespaces.map")
+    if found:
+        found = [f"{' and '.join(found)} {'change' if len(found) > 1 else 'changes'} the namespaces"]
+    if lower_domain not in ("", upper_domain):
+        found.append(f"the domain there is {lower_domain}")
+    return " and ".join(found)
 
 
 def _uses_cluster_dns(spec: Mapping[str, Any]) -> bool:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import DNSConfig
 from clusterset.model.autoscaling import Autoscaling, Shape
+from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.conditions import is_true
 from tests.background import working
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
@@ -60,3 +62,37 @@ async def test_cluster_that_can_grow_needs_a_ready_node_after_provision_seconds(
         assert await is_ready(after=5)
         lower.put("nodes", _lower_node(ready=False))
         assert await is_ready(after=50)
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "servers", "is_reported"),
+    [
+        ({"prefix": "up-"}, [], True),
+        ({"map": {"shop": "store"}}, [], True),
+        ({"prefix": "up-"}, ["10.97.0.53"], False),
+        ({"map": {"shop": "shop"}}, [], False),
+        ({}, [], False),
+    ],
+)
+async def test_node_reports_once_that_pods_do_not_find_upper_names(
+    namespaces: dict[str, Any], servers: list[str], *, is_reported: bool
+):
+    """The event names the setting and the command. Later writes of the Node repeat nothing."""
+    scene = Scene(*clusters())
+    context, caches = scene.context, scene.all_caches
+    context.config.namespaces, context.config.dns = NamespaceConfig(**namespaces), DNSConfig(servers=servers)
+    health: Any = SimpleNamespace(reachable=True, error="", version="v1.34.0")
+    controller = NodeController(
+        context, context.nodes["vn"], caches, health=health, addresses=[], kubelet_port=10250
+    )
+    async with (
+        working(caches.lower_nodes.run()),
+        working(caches.foreign_pods.run()),
+        working(controller.run()),
+    ):
+        for _ in range(3):
+            await asyncio.sleep(100)
+            controller.refresh()
+    found = [message for reason, message in scene.events if reason == "UpperNamesNotFound"]
+    assert len(found) == is_reported
+    assert all("changes the namespaces" in text and "lower-cluster dns" in text for text in found)
