@@ -93,12 +93,14 @@ async def test_failures_come_first(person: Person, tmp_path: Path):
     assert "may pods/exec" in out.splitlines()[1]
 
 
-async def test_quiet_prints_only_failures_and_the_conclusion(person: Person, tmp_path: Path):
+async def test_quiet_prints_only_failures_warnings_and_the_conclusion(person: Person, tmp_path: Path):
+    """The API server of the test is a local one, which pods cannot reach."""
     code, out = await _check(person, tmp_path, "-q", denied="exec")
-    failure, conclusion = out.splitlines()
+    failure, warning, conclusion = out.splitlines()
     assert code == 1
     assert failure.startswith("lower: may pods/exec: no: ")
     assert " -> grant get, create on pods/exec" in failure
+    assert warning.startswith("upper: API of pods: ok: warning: ")
     assert conclusion.startswith("1 of ")
 
 
