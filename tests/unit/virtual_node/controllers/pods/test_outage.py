@@ -206,3 +206,29 @@ async def test_pods_that_change_after_the_cluster_was_stopped_are_reported_too()
     now = asyncio.get_running_loop().time()
     await outage.controller.stopped("LowerClusterTooLarge", "too large", since=now, longest=300)
     assert outage.ready()["status"] == "False"
+
+
+async def test_pods_are_rarely_searched_again_once_all_are_reported(monkeypatch: pytest.MonkeyPatch):
+    """An outage may last for days, and each search decodes the statuses of thousands of pods."""
+    outage = _Outage(after_seconds=10)
+    async with outage.running():
+        searches = 0
+        store = outage.scene.caches.upper["vn"].store
+        listed = store.list
+
+        def counted() -> Any:
+            nonlocal searches
+            searches += 1
+            return listed()
+
+        monkeypatch.setattr(store, "list", counted)
+        outage.lose()
+        await asyncio.sleep(600)
+        assert outage.ready()["status"] == "False"
+        assert searches < 30
+        outage.health.reachable = True
+        await asyncio.sleep(5)
+        assert outage.ready()["status"] == "True"
+        outage.lose()
+        await asyncio.sleep(15)
+        assert outage.ready()["status"] == "False"
