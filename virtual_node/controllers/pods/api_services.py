@@ -27,7 +27,6 @@ from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import api_server
 from virtual_node.translate.pods.api_server import NAME, Endpoint, may_use_upper
 from virtual_node.translate.services import api_service
-from virtual_node.translate.services.services import cluster_ip
 
 _WORKERS = 2
 _TAKEN_AGAIN = 600.0
@@ -167,7 +166,7 @@ class ApiServices:
             if service is None:
                 raise NameTakenError("Service", self._name(upper_namespace))
             await self._ensure_slice(slice_body, place)
-            self._addresses[upper_namespace] = address = cluster_ip(service.spec or {})
+            self._addresses[upper_namespace] = address = api_service.address(service.spec or {}, endpoint.ips)
             return address
 
     async def _ensure_slice(self, body: Mapping[str, Any], place: Mapping[str, str]) -> None:

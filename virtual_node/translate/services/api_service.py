@@ -15,6 +15,7 @@ from clusterset.model import names
 from controller_runtime.objects import Object
 from virtual_node.translate.base import ownership
 from virtual_node.translate.services.endpoints import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGED_BY
+from virtual_node.translate.services.services import cluster_ip
 
 PORT = 443
 _PORT_NAME = "https"
@@ -68,6 +69,13 @@ def endpoint_slice(
         "endpoints": [{"addresses": [ip], "conditions": {"ready": True}} for ip in ips],
         "ports": [{"name": _PORT_NAME, "protocol": "TCP", "port": port}],
     }
+
+
+def address(spec: Mapping[str, Any], ips: Sequence[str]) -> str:
+    """Return the address of the Service that leads to endpoints with these IP addresses; empty: it has none of their family."""
+    if not (first := cluster_ip(spec)):
+        return ""
+    return next((ip for ip in spec.get("clusterIPs") or [first] if (":" in ip) == (":" in ips[0])), "")
 
 
 def has_endpoints(current: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:

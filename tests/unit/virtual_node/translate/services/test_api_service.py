@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from clusterset.model import names
@@ -57,3 +59,22 @@ def test_endpoints_are_compared_by_addresses_and_ports():
     }
     assert api_service.has_endpoints(shown, SLICE)
     assert not api_service.has_endpoints({**shown, "ports": [{"port": 443}]}, SLICE)
+
+
+@pytest.mark.parametrize(
+    ("spec", "ips", "address"),
+    [
+        ({"clusterIP": "10.97.0.9"}, ["192.0.2.1"], "10.97.0.9"),
+        ({"clusterIP": "10.97.0.9", "clusterIPs": ["10.97.0.9", "fd00::9"]}, ["192.0.2.1"], "10.97.0.9"),
+        ({"clusterIP": "10.97.0.9", "clusterIPs": ["10.97.0.9", "fd00::9"]}, ["2001:db8::1"], "fd00::9"),
+        ({"clusterIP": "fd00::9", "clusterIPs": ["fd00::9", "10.97.0.9"]}, ["192.0.2.1"], "10.97.0.9"),
+        ({"clusterIP": "10.97.0.9", "clusterIPs": ["10.97.0.9"]}, ["2001:db8::1"], ""),
+        ({"clusterIP": "None", "clusterIPs": ["None"]}, ["192.0.2.1"], ""),
+        ({"type": "ExternalName"}, ["192.0.2.1"], ""),
+    ],
+)
+def test_pods_get_the_address_of_the_family_that_has_endpoints(
+    spec: dict[str, Any], ips: list[str], address: str
+):
+    """In a dual-stack cluster, the first address may be of the other family, which leads nowhere."""
+    assert api_service.address(spec, ips) == address
