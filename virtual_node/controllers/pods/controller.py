@@ -166,7 +166,14 @@ class PodController:
                 lower = None  # the cache is behind
             else:
                 record.saw(lower)
-        decided = decide(upper, lower, record.lower, rules=self._rules, now=datetime.now(UTC))
+        decided = decide(
+            upper,
+            lower,
+            record.lower,
+            rules=self._rules,
+            now=datetime.now(UTC),
+            waited=record.creation.waited(asyncio.get_running_loop().time()),
+        )
         if decided.step is not Step.CREATE:
             # This pod is not retried, so other pods of the namespace must not wait for its retry.
             self.creator.refusals.forget(uid)
@@ -210,6 +217,8 @@ class PodController:
         match step:
             case Step.CREATE:
                 return await self.creator.create(upper, record)
+            case Step.EXPIRE:
+                await self.status.expired(upper)
             case Step.WAIT_UNTIL_READ:
                 return await self.creator.wait_until_read(upper, record)
             case Step.REPORT_LOST | Step.CONFIRM_GONE:

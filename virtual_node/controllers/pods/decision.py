@@ -57,6 +57,9 @@ class Step(enum.Enum):
 
     CREATE = enum.auto()
     """There has been no lower pod: create the dependencies, then the lower pod."""
+    EXPIRE = enum.auto()
+    """There has been no lower pod for the pod's activeDeadlineSeconds: set phase Failed, as a kubelet does for a pod that it
+    cannot start."""
     WAIT_UNTIL_READ = enum.auto()
     """There has been no lower pod, and the upper pod is kept as a stub: report that its namespace is too large."""
     REPORT_LOST = enum.auto()
@@ -83,13 +86,19 @@ class Decision:
 
     step: Step
     again: float | None = None
-    """Seconds until the next decision, because the pod waits for room; None: after the next change."""
+    """Seconds until the next decision, because the pod waits; None: after the next change."""
     rejection: tuple[str, str] = ("", "")
     """For ``REJECT``, the reason and message of the upper status."""
 
 
 def decide(
-    upper: Object | None, lower: Object | None, known: LowerState, *, rules: Rules, now: datetime
+    upper: Object | None,
+    lower: Object | None,
+    known: LowerState,
+    *,
+    rules: Rules,
+    now: datetime,
+    waited: float = 0.0,
 ) -> Decision:
     """Return the next step.
 
@@ -99,11 +108,13 @@ def decide(
         known: what is remembered about the lower pod.
         rules: the settings of the lower cluster.
         now: the current time.
+        waited: seconds for which the upper pod has waited for its lower pod, see ``Creation.waited``.
     """
     if upper is None:
         return Decision(_without_upper(lower, known))
     if lower is None:
-        return Decision(_without_lower(upper, known))
+        step = _without_lower(upper, known)
+        return _until_deadline(upper, waited) if step is Step.CREATE else Decision(step)
     if _is_deleting(upper):
         return Decision(Step.END_LOWER)
     if not is_finished(upper.status) and was_ended(lower, known):
@@ -134,6 +145,18 @@ def _without_lower(upper: Object, known: LowerState) -> Step:
     if has_started:
         return Step.REPORT_LOST
     return Step.WAIT_UNTIL_READ if is_stub(upper) else Step.CREATE
+
+
+def _until_deadline(upper: Object, waited: float) -> Decision:
+    """Return the step for a pod that waits for its lower pod; with a deadline, also when it expires.
+
+    A kubelet counts from the time at which it accepted the pod, not while it is away. So do we.
+    """
+    deadline = (upper.spec or {}).get("activeDeadlineSeconds")
+    if deadline is None:
+        return Decision(Step.CREATE)
+    left = deadline - waited
+    return Decision(Step.CREATE, again=left) if left > 0 else Decision(Step.EXPIRE)
 
 
 def _with_both(upper: Object, lower: Object, rules: Rules, now: datetime) -> Decision:

@@ -72,6 +72,13 @@ class Creation:
     retry_at: float = 0.0
     """Loop time before which a refused pod is not tried again."""
 
+    def waited(self, now: float) -> float:
+        """Return the seconds since the upper pod was first seen, if it waits for a reason that was written to it; otherwise 0.
+
+        A kubelet that is down counts no deadlines. A lower cluster that is down writes no reason.
+        """
+        return now - self.wanted_at if self.wanted_at and any(self.complaint) else 0.0
+
 
 @dataclass(slots=True)
 class SpecSync:

@@ -19,7 +19,7 @@ from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
-from virtual_node.controllers.pods.record import PodRecord
+from virtual_node.controllers.pods.record import PodRecord, SpecSync
 from virtual_node.controllers.pods.status_rate import StatusRate
 from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.base.ownership import proof_of_mirroring
@@ -90,7 +90,7 @@ class StatusWriter:
                 "spec": upper.spec or {},
                 "status": current,
             },
-            reached=record.spec.reached if record.spec.synced is upper else 0,
+            reached=_reached(upper, lower, record.spec),
         )
         desired |= _loss(current, desired, lost)
         waits.name_gates(desired, lower, cluster=self.context.name)
@@ -172,6 +172,11 @@ class StatusWriter:
         )
         await self.write_own(upper, status)
 
+    async def expired(self, upper: Object) -> None:
+        """Report on the upper pod that it has not started within its activeDeadlineSeconds: phase Failed."""
+        await self.write_own(upper, synthetic_status.expired(upper.to_dict()))
+        self.context.warn(upper, synthetic_status.DEADLINE_EXCEEDED, synthetic_status.DEADLINE_MESSAGE)
+
     async def _patch(self, upper: Object, patch: dict[str, Any]) -> dict[str, Any] | None:
         """Patch the status; return the status that the upper cluster stored, or None if it stored none."""
         try:
@@ -198,6 +203,18 @@ class StatusWriter:
                 return await self._patch(upper, {**patch, "status": rest})
             return None
         return changed.get("status") or {}
+
+
+def _reached(upper: Object, lower: Object, spec: SpecSync) -> int | None:
+    """Return the lower generation from which on the lower pod has the upper spec, as for ``upper_status``.
+
+    A deletion increments the generation of both pods. It is reported as observed together with the result, so that it
+    costs no status patch of its own.
+    """
+    is_ended = is_finished(lower.status) and lower.metadata.deletion_timestamp is not None
+    if is_ended and upper.metadata.deletion_timestamp is not None:
+        return None
+    return spec.reached if spec.synced is upper else 0
 
 
 def _loss(current: Mapping[str, Any], desired: Mapping[str, Any], message: str) -> dict[str, Any]:

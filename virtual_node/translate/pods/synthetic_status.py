@@ -22,6 +22,9 @@ DISRUPTION_TARGET = "DisruptionTarget"
 """Condition of a pod that ends because of its cluster and not of itself. A Job's podFailurePolicy reads it."""
 LOWER_POD_DELETED = "LowerPodDeleted"
 """Reason of a pod whose lower pod was deleted in the lower cluster."""
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+"""The kubelet's reason and message for a pod that is active for longer than its activeDeadlineSeconds."""
 _CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 _READY = ("Ready", "ContainersReady")
 _SIGKILL = 137
@@ -109,7 +112,16 @@ def lost(
         }
         others = [one for one in status["conditions"] if one["type"] != DISRUPTION_TARGET]
         status["conditions"] = [*others, cause]
-    return status
+    return _observed(status, upper)
+
+
+def expired(upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the status of a pod that has not started within its deadline: Failed.
+
+    Its containers stay waiting, as in a kubelet's status. They have no exit code that a Job's podFailurePolicy could match.
+    """
+    status = {**(upper.get("status") or {}), "phase": "Failed"}
+    return _observed(status | {"reason": DEADLINE_EXCEEDED, "message": DEADLINE_MESSAGE}, upper)
 
 
 def unread(
@@ -219,6 +231,12 @@ def _with_condition(
         "lastTransitionTime": since,
     }
     return {**status, "conditions": list(conditions.values())}
+
+
+def _observed(status: dict[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a final status with the generation of the pod that it is about, which a deletion has incremented."""
+    generation = upper["metadata"].get("generation")
+    return {**status, "observedGeneration": generation} if generation else status
 
 
 def _terminated(container: Mapping[str, Any], now: datetime) -> dict[str, Any]:

@@ -69,6 +69,12 @@ def lower(phase: str = "Running", **fields: Any) -> Object:
     return pod(LOWER_UID, **{"status": {"phase": phase}, **fields})
 
 
+def with_deadline(phase: str = "Pending", **fields: Any) -> Object:
+    """Return an upper pod with activeDeadlineSeconds 30."""
+    above = upper(phase, **fields).to_dict()
+    return from_dict({**above, "spec": {**above["spec"], "activeDeadlineSeconds": 30}})
+
+
 def mirrored(upper_pod: Object) -> Object:
     """Return an upper pod with the mark of a lower pod."""
     mark: dict[str, Any] = {names.ANNOTATION_LOWER_UID: f"{LOWER_UID}/{UID}"}
@@ -142,6 +148,25 @@ def test_each_pair_of_pods_has_its_step(
     above: Object | None, below: Object | None, known: LowerState, step: Step
 ):
     assert decide(above, below, known, rules=Rules(), now=NOW) == Decision(step)
+
+
+@pytest.mark.parametrize(
+    ("above", "known", "waited", "decision"),
+    [
+        (with_deadline(), LowerState(), 0, Decision(Step.CREATE, again=30)),
+        (with_deadline(), LowerState(), 29.5, Decision(Step.CREATE, again=0.5)),
+        (with_deadline(), LowerState(), 30, Decision(Step.EXPIRE)),
+        (upper(), LowerState(), 1e9, Decision(Step.CREATE)),
+        (with_deadline(), KNOWN, 30, Decision(Step.REPORT_LOST)),
+        (with_deadline("Failed"), LowerState(), 30, Decision(Step.NOTHING)),
+        (with_deadline(is_deleting=True), LowerState(), 30, Decision(Step.END_UPPER)),
+        (stub(with_deadline()), LowerState(), 30, Decision(Step.WAIT_UNTIL_READ)),
+    ],
+)
+def test_a_pod_waits_for_its_lower_pod_until_its_deadline(
+    above: Object, known: LowerState, waited: float, decision: Decision
+):
+    assert decide(above, None, known, rules=Rules(), now=NOW, waited=waited) == decision
 
 
 @pytest.mark.parametrize(
@@ -248,7 +273,7 @@ def test_time_that_a_pod_waits_for_its_node(scheduled, node, expected):
 
 PHASES = st.sampled_from(["", "Pending", "Running", "Succeeded", "Failed", "Unknown"])
 FINISHED = {"Succeeded", "Failed"}
-CREATES = {Step.CREATE, Step.WAIT_UNTIL_READ}
+CREATES = {Step.CREATE, Step.WAIT_UNTIL_READ, Step.EXPIRE}
 DELETES_LOWER = {
     Step.DELETE_ORPHAN,
     Step.CONFIRM_ORPHAN,
@@ -257,7 +282,7 @@ DELETES_LOWER = {
     Step.GIVE_UP_NODE,
     Step.REJECT,
 }
-FAILS_UPPER = {Step.REPORT_LOST, Step.REJECT}
+FAILS_UPPER = {Step.REPORT_LOST, Step.REJECT, Step.EXPIRE}
 
 
 @st.composite
@@ -298,12 +323,12 @@ KNOWNS = st.builds(
 RULES = st.builds(Rules, rejects=st.booleans(), provision=st.sampled_from([{}, {"vn": 60.0}]))
 
 
-@given(st.none() | uppers(), st.none() | lowers(), KNOWNS, RULES)
+@given(st.none() | uppers(), st.none() | lowers(), KNOWNS, RULES, st.floats(0, 100))
 def test_no_step_loses_a_pod_or_starts_it_twice(
-    above: Object | None, below: Object | None, known: LowerState, rules: Rules
+    above: Object | None, below: Object | None, known: LowerState, rules: Rules, waited: float
 ):
     """There is a step for each state."""
-    decided = decide(above, below, known, rules=rules, now=NOW)
+    decided = decide(above, below, known, rules=rules, now=NOW, waited=waited)
     step = decided.step
     is_deleting = above is not None and above.metadata.deletion_timestamp is not None
     phase = "" if above is None else (above.status or {}).get("phase")

@@ -11,6 +11,7 @@ import pytest
 from clusterset.model import names
 from controller_runtime.errors import Conflict, Invalid, TooManyRequests
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, pod, running
+from tests.workloads import manifest
 
 pytestmark = pytest.mark.looptime
 
@@ -27,6 +28,24 @@ async def test_a_problem_is_written_until_it_succeeds():
         waiting = scene.above()["status"]["containerStatuses"][0]["state"]["waiting"]
         assert waiting["reason"] == "ContainerCreating"
         assert [reason for reason, _ in scene.events] == ["FailedMount"]
+
+
+async def test_a_pod_that_waits_for_a_volume_fails_at_its_deadline():
+    """Its containers never ran, so they have no exit code; the ConfigMap that comes later starts nothing."""
+    async with running() as scene:
+        await asyncio.sleep(1)
+        missing = [{"name": "c", "configMap": {"name": "missing"}}]
+        scene.bind(volumes=missing, activeDeadlineSeconds=20)
+        await asyncio.sleep(15)
+        assert scene.above()["status"]["phase"] == "Pending"
+        await asyncio.sleep(10)
+        status = scene.above()["status"]
+        assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+        assert [list(one["state"]) for one in status["containerStatuses"]] == [["waiting"]]
+        assert [reason for reason, _ in scene.events] == ["FailedMount", "DeadlineExceeded"]
+        scene.upper.put("configmaps", manifest("ConfigMap", "missing", metadata={"namespace": "team"}))
+        await asyncio.sleep(60)
+        assert not scene.is_below()
 
 
 @pytest.mark.parametrize("claims", [[{"name": "gpu", "resourceClaimName": "g"}]])

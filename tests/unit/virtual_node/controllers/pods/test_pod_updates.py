@@ -270,6 +270,29 @@ async def test_a_resize_is_observed_once_the_lower_kubelet_has_seen_it():
         assert above["metadata"]["annotations"][names.ANNOTATION_LOWER_UID]
 
 
+async def test_a_deletion_is_observed_with_the_result():
+    """It increments the generation of both pods; a finalizer keeps the upper pod, so its owner reads the status."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.change("pods", KEY, status={"phase": "Running", "observedGeneration": 1})
+        await asyncio.sleep(10)
+        deleted = {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}
+        scene.upper.change(
+            "pods", KEY, metadata={**deleted, "generation": 2, "finalizers": ["example.com/keep"]}
+        )
+        await asyncio.sleep(1)
+        scene.lower.change(
+            "pods",
+            KEY,
+            metadata={**deleted, "generation": 2},
+            status={"phase": "Failed", "observedGeneration": 2},
+        )
+        await asyncio.sleep(10)
+        status = scene.above()["status"]
+        assert (status["phase"], status["observedGeneration"]) == ("Failed", 2)
+
+
 async def test_a_lower_cluster_that_cannot_resize_gets_the_rest_of_a_change():
     """It is older than pods/resize and answers NotFound, as for a deleted pod."""
     async with running() as scene:

@@ -28,6 +28,17 @@ def test_a_lost_pod_has_failed_and_its_containers_have_ended():
     assert found["containerStatuses"][1]["state"]["terminated"]["exitCode"] == 0
 
 
+@pytest.mark.parametrize(("generation", "expected"), [(2, 2), (None, None)])
+def test_a_final_status_is_about_the_current_generation(generation: int | None, expected: int | None):
+    """A deletion increments the generation. API servers before 1.33 have none."""
+    pod = upper_pod()
+    pod["metadata"] = {**pod["metadata"], "generation": generation}
+    pod["status"] = {"phase": "Pending", **({"observedGeneration": 1} if generation else {})}
+    lost = synthetic_status.lost(pod, reason="R", message="m", now=datetime(2026, 1, 2, tzinfo=UTC))
+    for found in (lost, synthetic_status.expired(pod)):
+        assert found.get("observedGeneration") == expected
+
+
 @pytest.mark.parametrize(
     ("reason", "message", "expected"),
     [
