@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,7 +82,7 @@ async def test_a_pod_that_cannot_start_fails_at_its_deadline(upper: Cluster, nam
 
 async def test_a_finalizer_sees_the_result_and_the_generation(upper: Cluster, namespace: str):
     """Exit code, generation and grace period of a deleted pod equal those that a kubelet reports; also if it never started."""
-    fields = {"metadata": KEPT, "restartPolicy": "Never", "terminationGracePeriodSeconds": 20}
+    fields: dict[str, Any] = {"metadata": KEPT, "restartPolicy": "Never", "terminationGracePeriodSeconds": 20}
     await create(upper, namespace, pod("ran", UNTIL_TERM, **fields))
     await create(upper, namespace, pod("waited", "true", container=MISSING, **fields))
     await ready(upper, namespace, "ran")
@@ -169,7 +170,8 @@ async def test_results_equal_those_of_a_real_node(sandbox: Sandbox, upper: Clust
         pod("deadline", "sleep 1000", activeDeadlineSeconds=2),
         pod("start", "", containers=[{"name": "main", "image": "busybox:1.36", "command": ["/none"]}]),
     ]
-    for cluster, place, node in ((upper, namespace, {}), (lower, direct, {"nodeSelector": {}})):
+    selected: dict[str, Any] = {"nodeSelector": {}}
+    for cluster, place, node in ((upper, namespace, dict[str, Any]()), (lower, direct, selected)):
         for body in pods:
             await create(cluster, place, {**body, "spec": {**body["spec"], "restartPolicy": "Never", **node}})
     await asyncio.gather(_step_replaced(upper, namespace), _step_replaced(lower, direct))
@@ -206,8 +208,6 @@ async def test_an_address_that_changes_replaces_the_former_one(
         ]
 
     for cluster in (upper, lower):
-        await becomes(
-            lambda cluster=cluster: addresses(cluster), ["10.99.0.7"], what=f"address in {cluster.name}"
-        )
+        await becomes(partial(addresses, cluster), ["10.99.0.7"], what=f"address in {cluster.name}")
     status = (await get(upper, namespace, "pod", "moved"))["status"]
     assert (status["podIP"], status["podIPs"]) == ("10.99.0.7", [{"ip": "10.99.0.7"}])
