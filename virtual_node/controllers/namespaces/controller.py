@@ -96,14 +96,32 @@ class Namespaces:
             return None
         lower = await find_object(self.context.lower, resources.NAMESPACES, namespace)
         lower = lower or await self._create(namespace, upper_name)
+        return await self._admit(lower, upper_name, is_for_new_pod=is_for_new_pod)
+
+    async def is_usable(self, upper_name: str) -> bool:
+        """Report whether an upper namespace's lower namespace exists and may be used; do not create it.
+
+        Raises:
+            ApiError: the lower cluster refuses or does not answer.
+        """
+        namespace = self.context.lower_namespace(upper_name)
+        if self._known.get(namespace) == upper_name:
+            return True
+        lower = await find_object(self.context.lower, resources.NAMESPACES, namespace)
+        if lower is None or lower.metadata.deletion_timestamp is not None:
+            return False
+        return await self._admit(lower, upper_name, is_for_new_pod=False) is None
+
+    async def _admit(self, lower: Object, upper_name: str, *, is_for_new_pod: bool) -> Problem | None:
+        """Note and mark a lower namespace that may be used; otherwise return the problem, as ``ensure`` does."""
         self.context.places.note(lower)
         self._note_uid(lower)
         refusal = self.context.rules.namespace_refusal(lower.name, upper_name, _marks(lower))
         if refusal is not None:
-            is_used = self.caches.pods.are_in(namespace, upper_name)
+            is_used = self.caches.pods.are_in(lower.name, upper_name)
             return None if is_used and not is_for_new_pod else namespace_refused(refusal)
         await self._mark(lower, upper_name)
-        self._known[namespace] = upper_name
+        self._known[lower.name] = upper_name
         return None
 
     async def uid(self, namespace: str) -> str:

@@ -19,7 +19,7 @@ from controller_runtime.resources import Resource
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import INDEX_PLACE, ClusterContext
-from virtual_node.controllers.base.preconditions import create_new, delete_only, have_pods_in, patch_only
+from virtual_node.controllers.base.preconditions import delete_only, have_pods_in, patch_only
 from virtual_node.controllers.copies.users import GRACE, NamespaceUsers
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.upper_endpoint import FRESH, UpperEndpoint
@@ -126,7 +126,9 @@ class ApiServices:
         is_for_all = may_use_upper(settings.kubernetes_service, identities=settings.enable_serviceaccount)
         is_known = upper_namespace in self._addresses
         if not (is_for_all or is_known or self._existing(self._services, self._place(upper_namespace))):
-            return None  # ``address`` creates it if a pod's annotation asks for it
+            return None  # ``found`` creates it if a pod's annotation asks for it
+        if not await self.namespaces.is_usable(upper_namespace):
+            return None  # ``found`` creates it for the first pod that is created there
         try:
             if not await self._ensure(upper_namespace, endpoint):
                 return None
@@ -212,7 +214,7 @@ class ApiServices:
     async def _created(self, resource: Resource, body: Mapping[str, Any]) -> Object | None:
         """Create an object; return it, or the one of ours that exists. None: an unmanaged object has its name."""
         metadata = body["metadata"]
-        existing = await create_new(self.context.lower, resource, body)
+        existing = await self.namespaces.create_inside(resource, body)
         if existing is None:
             found = await self.context.lower.get(resource, metadata["name"], namespace=metadata["namespace"])
             existing = from_dict(found)

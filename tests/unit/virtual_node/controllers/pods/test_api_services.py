@@ -10,8 +10,15 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from clusterset.model.policy.config import Policy
 from controller_runtime.errors import Forbidden, Invalid
-from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, mirroring, running
+from tests.unit.virtual_node.controllers.pod_controller_setup import (
+    CLUSTER,
+    Scene,
+    clusters,
+    mirroring,
+    running,
+)
 from virtual_node.translate.pods.api_server import Endpoint
 from virtual_node.translate.services.api_service import name_of
 
@@ -150,3 +157,32 @@ async def test_a_service_that_was_deleted_while_no_process_ran_gets_its_address_
     async with mirroring(later):
         await asyncio.sleep(10)
         assert later.lower.the("services", KEY)["spec"]["clusterIP"] == address
+
+
+async def test_no_service_is_created_in_a_namespace_of_others():
+    """The namespace existed and is not adopted, so its pod is refused too."""
+    upper, lower = clusters()
+    lower.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    async with mirroring(Scene(upper, lower, kubernetes_service="Upper")) as scene:
+        _move(scene, FAR)
+        scene.bind()
+        await asyncio.sleep(300)
+        assert not scene.is_below()
+        assert not lower.asked("create", "services")
+        assert not lower.asked("create", "endpointslices")
+
+
+async def test_a_missing_lower_namespace_gets_its_service_with_its_first_pod():
+    """A namespace with refused pods only has no lower namespace; requests for its Service would fail again and again."""
+    upper, lower = clusters()
+    lower.remove("namespaces", "shop")
+    policy = Policy(runtime_classes=[])
+    async with mirroring(Scene(upper, lower, kubernetes_service="Upper", policy=policy)) as scene:
+        _move(scene, FAR)
+        scene.bind(runtimeClassName="unknown")
+        await asyncio.sleep(300)
+        assert lower.find("namespaces", "shop") is None
+        assert not lower.asked("create", "services")
+        scene.bind("later", uid="u-2")
+        await asyncio.sleep(10)
+        assert _aliases(scene, "later") == [lower.the("services", KEY)["spec"]["clusterIP"]]
