@@ -21,7 +21,7 @@ async def test_misspelt_value_is_an_event_of_the_pod(upper: Cluster, namespace: 
     async def is_reported() -> bool:
         events = (await get(upper, namespace, "events"))["items"]
         return [one["message"] for one in events if one["reason"] == "IgnoredAnnotation"] == [
-            f"metadata.annotations[{_KEY}]: 'uper': write upper or lower"
+            f"metadata.annotations[{_KEY}]: 'uper': write upper, lower or auto"
         ]
 
     await eventually(is_reported, what="the event")

@@ -160,7 +160,7 @@ async def test_workloads_get_warnings(webhook):
     done = await upper.kubectl("apply", "-f", "-", input=json.dumps(deployment))
     assert "Warning: spec.template.spec.priorityClassName" in done.stderr
     field = "spec.template.metadata.annotations[virtual-node.io/kubernetes-service]"
-    assert f"Warning: {field}: 'uper': write upper or lower" in done.stderr
+    assert f"Warning: {field}: 'uper': write upper, lower or auto" in done.stderr
     template["metadata"]["annotations"] = {"clusterSelector": "{"}
     done = await upper.kubectl("apply", "-f", "-", input=json.dumps(deployment), check=False)
     assert "spec.template.metadata.annotations[clusterSelector]" in done.stderr

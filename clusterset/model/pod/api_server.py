@@ -18,14 +18,14 @@ _CHOICES: Mapping[str, Choice] = {"auto": AUTO, "lower": LOWER, "upper": UPPER}
 
 
 def requested(annotations: Mapping[str, str]) -> Choice | None:
-    """Return the cluster that a pod's annotation names, in any case; None: it has none, or an empty one.
+    """Return the choice in a pod's annotation, in any letter case; None: the annotation is missing or empty.
 
     Raises:
-        ValueError: the value is none of the possible ones; the message names the annotation.
+        ValueError: the value is not valid; the message names the annotation.
     """
     text = annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or ""
     if not text or (choice := _CHOICES.get(text.lower())) is not None:
         return choice if text else None
     raise ValueError(
-        f"annotation {names.ANNOTATION_KUBERNETES_SERVICE}: {text[:_SHOWN]!r}: write upper or lower"
+        f"annotation {names.ANNOTATION_KUBERNETES_SERVICE}: {text[:_SHOWN]!r}: write upper, lower or auto"
     )

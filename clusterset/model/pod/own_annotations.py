@@ -1,7 +1,8 @@
 """The annotations that this project reads on upper pods, and what is wrong with those of a pod. No IO.
 
 A wrong value is ignored, so users would not notice it. The webhook returns the problems as warnings, which kubectl prints, and the
-virtual node writes them as an event. Problems that refuse a pod (``clusterSelector``, ``resource-claims``) are not listed here.
+virtual node writes them as an event. Problems that refuse a pod (``clusterSelector``, ``resource-claims``,
+``move-anti-affinity``) are not listed here.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ READ: Mapping[str, Check] = {
     names.ANNOTATION_DIVISION_MAX_SKEW: _skew,
     names.ANNOTATION_PREFERRED_NODE: _node(names.ANNOTATION_PREFERRED_NODE),
     names.ANNOTATION_REQUIRED_NODE: _node(names.ANNOTATION_REQUIRED_NODE),
+    names.ANNOTATION_MOVE_ANTI_AFFINITY: _any,
     names.ANNOTATION_RESOURCE_CLAIMS: _any,
     **dict.fromkeys(names.REPORTED_ON_PODS, _any),
     names.ANNOTATION_DELETION_COST_WRITTEN: _any,

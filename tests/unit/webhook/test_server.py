@@ -300,7 +300,8 @@ def test_warns_about_ignored_annotations_of_pods_and_templates():
     ):
         value, key = warnings
         assert (
-            value == f"{path}.annotations[virtual-node.io/kubernetes-service]: 'uper': write upper or lower"
+            value
+            == f"{path}.annotations[virtual-node.io/kubernetes-service]: 'uper': write upper, lower or auto"
         )
         assert key.startswith(f"{path}.annotations[virtual-node.io/divison]: ")
         assert key.endswith("no annotation of pods has this name, did you mean virtual-node.io/division?")

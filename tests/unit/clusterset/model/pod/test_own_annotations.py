@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from clusterset.model import names
 from clusterset.model.pod import own_annotations
 
+ROOT = Path(__file__).parents[5]
 _KEY = f"{names.DOMAIN}/"
 DIVIDED = {"division": "lower1=1"}
 GROUP = {"pod-group": "a", "min-members": "2"}
@@ -20,7 +24,7 @@ def _problems(values: dict[str, str], labels: dict[str, str] | None = None) -> l
 @pytest.mark.parametrize(
     ("values", "field", "problem"),
     [
-        ({"kubernetes-service": "uper"}, "kubernetes-service", "'uper': write upper or lower"),
+        ({"kubernetes-service": "uper"}, "kubernetes-service", "'uper': write upper, lower or auto"),
         ({"kubernetes-servce": "upper"}, "kubernetes-servce", "did you mean virtual-node.io/kubernetes-service?"),
         ({"totally-different": "x"}, "totally-different", "no annotation of pods has this name"),
         ({"division": "a=0"}, "division", "'a=0': write room, price, or weights"),
@@ -36,6 +40,17 @@ def test_ignored_annotation_is_reported_with_its_field(values: dict[str, str], f
     (found,) = _problems(values)
     assert found.startswith(f"metadata.annotations[{_KEY}{field}]: ")
     assert problem in found
+
+
+def test_every_documented_annotation_of_upper_pods_is_known():
+    """Otherwise a user who follows the documentation gets a warning."""
+    page = (ROOT / "docs/reference/annotations-and-labels.md").read_text()
+    upper = page.partition("\n## On objects in the upper cluster\n")[2].partition("\n## ")[0]
+    documented = set(
+        re.findall(r"^\| `(virtual-node\.io/[^`]+)` \| annotation; [^|]*\bPod\b", upper, re.MULTILINE)
+    )
+    assert len(documented) > 10
+    assert documented <= own_annotations.READ.keys()
 
 
 @pytest.mark.parametrize(

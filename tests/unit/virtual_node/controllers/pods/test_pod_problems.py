@@ -165,6 +165,6 @@ async def test_an_ignored_annotation_is_an_event_of_a_pod_that_runs():
         assert scene.events == [
             (
                 "IgnoredAnnotation",
-                f"metadata.annotations[{names.ANNOTATION_KUBERNETES_SERVICE}]: 'uper': write upper or lower",
+                f"metadata.annotations[{names.ANNOTATION_KUBERNETES_SERVICE}]: 'uper': write upper, lower or auto",
             )
         ]

@@ -49,7 +49,7 @@ def _pod(choice: str = "", *, audience: str | None = "") -> dict[str, Any]:
 def test_a_pod_gets_the_api_server_of_the_cluster_that_issued_its_token(
     pod: dict[str, Any], setting: Any, *, identities: bool, endpoint: Endpoint, is_upper: bool, reason: str
 ):
-    """Unless somebody chose another, which is reported if the pod has a token of the upper cluster."""
+    """Except if a setting names another API server, which is reported if the pod has a token of the upper cluster."""
     found = api_server.assignment(pod, setting=setting, identities=identities, endpoint=endpoint)
     assert (found.upper is not None, found.reason, bool(found.problem)) == (is_upper, reason, bool(reason))
 
@@ -63,7 +63,7 @@ def test_a_wrong_value_of_the_annotation_is_an_error_that_names_it():
         "Lower",
         "Auto",
     ]
-    with pytest.raises(ValueError, match=f"{key}: 'uper': write upper or lower"):
+    with pytest.raises(ValueError, match=f"{key}: 'uper': write upper, lower or auto"):
         requested({key: "uper"})
 
 
