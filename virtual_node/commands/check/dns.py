@@ -1,4 +1,4 @@
-"""Checks whether pods of a lower cluster find others by the names that software of the upper cluster uses."""
+"""Checks whether pods of a lower cluster find other pods and Services by the names of the upper cluster."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ async def check(cluster: Cluster, lower: Client, upper_domain: str) -> Verdict:
 def verdict(
     cluster: Cluster, installed: Sequence[Installed], *, upper_domain: str, lower_domain: str
 ) -> Verdict:
-    """Return whether pods of a lower cluster find others by their upper names.
+    """Return whether pods of a lower cluster find other pods and Services by their upper names.
 
-    Without a name server, different names are only a warning, because pods may not need names of other namespaces.
+    Without a name server, different names are only a warning (``ok`` with ``next``), because pods may not
+    need names of other namespaces.
 
     Args:
         cluster: the lower cluster.
@@ -46,7 +47,9 @@ def verdict(
         upper_domain: DNS domain of the upper cluster.
         lower_domain: that of the lower cluster; empty: unknown.
     """
-    make = f"'{program.name('lower-cluster')} dns {cluster.name} --apply'"
+    make = (
+        f"'{program.name('lower-cluster')} dns {cluster.name} --client-kubeconfig LOWER_ADMIN.yaml --apply'"
+    )
     if not cluster.dns.servers:
         why = dns.different(cluster.namespaces, upper_domain=upper_domain, lower_domain=lower_domain)
         if not why:

@@ -67,7 +67,11 @@ async def run(options: argparse.Namespace) -> None:
         service = await lower.get(resources.SERVICES, server.name, namespace=space)
         address = service["spec"]["clusterIP"]
         say("dns", f"{address} answers for {server.upper_domain} of the upper cluster")
-        say("next", f'set dns: {{servers: ["{address}"]}} of cluster {options.name}; new pods then use it')
+        say(
+            "next",
+            f'when its pods are ready, set dns: {{servers: ["{address}"]}} of cluster {options.name}; '
+            "new pods then use it",
+        )
 
 
 async def _server(options: argparse.Namespace, upper: Client, lower: Client) -> name_server.NameServer:

@@ -37,7 +37,9 @@ def test_different_names_without_a_name_server_are_a_warning(
     )
     assert found.ok
     assert found.detail.startswith(warning or "pods find others")
-    assert ("lower-cluster dns tokyo --apply" in found.next) == bool(warning)
+    assert ("lower-cluster dns tokyo --client-kubeconfig LOWER_ADMIN.yaml --apply" in found.next) == bool(
+        warning
+    )
 
 
 @pytest.mark.parametrize(
