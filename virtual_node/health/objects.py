@@ -55,6 +55,11 @@ def repelling(pod: Json, node: Json) -> list[Json]:
     ]
 
 
+def is_passing(taint: Json) -> bool:
+    """Return whether a taint is removed when its node is healthy and not cordoned."""
+    return bool(taint["key"].startswith(LIFECYCLE)) or taint["key"] == names.TAINT_STALE_CLUSTER
+
+
 def taint_text(taint: Json) -> str:
     """Return ``key=value:effect``, or ``key:effect``."""
     value = f"={taint['value']}" if taint.get("value") else ""

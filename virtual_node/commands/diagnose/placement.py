@@ -17,6 +17,7 @@ from virtual_node.health.objects import (
     LIFECYCLE,
     Json,
     annotations_of,
+    is_passing,
     is_virtual,
     labels_of,
     repelling,
@@ -196,7 +197,7 @@ def _no_toleration(facts: PodFacts, missing: Sequence[str], evidence: Sequence[s
 
 def _untolerated(pod: Json, node: Json) -> list[str]:
     """Return taints that the pod does not tolerate and that stay when the cluster recovers."""
-    return [taint_text(taint) for taint in repelling(pod, node) if not _is_passing(taint)]
+    return [taint_text(taint) for taint in repelling(pod, node) if not is_passing(taint)]
 
 
 def _is_away(pod: Json, node: Json) -> bool:
@@ -207,11 +208,7 @@ def _is_away(pod: Json, node: Json) -> bool:
     if not is_true(node.get("status"), "Ready"):
         return True
     cordon = f"{LIFECYCLE}unschedulable"
-    return any(_is_passing(taint) and taint["key"] != cordon for taint in repelling(pod, node))
-
-
-def _is_passing(taint: Json) -> bool:
-    return bool(taint["key"].startswith(LIFECYCLE)) or taint["key"] == names.TAINT_STALE_CLUSTER
+    return any(is_passing(taint) and taint["key"] != cordon for taint in repelling(pod, node))
 
 
 def _state(node: Json) -> str:
@@ -219,7 +216,7 @@ def _state(node: Json) -> str:
     name = f"{node['metadata']['name']} (lower cluster {cluster_of(node)})"
     if ready.get("status") != "True":
         return f"{name}: {ready.get('reason', 'not Ready')}: {ready.get('message', '')}".rstrip(": ")
-    keys = ", ".join(taint["key"] for taint in taints(node) if _is_passing(taint))
+    keys = ", ".join(taint["key"] for taint in taints(node) if is_passing(taint))
     return f"{name} is tainted {keys}, although it is Ready again: the taint is removed within a minute"
 
 

@@ -44,7 +44,7 @@ def of_deletion(facts: PodFacts) -> DiagnoseFinding | None:
 
 
 def reported(facts: PodFacts, reasons: Collection[WaitReason]) -> Iterator[DiagnoseFinding]:
-    """Yield the last wait with one of these reasons that the virtual node has reported as an event."""
+    """Yield the last wait with any of these reasons that the virtual node has reported as an event."""
     for event in reversed(facts.events):
         if event.get("reason") in reasons:
             reason = str(event["reason"])

@@ -30,7 +30,7 @@ from virtual_node.commands.doctor.links import (
 from virtual_node.config import program
 from virtual_node.health.connections import Failure, failure, plain
 from virtual_node.health.faults import PODS, Kind
-from virtual_node.health.objects import LIFECYCLE, Json, key, repelling, selects, taint_text
+from virtual_node.health.objects import Json, is_passing, key, repelling, selects, taint_text
 from virtual_node.health.objects import taints as node_taints
 from virtual_node.health.pods import is_for_virtual_nodes
 
@@ -105,7 +105,7 @@ def taints(facts: DoctorFacts) -> Outcome:
             examples.append(key(pod))
     if not examples:
         every = (taint for node in nodes for taint in node_taints(node))
-        seen = sorted({taint_text(one) for one in every if not one["key"].startswith(LIFECYCLE)})
+        seen = sorted({taint_text(one) for one in every if not is_passing(one)})
         return ok(f"{some(seen) or 'none'}; every pod that waits for a virtual node tolerates them")
     return broken(
         f"{count(len(examples), 'pod lacks', 'pods lack')} a toleration of {some(repelled)} ({some(examples)})",
@@ -136,7 +136,7 @@ def kubelet_api(facts: DoctorFacts) -> Outcome:
 
 def _missing(pod: Json, node: Json) -> list[str]:
     """Return the taints of a node that repel a pod, without those that other links report."""
-    return [taint_text(taint) for taint in repelling(pod, node) if not taint["key"].startswith(LIFECYCLE)]
+    return [taint_text(taint) for taint in repelling(pod, node) if not is_passing(taint)]
 
 
 def lower_api(facts: DoctorFacts) -> Outcome:

@@ -255,6 +255,15 @@ def test_an_api_server_that_pods_cannot_use_is_a_warning():
     assert sentence(links) == "Every link holds, with a warning: Kubernetes API of lower pods."
 
 
+def test_no_toleration_is_advised_for_the_taint_of_a_lost_cluster():
+    """The descheduler removes the taint when the cluster answers again; the link of the node reports the loss."""
+    lost = conditions("Ready", "False", "LowerClusterUnreachable", "Lower cluster a does not answer")
+    pods = [pod(nodeSelector={"type": "virtual-kubelet"})]
+    links = links_of(healthy(nodes=[{**node(taints=[TAINT, STALE]), "status": lost}], pending=pods))
+    assert links["nodeReady"].state is State.BROKEN
+    assert links["taints"].state is State.OK
+
+
 def test_a_link_depends_only_on_earlier_ones():
     """Consequences of a broken link are skipped and refer to it; independent links are checked."""
     links = links_of(healthy(nodes=[], descheduler=lease(99)))
