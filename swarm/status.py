@@ -12,6 +12,7 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge
 
+from controller_runtime.apimachinery.readable import count
 from controller_runtime.objects import Object
 from swarm import handover
 from swarm.assignment.model import Assignment
@@ -147,7 +148,7 @@ def _conditions(ledger: Ledger, assignment: Assignment, findings: Findings) -> d
         "every job has a worker, and every worker runs its assigned jobs",
     )
     if missing:
-        message = f"{len(missing)} jobs have no worker: {', '.join(reasons)}"
+        message = f"{count(len(missing), 'job has', 'jobs have')} no worker: {', '.join(reasons)}"
         assigned, converged = (False, reasons[0], message), (False, "JobsUnassigned", message)
     elif waiting := _waiting(ledger, findings):
         converged = False, "HandingOver", waiting
@@ -229,8 +230,8 @@ def _dated(
 
 def set_metrics(swarm: Object, status: Mapping[str, Any]) -> None:
     """Set the metrics from a status."""
-    for state, count in _STATES.items():
-        _JOBS.labels(swarm.namespace, swarm.name, state).set(status[count])
+    for state, field_name in _STATES.items():
+        _JOBS.labels(swarm.namespace, swarm.name, state).set(status[field_name])
     behind = [one for one in status["workers"] if one["acknowledgedVersion"] < one["assignedVersion"]]
     _WORKERS.labels(swarm.namespace, swarm.name, "all").set(len(status["workers"]))
     _WORKERS.labels(swarm.namespace, swarm.name, "behind").set(len(behind))
