@@ -83,7 +83,7 @@ def causes(name: str, keys: Iterable[str]) -> list[str]:
 
 
 def advice(names: Iterable[str], keys: Iterable[str], *, guess: bool = False) -> str:
-    """Return the keys because of which a program of the lower cluster may act, and the setting that keeps them above.
+    """Return the keys that programs of the lower cluster may act on, and the setting that keeps them in the upper cluster.
 
     Args:
         names: of its gates, finalizers or webhooks.

@@ -101,7 +101,7 @@ async def test_jobs_whose_lower_node_was_removed_during_an_absence_do_not_fail(
     await process.kill()
     try:
         await lower.kubectl("delete", "node", "lower2-node-1")
-        # PodGC would do this after 40 s, with a condition that nobody sees.
+        # PodGC would do this after 40 s, with a condition that no process records.
         await lower.kubectl("-n", namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
     finally:
         await process.start()

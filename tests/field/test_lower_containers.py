@@ -42,7 +42,7 @@ def _injected(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 async def test_added_containers_are_not_counted(sandbox: Sandbox, upper: Cluster, namespace):
-    """READY, STATUS and logs are those of the upper pod's containers; readiness is that of the whole lower pod."""
+    """READY, STATUS and logs are those of the upper pod's containers; readiness includes all lower containers."""
     lower = sandbox.lower[0]
     async with admission_webhook(lower, namespace, patch=_injected):
         for name in ("first", "unready", "blocked"):

@@ -49,9 +49,9 @@ def lease_age(lease: Json | None, now: datetime, *, duration: float = NODE_LEASE
 
 
 def active_lease(leases: Iterable[Json]) -> Json | None:
-    """Return the Lease that shows a leader best: one with a holder, the last renewed; None: there is no Lease.
+    """Return the most recently renewed Lease, preferably a held Lease; None: there is no Lease.
 
-    Another installation, or an earlier one, may have left a Lease of the same name in another namespace.
+    Another or an earlier installation may have left a Lease of the same name in another namespace.
     """
 
     def rank(lease: Json) -> tuple[bool, str]:

@@ -3,11 +3,11 @@
 A kubelet (``pkg/kubelet/server/server.go``) registers paths in three ways:
 
 - A handler has one exact path and accepts every method.
-- A web service (go-restful) has routes with methods. A path may have a trailing slash. Other methods get 405, and other
-  paths below its root another 404 text than paths that nothing serves.
+- A web service (go-restful) has routes with methods. A path may have a trailing slash. Other methods get 405. Unknown
+  paths under its root get another 404 text than paths outside all services.
 - Go's ServeMux redirects paths that are not clean, and roots of subtrees without their slash.
 
-Endpoints that a virtual node does not have respond as those of a kubelet whose configuration disables them.
+Endpoints that a virtual node does not have respond like endpoints that a kubelet's configuration disables.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class VolumeStats(msgspec.Struct):
 
 
 class _Seen(NamedTuple):
-    """What counts of one upper pod."""
+    """The values of an upper pod that the series count."""
 
     since: float
     """Loop time at which the pod was first seen; negative: it ran already, or its start is recorded."""

@@ -162,7 +162,7 @@ def _without(term: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
 
 
 def recorded(annotations: Mapping[str, str]) -> dict[str, datetime]:
-    """Return the nodes in a re-created pod's annotation, also expired ones, each with the time since when."""
+    """Return the nodes in a re-created pod's annotation, also expired entries, each with the time when it began."""
     text = annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODES) or ""
     try:
         entries = decode(text) if text else {}

@@ -1,7 +1,7 @@
 """Labels and annotations of upper pods that lower pods do not get, because they are state of the upper cluster.
 
-A network plugin records the addresses of a pod in its annotations, and reads them back. In the lower cluster, values of the
-upper cluster would be wrong, and would overwrite those of the lower one. ``policy.annotations`` adds and removes annotations.
+A network plugin records the addresses of a pod in its annotations, and reads them later. In the lower cluster, values of the
+upper cluster would be wrong, and would overwrite lower values. ``policy.annotations`` changes the list.
 
 Sources: Calico ``libcalico-go/lib/backend/k8s/conversion``, Kube-OVN ``pkg/util/const.go``, OVN-Kubernetes ``go-controller/pkg/util``,
 Multus ``network-attachment-definition-client``, Amazon VPC CNI, kubelet ``pkg/kubelet/types``, KEP-4742 (topology labels).

@@ -99,11 +99,11 @@ def _rewrites(server: NameServer) -> Iterator[str]:
     if given.prefix or server.upper_domain != lower:
         label = f"([-a-z0-9]{{1,{_LONGEST - len(given.prefix)}}})"
         question = rf"^(.+\.)?{label}\.(svc|pod)\.{upper}\.$"
-        # First, because CoreDNS applies the last one first, and the others are more specific.
+        # Inserted first: CoreDNS applies the last pattern first, and the other patterns are more specific.
         backs.insert(0, _back(server, given.prefix + label, "{2}.{3}"))
         to = f"{{1}}{given.prefix}{{2}}.{{3}}.{lower}."
         yield f"rewrite stop name regex {question} {to} {_answers(server, backs[:1])}"
-        # The lower name of a longer one ends with a hash, which no rule can compute. No such name is found.
+        # The lower name of a longer namespace ends with a hash, which no rule can compute. Such names do not exist.
         yield rf"rewrite stop name regex ^(.+\.)?[^.]+\.(svc|pod)\.{upper}\.$ too-long.{{2}}.{lower}."
     if server.upper_domain != lower:
         # The lower cluster's DNS answers that the name does not exist, instead of the servers that it asks for other names.
@@ -131,7 +131,7 @@ def _back(server: NameServer, target: str, name: str) -> tuple[str, str]:
 def _answers(server: NameServer, backs: Sequence[tuple[str, str]]) -> str:
     """Return the part of a rule that changes lower names in an answer back.
 
-    CoreDNS applies the last change first, and each to the result of the one before. A name that ends with ``_DONE`` is
+    CoreDNS applies the last change first, and each change to the previous result. A name that ends with ``_DONE`` is
     not changed again, and gets the upper domain at the end.
     """
     changes = [(rf"^(.+)\.{re.escape(_DONE)}\.$", f"{{1}}.{server.upper_domain}."), *backs]

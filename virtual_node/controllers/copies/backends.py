@@ -60,7 +60,7 @@ class Backends:
         return replace(found, is_terminating=True) if upper.metadata.deletion_timestamp is not None else found
 
     def _of_others(self, namespace: str, uid: str, lower_key: str) -> LowerPod | None:
-        # Whoever may create pods in the lower namespace can write the labels, but not have the address of the endpoint.
+        # Users who may create pods in the lower namespace can write the labels, but cannot choose the endpoint's address.
         pod = self.others.store.get(lower_key)
         if pod is None or ownership.upper_namespace(pod) != namespace:
             return None

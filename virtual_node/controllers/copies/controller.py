@@ -55,7 +55,7 @@ _WORKERS = 8
 _SELECTING = "selecting"
 """Index of the objects whose copies depend on other namespaces."""
 _POD = "pod"
-"""Index of the objects whose copies depend on the lower pod of an upper pod, by the latter's uid."""
+"""Index of the objects whose copies depend on the lower pod of an upper pod, by the uid of the upper pod."""
 _SERVICE = "service"
 """Index of the objects that belong to a Service, by its key."""
 

@@ -1,7 +1,7 @@
 """The Lease of a virtual node: taken before the node is registered, renewed while it is mirrored, then released.
 
-It is the Lease that kubelets renew. An annotation names the process that holds it (``lease_holder``), so that one
-process at a time mirrors a node. A waiting process takes the Lease when the holder has released it, or has not renewed it
+For real nodes, the kubelet renews this Lease. An annotation names the process that holds it (``lease_holder``), so that only
+one process mirrors a node. A waiting process takes the Lease when the holder has released it, or has not renewed it
 for ``leaseDurationSeconds`` by the waiting process's own clock.
 
 A process killed by SIGKILL cannot release the Lease. So that a restart on the same machine does not wait for

@@ -206,16 +206,16 @@ def _ended_before(status: Mapping[str, Any], metadata: ObjectMeta) -> bool:
 
 
 def disruption(upper: Object, last: Object | None, node: Object | None, *, is_restored: bool) -> Disruption:
-    """Return the DisruptionTarget condition of a lost pod as reason and message; empty: it gets none.
+    """Return reason and message of a lost pod's condition DisruptionTarget; empty: the pod gets no such condition.
 
-    A cluster whose node runs the pod itself is the model. PodGC marks pods whose node is gone, and a restored etcd fails no
-    Job. A user's deletion, also a forced one, is no disruption there, so a lower pod without a known cause gets none either.
+    As on real nodes: PodGC marks pods whose node is gone, and a restored etcd fails no Job. A user's deletion, even with
+    force, is no disruption, so a lower pod without a known cause gets no condition.
 
     Args:
         upper: the upper pod.
         last: its lower pod as last seen; None: this process has not seen it.
         node: the lower node that it ran on; None: it does not exist any more, or its name is not known.
-        is_restored: the lower cluster has an earlier state than the one with the lower pod.
+        is_restored: the lower cluster was restored to a state from before it had the lower pod.
     """
     if is_restored:
         return "LowerClusterRestored", "The lower cluster was restored to a state from before the pod"

@@ -1,7 +1,7 @@
 """Back-off for owners of which pods are deleted in the lower cluster soon after they start. No IO.
 
-The owner of a lost pod creates another one at once. If a program of the lower cluster deletes each of them, thousands of
-Failed pods arise in the upper cluster. So the next lower pods of the owner are delayed, as a kubelet delays containers in
+The owner of a lost pod replaces it immediately. If a program of the lower cluster deletes each replacement, the upper cluster
+gets thousands of Failed pods. So the next lower pods of the owner are delayed, as a kubelet delays containers in
 CrashLoopBackOff: not after the first loss, then 10 s, doubled each time, at most 5 min.
 """
 

@@ -1,8 +1,8 @@
 """Keeps controllers of the lower cluster from adopting lower pods, and reports those that were adopted.
 
 New lower pods are created with a controller (``ownership.controller_reference``). This controller adds it to pods of earlier
-releases, and to pods from which somebody has removed it. One pod is changed at a time, so that thousands of pods after an
-upgrade do not delay the pods that are to be created.
+releases, and to pods whose reference was removed. It changes one pod at a time, so that thousands of pods after an
+upgrade do not delay the creation of other pods.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class StatusSync:
     """The state of the upper status; of the status writer."""
 
     compared: tuple[str, ...] = ()
-    """resourceVersions (upper, lower), devices, and cause of an outage, at which the upper status was found to be current."""
+    """resourceVersions (upper, lower), devices, and cause of an outage, at which the upper status was last current."""
     dropped: int = 0
     """Digest of the part of the last status that the upper cluster did not store, because its version does
     not know the fields; 0: it stored all. This part is not sent again."""

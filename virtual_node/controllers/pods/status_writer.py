@@ -218,11 +218,11 @@ def _reached(upper: Object, lower: Object, spec: SpecSync) -> int | None:
 
 
 def _loss(current: Mapping[str, Any], desired: Mapping[str, Any], message: str) -> dict[str, Any]:
-    """Return reason and message of a pod whose lower pod was deleted; empty: it was not, or has another reason.
+    """Return reason and message of a pod whose lower pod was deleted; empty: not deleted, or it has another reason.
 
     Args:
         current: the upper status.
-        desired: the lower one.
+        desired: the lower status.
         message: why the lower pod has ended; empty: unknown, or reported before.
     """
     if is_finished(current) and current.get("reason") == synthetic_status.LOWER_POD_DELETED:
@@ -235,7 +235,7 @@ def _node_annotation(upper: Object, lower: Object, changed: Mapping[str, str]) -
     """Return the annotation with the lower node to merge into a patch that has the changed annotations; empty: it is current."""
     known = upper.annotations.get(names.ANNOTATION_LOWER_NODE)
     if known is not None and names.ANNOTATION_LOWER_UID not in changed:
-        return {}  # otherwise it may be that of the pod from which this one was copied
+        return {}  # it may belong to the pod from which this pod was copied
     name = (lower.spec or {}).get("nodeName")
     node = name if is_name(name) else None
     return {names.ANNOTATION_LOWER_NODE: node} if node != known else {}

@@ -40,7 +40,7 @@ class UpperEndpoint:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def get(self) -> Endpoint:
-        """Return the endpoint; it is found again when the known one is a minute old. Errors are in the endpoint."""
+        """Return the endpoint, at most a minute old. Errors are in the endpoint."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if self._found is None or now >= self._until:

@@ -2,7 +2,7 @@
 
 Admission, network plugins and the scheduler of the lower cluster change our objects, too. The annotation ``applied`` records a
 digest of each value that we sent for a user, as ``kubectl apply`` records the last applied configuration. A value is sent again
-only if it differs from the recorded one, so a value that was changed in the lower cluster stays until it changes in the upper
+only if it differs from the recorded value, so a value that was changed in the lower cluster stays until it changes in the upper
 cluster. A key that the lower cluster had set before we sent it is not ours, and stays. Our own labels and annotations, which
 prove ownership, are always restored.
 

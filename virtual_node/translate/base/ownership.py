@@ -103,8 +103,8 @@ def is_owned(labels: Mapping[str, str] | None, cluster_id: str) -> bool:
 def controller_reference(namespace: str, uid: str) -> dict[str, Any]:
     """Return the controller reference of a lower pod: its Namespace, so that no controller of the lower cluster adopts it.
 
-    ReplicaSets, Jobs and the like adopt pods that match their selector and have no controller, and delete those that
-    are too many. A Namespace exists as long as its pods, and whoever deletes it deletes them anyway.
+    ReplicaSets, Jobs and similar objects adopt pods that match their selector and have no controller, and delete excess
+    pods. A Namespace exists as long as its pods, and its deletion deletes them anyway.
     """
     return {"apiVersion": "v1", "kind": "Namespace", "name": namespace, "uid": uid, "controller": True}
 

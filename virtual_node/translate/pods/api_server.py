@@ -25,7 +25,7 @@ PORT = 443
 NOT_USABLE = "APIServerNotUsable"
 """Reason of the event of a pod that cannot use the upper API server because of the configuration or the certificate."""
 MISMATCH = "APIServerMismatch"
-"""Reason of the event of a pod that gets the address of one cluster and a token of the other, as somebody chose."""
+"""Reason of the event of a pod whose settings give it the address of one cluster and a token of the other."""
 _SHORT = "kubernetes.default"
 
 

@@ -75,10 +75,10 @@ def _token_mode(spec: Mapping[str, Any]) -> int | None:
     """Return the mode of the token files of a lower pod; None: the ``defaultMode`` of their volume.
 
     A kubelet gives the file of a token to the user of the containers, with mode 0600, or lets the group ``fsGroup`` read
-    it. The file of a Secret always belongs to root. So it is as narrow as every container can read:
+    it. The file of a Secret always belongs to root. So it gets the narrowest mode with which every container can read it:
 
     - ``fsGroup``: 0600, to which the kubelet adds that group and its right to read, as for a token.
-    - all containers run as one user: 0600 for root. For another user 0640 if all of them are in group root, or else 0644.
+    - all containers run as one user: 0600 for root. For another user, 0640 if all containers are in group root, otherwise 0644.
     - otherwise: ``defaultMode``, as for a token.
 
     Source: kubelet ``pkg/volume/projected``, ``collectData``, and ``pkg/volume/util``, ``FsUserFrom``.

@@ -213,7 +213,7 @@ def of_refused_deletion(lower: Mapping[str, Any], why: str, *, cluster: str) -> 
 
 
 def of_losses(owner: str, *, namespace: str, cluster: str, seconds: float, by: str) -> Wait:
-    """Return the wait of a pod whose owner loses its pods in the lower cluster again and again.
+    """Return the wait of a pod whose owner repeatedly loses its pods in the lower cluster.
 
     Args:
         owner: kind and name of the upper pod's controller.
@@ -222,10 +222,10 @@ def of_losses(owner: str, *, namespace: str, cluster: str, seconds: float, by: s
         seconds: the back-off.
         by: the controller of the lower cluster that had adopted the last lost pod; empty: unknown.
     """
-    what = f"{by} of that cluster, which had adopted the last one" if by else "a program of that cluster"
+    what = f"{by} of that cluster, which had adopted the last pod" if by else "a program of that cluster"
     return Wait(
         WaitReason.BACK_OFF,
-        f"Pods of {owner} are deleted in lower cluster {cluster} soon after they start, so the next one is created after "
+        f"Pods of {owner} are deleted in lower cluster {cluster} soon after they start, so the next pod is created after "
         f"{seconds:.0f} s. They may be deleted by {what}",
         f"delete {by} there, or change its selector"
         if by

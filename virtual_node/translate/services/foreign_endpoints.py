@@ -1,8 +1,8 @@
 """EndpointSlices that others add to the lower copy of a Service.
 
-A copied Service has no selector, so the lower cluster mirrors an ``Endpoints`` object of its name to a slice, whoever made it,
-and anybody may create a slice with its name. Requests to the Service then also reach these addresses. We never change such
-objects, so users are told.
+A copied Service has no selector, so the lower cluster mirrors any ``Endpoints`` object of its name to a slice. Users can also
+create slices with its name. Requests to the Service then also reach these addresses. virtual-node never changes such objects,
+and writes an event about them.
 
 Source: pkg/controller/endpointslicemirroring of Kubernetes.
 """

@@ -48,7 +48,7 @@ def _aliases(scene: Scene, name: str) -> list[str]:
 
 
 async def test_a_namespace_with_pods_has_a_service_that_leads_to_the_upper_api():
-    """Its pods know its address. It follows the addresses of the URL, and goes after the last pod."""
+    """Its pods know its address. It follows the addresses of the URL, and is deleted after the last pod."""
     async with _scene() as scene:
         scene.bind()
         await asyncio.sleep(5)

@@ -50,7 +50,7 @@ def test_pods_that_are_lost_together_count_once():
 
 @pytest.mark.parametrize(("owner", "created_at"), [("", 99.0), ("rs", 0.0), ("rs", 100.0 - 600.0)])
 def test_others_do_not_count(owner, created_at):
-    """Nobody replaces a bare pod; a pod that ran long was not lost again and again, nor one whose age is unknown."""
+    """A bare pod has no replacement. A pod that ran long, or with an unknown age, is no repeated loss."""
     made = Losses()
     for _ in range(5):
         made.lost(owner, created_at=created_at, now=100.0)

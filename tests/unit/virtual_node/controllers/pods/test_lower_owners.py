@@ -62,7 +62,7 @@ async def test_new_lower_pod_has_its_namespace_as_controller():
 
 @pytest.mark.parametrize("others", [[], [{**REPLICA_SET, "controller": False}]])
 async def test_pod_without_controller_gets_one(others):
-    """It was created by an earlier release, or somebody removed the reference. Other owners stay."""
+    """It was created by an earlier release, or its reference was removed. Other owners stay."""
     upper, lower = clusters()
     body = lower_pod("u-1")
     body["metadata"]["ownerReferences"] = others

@@ -1,4 +1,4 @@
-"""Which labels and annotations are sent: what we sent and what the lower cluster changed are told apart by our record."""
+"""Which labels and annotations are sent: the record distinguishes what we sent from what the lower cluster changed."""
 
 from __future__ import annotations
 

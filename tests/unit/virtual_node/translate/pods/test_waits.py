@@ -126,7 +126,7 @@ def test_condition_names_the_gates():
 
 
 def test_messages_are_bounded():
-    """Anybody in the lower cluster can add thousands of finalizers."""
+    """Users of the lower cluster can add thousands of finalizers."""
     lower = pod(deletionTimestamp=EARLIER, finalizers=[f"x/{number}{'y' * 500}" for number in range(1000)])
     wait = waits.of_pod(lower, READY, cluster="a", now=NOW)
     assert wait is not None
