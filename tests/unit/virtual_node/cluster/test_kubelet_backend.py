@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from clusterset.admission import ClusterRules
+from clusterset.config import Cluster
 from controller_runtime.objects import Object, from_dict
 from virtual_node.cluster.kubelet_endpoints import CachedPods
 from virtual_node.kubelet.base import Refusal
@@ -43,7 +45,8 @@ def pods() -> CachedPods:
         _pod("shop", "late", "u-2", phase="Pending"),
         lower={"u-1": _pod("t-shop", "web", "l-1")},
     )
-    context: Any = SimpleNamespace(name="east", lower="client")
+    rules = ClusterRules(Cluster(name="east", kubeconfig=""), controllers=())
+    context: Any = SimpleNamespace(name="east", lower="client", rules=rules)
     return CachedPods(context, caches, "vn")
 
 
