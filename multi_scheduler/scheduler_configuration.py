@@ -1,4 +1,4 @@
-"""Creates the stock kube-scheduler's configuration with the extender, in two profiles. No IO.
+"""Creates the stock kube-scheduler's configuration with the extender. No IO.
 
 A scheduler calls its extenders for all profiles; real nodes pass unless an agent bars the pod from them. ``ignorable`` is false, because without the
 extender's answer a pod could get a virtual node without room. ``managedResources`` is unset, so that every pod is checked.
@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from multi_scheduler.safe_scheduler.scheduler import PRIORITIES_ONLY
-
-PLAIN_PROFILE = "plain-scheduler"
 
 
 def scheduler_configuration(
@@ -66,7 +64,7 @@ def scheduler_configuration(
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": leader_elect},
-        "profiles": [{"schedulerName": "default-scheduler"}, {"schedulerName": PLAIN_PROFILE}],
+        "profiles": [{"schedulerName": "default-scheduler"}],
         "extenders": extenders,
     }
     if kubeconfig:

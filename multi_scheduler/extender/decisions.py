@@ -96,7 +96,7 @@ def sentence(node: str, opinions: Collection[Opinion]) -> str:
     """
     sentences = [text for one in opinions if (text := _answer_text(one, node))]
     if not any(one.scores for one in opinions):
-        sentences.append("No agent was asked for scores: one node was left")
+        sentences.append("Only one node was left, so no agent scored it")
     return ". ".join([f"Bound to {node}", *sentences])
 
 

@@ -181,7 +181,7 @@ async def test_an_event_has_the_answer_of_each_agent(upper: Cluster, namespace):
     large, small = sorted(await messages(), key=len, reverse=True)
     assert large == (
         f"Bound to {B}. Agent fit: rejected: {A} (lower cluster lower1: 0/3 nodes are available: "
-        "3 Insufficient cpu). No agent was asked for scores: one node was left"
+        "3 Insufficient cpu). Only one node was left, so no agent scored it"
     )
     assert re.fullmatch(rf"Bound to ({A}|{B}). Agent fit: {A} \d+, {B} \d+ \(weight 1\)", small)
 

@@ -20,7 +20,7 @@ from multi_scheduler.extender.decisions import _PODS, _SECONDS, Decisions, Opini
         ),
         (
             [Opinion("fit", 1, {}, 0, {"vn-b": "full"}, 3)],
-            "Bound to vn-a. Agent fit: rejected: vn-b (full) and 3 more. No agent was asked for scores: one node was left",
+            "Bound to vn-a. Agent fit: rejected: vn-b (full) and 3 more. Only one node was left, so no agent scored it",
         ),
         (
             [Opinion("fit", 1, {**{f"vn-{n}": 9 for n in range(10)}, "vn-a": 1}, 5)],

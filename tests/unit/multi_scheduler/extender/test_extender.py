@@ -291,13 +291,9 @@ def test_configuration_errors_name_the_field(text, expected):
         config.parse(text)
 
 
-def test_scheduler_configuration_has_both_profiles():
-    """The second one is for pods that avoid virtual nodes."""
+def test_scheduler_configuration_binds_through_the_extender():
     made = scheduler_configuration("http://127.0.0.1:1", bind=True)
-    assert [profile["schedulerName"] for profile in made["profiles"]] == [
-        "default-scheduler",
-        "plain-scheduler",
-    ]
+    assert made["profiles"] == [{"schedulerName": "default-scheduler"}]
     assert made["extenders"][0]["bindVerb"] == "bind"
 
 
