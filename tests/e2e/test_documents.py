@@ -187,7 +187,7 @@ async def test_pods_of_pasted_examples_get_a_lower_pod(clusters: Sandbox, folder
         assert done.returncode == 0, done.stderr
 
         async def are_mirrored() -> bool:
-            pods = (await get(clusters.upper, "demo", "pods"))["items"]
+            pods = (await get(clusters.upper, "examples", "pods"))["items"]
             bound = [pod for pod in pods if pod["spec"].get("nodeName") in NAMES]
             refused = [
                 one
