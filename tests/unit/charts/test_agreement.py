@@ -475,7 +475,7 @@ def test_policies_match_the_releases_accounts_and_labels():
     mentioned = {
         "virtual-node": (
             *(csi_driver()["metadata"]["name"], pvc.SELECTED_NODE),
-            *(names.ANNOTATION_LOWER_UID, names.ANNOTATION_ALLOCATED_DEVICES, names.ANNOTATION_REQUIRED_NODE),
+            *(*names.REPORTED_ON_PODS, names.ANNOTATION_REQUIRED_NODE),
         ),
         "descheduler": (
             *(names.TAINT_STALE_CLUSTER, names.ANNOTATION_SILENCE, names.ANNOTATION_DRAIN_STATUS),
