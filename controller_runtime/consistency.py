@@ -4,7 +4,7 @@ A controller records its writes for each key. The key is not reconciled until th
 resources show the writes, because an older cache would lead to the same decision again. The
 resourceVersions of one resource are increasing numbers (KEP-5504).
 
-Caches are told which objects this process creates. An object that is deleted before a cache shows it has no event if the
+This process notes in its caches which objects it creates. An object that is deleted before a cache shows it has no event if the
 cache lists again meanwhile. The cache then reports its deletion (``Informer.expect``).
 """
 
