@@ -91,6 +91,7 @@ def application(root: Path, *, base_root: Path) -> None:
             encoding="utf-8",
         )
         program.chmod(0o755)
+    shutil.rmtree(base_root / "tmp/app", ignore_errors=True)  # of a build that was killed
     shutil.copytree(site, base_root / "tmp/app")
     try:
         compile_all(base_root, ["/tmp/app"], strip="/tmp/app", prepend=f"/{SITE}")  # noqa: S108 - of the image's root
