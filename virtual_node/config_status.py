@@ -21,7 +21,7 @@ from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import COMPONENT
 from virtual_node.config import file as config_file
 from virtual_node.config.types import Config
-from virtual_node.health.replicas import APPLIED, REJECTED
+from virtual_node.examine.components import APPLIED, REJECTED
 
 _LOOK = 2.0
 """Seconds between two checks for lower clusters that cannot be used."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import msgspec
 import structlog
@@ -19,8 +20,9 @@ from virtual_node.cluster.lower_cluster import COMPONENT
 from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import Config
 from virtual_node.config_status import ConfigStatus
-from virtual_node.health.faults import Health
-from virtual_node.health.model import rejected_faults
+from virtual_node.examine.facts import known
+from virtual_node.examine.health import Health
+from virtual_node.examine.rules.nodes import rejected
 
 
 class Waiting:
@@ -81,8 +83,12 @@ async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncEx
         from virtual_node.web.server import WebServer  # noqa: PLC0415
 
         with contextlib.suppress(ConfigError):
-            overview = Overview({}, health=lambda: Health(tuple(rejected_faults({"": status.rejected}))))
+            overview = Overview({}, health=lambda: _health(status))
             await stack.enter_async_context(WebServer(config.web_address, overview=overview))
+
+
+def _health(status: ConfigStatus) -> Health:
+    return Health(tuple(rejected(known(datetime.now(UTC), rejected={"": status.rejected}))))
 
 
 async def _publish(config: Config, status: ConfigStatus) -> None:

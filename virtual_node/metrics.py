@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from prometheus_client import Counter, Gauge, Histogram
 
 from controller_runtime.apimachinery import quantity, timestamps
-from virtual_node.health.faults import SWARMS, Health, Verdict
-from virtual_node.health.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
+from virtual_node.examine.codes import SWARMS
+from virtual_node.examine.health import Health, Verdict
+from virtual_node.examine.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
 
 MIRROR_SECONDS = Histogram(
     "virtual_node_mirror_seconds",
@@ -103,10 +104,10 @@ HEALTH = Gauge("virtual_node_health", "1 for the verdict of the health model, 0 
 
 
 def show_health(health: Health) -> None:
-    """Set the metrics of the health model."""
-    for kind, count in health.counts().items():
-        if kind not in SWARMS:
-            FAULTS.labels(kind.value).set(count)
+    """Set the metrics of the installation's health."""
+    for code, count in health.counts().items():
+        if code not in SWARMS:
+            FAULTS.labels(code.value).set(count)
     for verdict in Verdict:
         HEALTH.labels(verdict.value).set(verdict is health.verdict)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 
 import structlog
@@ -17,19 +17,21 @@ from controller_runtime.objects import Object
 from controller_runtime.util.responsive import Slicer
 from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
-from virtual_node.health import inspections
-from virtual_node.health.connections import plain
-from virtual_node.health.facts import ClusterState, HealthFacts, PodSign
-from virtual_node.health.faults import Health
-from virtual_node.health.inspections import Inspection
-from virtual_node.health.model import examine, rejected_faults
-from virtual_node.health.objects import Json
-from virtual_node.health.pods import WAITING, is_for_virtual_nodes, sign, waiting_sign
-from virtual_node.health.replicas import COMPONENTS
+from virtual_node.examine import components, inspections
+from virtual_node.examine.connections import plain
+from virtual_node.examine.engine import of_pod
+from virtual_node.examine.facts import ClusterState, known
+from virtual_node.examine.finding import Finding
+from virtual_node.examine.health import Health, health
+from virtual_node.examine.inspections import Inspection
+from virtual_node.examine.objects import Json
+from virtual_node.examine.pods import WAITING, is_for_virtual_nodes
+from virtual_node.examine.rules.nodes import rejected
+from virtual_node.examine.snapshot import Snapshot
 from virtual_node.process_state import ProcessState
 
-Signs = dict[str, tuple[str, PodSign | None]]
-"""Resource version and problem of each pod, by uid; None: no problem."""
+Signs = dict[str, tuple[str, list[Finding]]]
+"""Resource version and findings of each pod, by uid."""
 _INTERVAL = 5.0
 """Seconds between two passes over the pods; clusters and nodes are read at each request."""
 _INSPECTION_INTERVAL = 60.0
@@ -67,7 +69,7 @@ class ProcessHealth:
                 self.upper,
                 resources.PODS,
                 namespace=self.replicas_in,
-                label_selector=COMPONENTS,
+                label_selector=components.SELECTOR,
                 name="component-pods",
             )
             if self.replicas_in
@@ -75,10 +77,10 @@ class ProcessHealth:
         )
         self._signs: Signs = {}
         self._signs_of_waiting: Signs = {}
-        self._found: list[PodSign] | None = None
-        """Problems of pods on virtual nodes from the last pass; None before the first pass."""
-        self._found_waiting: list[PodSign] | None = None
-        """Problems of pods without a node from the last pass; None before the first pass."""
+        self._found: list[Finding] | None = None
+        """Findings about pods on virtual nodes from the last pass; None before the first pass."""
+        self._found_waiting: list[Finding] | None = None
+        """Findings about pods without a node from the last pass; None before the first pass."""
         self._names: frozenset[str] = frozenset()
         """Names of the virtual nodes at the last pass; a change re-evaluates pods without a node."""
         self._log = structlog.get_logger(component=COMPONENT)
@@ -130,26 +132,28 @@ class ProcessHealth:
         """
         if leader := self.state.leader():
             stands_by = {"installation": f"this replica stands by; {leader} works"}
-            return Health(tuple(rejected_faults(self.state.rejected)), stands_by)
-        return examine(replace(self._facts(), swarms=swarms))
+            alone = known(self.clock(), rejected=self.state.rejected)
+            return Health(tuple(rejected(alone)), stands_by)
+        of_pods = [*(self._found_waiting or ()), *(self._found or ())]
+        return health(self._snapshot(swarms), of_pods=of_pods)
 
     async def _read_pods(self) -> None:
         """Evaluate the pods that have changed since the last pass."""
         caches = [cluster.caches for cluster in self.state.clusters.values() if cluster.caches is not None]
         informers = [informer for one in caches for informer in one.upper.values()]
         bound = (pod for informer in informers for pod in informer.store.list())
-        self._signs = await _evaluated(bound, self._signs, sign)
+        self._signs = await _evaluated(bound, self._signs, lambda pod: of_pod(pod, ()))
         self._found = _found(self._signs)
         names = frozenset(name for cluster in self.state.clusters.values() for name in cluster.nodes)
         self._signs_of_waiting = await _evaluated(
             self._waiting.store.list(),
             self._signs_of_waiting if names == self._names else {},
-            lambda pod: waiting_sign(pod, names),
+            lambda pod: of_pod(pod, names),
         )
         self._names = names
         self._found_waiting = _found(self._signs_of_waiting)
 
-    def _facts(self) -> HealthFacts:
+    def _snapshot(self, swarms: Sequence[Json] | None) -> Snapshot:
         running = dict(self.state.clusters)
         nodes = {
             name: node
@@ -157,17 +161,20 @@ class ProcessHealth:
             for name, controller in cluster.nodes.items()
             if (node := controller.node) is not None
         }
-        return HealthFacts(
-            now=self.clock(),
+        return known(
+            self.clock(),
             nodes=list(nodes.values()),
             leases={
                 name: {"spec": lease.spec}
                 for cluster in running.values()
                 for name, lease in cluster.leases.items()
             },
-            signs=self._found,
-            waiting=self._found_waiting,
-            replicas=[] if self._replicas is None else [pod.to_dict() for pod in self._replicas.store.list()],
+            bound=None if self._found is None else (),
+            waiting=None if self._found_waiting is None else (),
+            components=[]
+            if self._replicas is None
+            else [pod.to_dict() for pod in self._replicas.store.list()],
+            swarms=swarms,
             clusters=[self._cluster(name, running.get(name)) for name in self.state.configured],
             rejected=dict(self.state.rejected),
             expiring=dict(self.state.expiring),
@@ -207,18 +214,18 @@ def shrink_foreign(pod: Object) -> Object:
 
 
 async def _evaluated(
-    pods: Iterable[Object], before: Signs, sign_of: Callable[[Json], PodSign | None]
+    pods: Iterable[Object], before: Signs, examined: Callable[[Json], list[Finding]]
 ) -> Signs:
-    """Return the problems of pods; those of unchanged pods are taken from ``before``."""
+    """Return the findings about pods; those of unchanged pods are taken from ``before``."""
     seen, slicer = Signs(), Slicer()
     for pod in pods:
         known = before.get(pod.uid)
         if known is None or known[0] != pod.resource_version:
-            known = pod.resource_version, sign_of(pod.to_dict())
+            known = pod.resource_version, examined(pod.to_dict())
         seen[pod.uid] = known
         await slicer.tick()
     return seen
 
 
-def _found(signs: Signs) -> list[PodSign]:
-    return [found for _, found in signs.values() if found is not None]
+def _found(signs: Signs) -> list[Finding]:
+    return [finding for _, findings in signs.values() for finding in findings]

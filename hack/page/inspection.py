@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from controller_runtime.apimachinery import timestamps
-from virtual_node.health.inspections import Inspection, InspectionRun, RecordedFinding
+from virtual_node.examine.inspections import Inspection, InspectionRun, RecordedFinding
 
 
 def inspection() -> Inspection:

@@ -27,11 +27,12 @@ from controller_runtime.tls.key_pairs import self_signed
 from hack.page.inspection import inspection
 from hack.page.pods import waiting_pod, workload_pods
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
-from virtual_node.health.facts import ClusterState, HealthFacts, PodSign
-from virtual_node.health.faults import Health
-from virtual_node.health.inspections import Inspection
-from virtual_node.health.model import examine, rejected_faults
-from virtual_node.health.pods import sign, waiting_sign
+from virtual_node.examine.engine import of_pod
+from virtual_node.examine.facts import ClusterState, known
+from virtual_node.examine.finding import Finding
+from virtual_node.examine.health import Health, health
+from virtual_node.examine.inspections import Inspection
+from virtual_node.examine.rules.nodes import rejected
 from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.translate.objects.namespaces import Places
 from virtual_node.web.overview import Overview
@@ -58,8 +59,8 @@ class Scene:
         self._random = random.Random(pods)  # noqa: S311 - the same scene every time
         self._version = 0
         self.clusters: dict[str, Any] = {}
-        self._signs: dict[str, PodSign | None] = {}
-        """Pod UID → why the pod does not run (None: no fault); computed when the pod changes, as in production."""
+        self._findings: dict[str, list[Finding]] = {}
+        """By pod UID; found when the pod changes, as in production."""
         self.rejected = ""
         self.leader = ""
         self.elsewhere: dict[str, str] = {}
@@ -79,11 +80,11 @@ class Scene:
     def put(self, cluster: str, pod: Body) -> None:
         """Add or change an upper pod and its lower pod."""
         self._version += 1
-        self._signs[pod["metadata"]["uid"]] = sign(pod)
         found = self.clusters[cluster]
         node = f"vn-{cluster}"
         pod["spec"]["nodeName"] = node
         pod["metadata"]["resourceVersion"] = str(self._version)
+        self._findings[pod["metadata"]["uid"]] = of_pod(pod, ())
         key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         found.caches.upper[node].store.put(key, from_dict(pod))
         labels = {names.LABEL_UPPER_UID: pod["metadata"]["uid"]}
@@ -109,31 +110,32 @@ class Scene:
 
     def health(self) -> Health:
         """Return the health model's verdict on the scene."""
-        if self.leader:
-            return Health(tuple(rejected_faults({"": self.rejected} if self.rejected else {})))
         now = datetime.now(UTC)
+        refused = {"": self.rejected} if self.rejected else {}
+        if self.leader:
+            return Health(tuple(rejected(known(now, rejected=refused))))
         nodes = [node for name, cluster in self.clusters.items() for node in _nodes(name, cluster)]
         renewed = {"renewTime": timestamps.micro_time(now), "leaseDurationSeconds": 40}
-        return examine(
-            HealthFacts(
-                now=now,
-                nodes=nodes,
-                leases={node["metadata"]["name"]: {"spec": renewed} for node in nodes},
-                signs=[found for found in self._signs.values() if found],
-                waiting=[
-                    found for pod in self.waiting.store.list() if (found := waiting_sign(pod.to_dict()))
-                ],
-                replicas=[],
-                swarms=self.swarms,
-                clusters=[
-                    *(
-                        ClusterState(name=name, reachable=one.health.reachable, error=one.health.error)
-                        for name, one in self.clusters.items()
-                    ),
-                    *(ClusterState(name=name, error=why, failed=True) for name, why in self.failures.items()),
-                ],
-                rejected={"": self.rejected} if self.rejected else {},
-            )
+        snapshot = known(
+            now,
+            nodes=nodes,
+            leases={node["metadata"]["name"]: {"spec": renewed} for node in nodes},
+            bound=(),
+            waiting=(),
+            components=[],
+            swarms=self.swarms,
+            clusters=[
+                *(
+                    ClusterState(name=name, reachable=one.health.reachable, error=one.health.error)
+                    for name, one in self.clusters.items()
+                ),
+                *(ClusterState(name=name, error=why, failed=True) for name, why in self.failures.items()),
+            ],
+            rejected=refused,
+        )
+        waiting = (found for pod in self.waiting.store.list() for found in of_pod(pod.to_dict(), ()))
+        return health(
+            snapshot, of_pods=[*waiting, *(one for found in self._findings.values() for one in found)]
         )
 
     def overview(self) -> Overview:

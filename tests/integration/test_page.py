@@ -19,7 +19,7 @@ from hack import chromium
 from hack.page.__main__ import served, troubled
 from hack.page.scene import Scene
 from hack.sandbox.errors import SandboxError
-from tests.unit.virtual_node.health.health_objects import condition, swarm
+from tests.unit.virtual_node.examine.health_objects import condition, swarm
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 _POD = "shop/checkout-7d4b9c6f5-8"

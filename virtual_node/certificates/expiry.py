@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from virtual_node.health import certificates
+from virtual_node.examine import serving_certificate
 
 
 def limits_of(limits: ExpiryLimits, one: Expiry) -> tuple[timedelta, timedelta]:
@@ -49,7 +49,7 @@ class ExpiryLimits:
 
     grace: timedelta = timedelta(minutes=5)
     expiry_warning: timedelta = timedelta(days=30)
-    expiry_error: timedelta = certificates.SOON
+    expiry_error: timedelta = serving_certificate.SOON
 
 
 def span(length: timedelta) -> str:

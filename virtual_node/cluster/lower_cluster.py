@@ -55,7 +55,7 @@ from virtual_node.controllers.pods.upper_endpoint import UpperEndpoint
 from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.controllers.tokens.service_account_tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
-from virtual_node.health.reports import Report
+from virtual_node.examine.reports import Report
 from virtual_node.translate.nodes.node import TOO_LARGE
 
 COMPONENT = "virtual-node"

@@ -16,7 +16,7 @@ from controller_runtime.errors import ConfigError
 from virtual_node.certificates.expiries import of_kubeconfig
 from virtual_node.certificates.expiry import LEGACY_TOKEN, Expiry, ExpiryLimits, limits_of
 from virtual_node.cluster.lower_cluster import LowerCluster
-from virtual_node.health.certificates import certificate
+from virtual_node.examine.serving_certificate import certificate
 from virtual_node.translate.nodes.capacity import node_counts
 from virtual_node.web.reading import Reading
 

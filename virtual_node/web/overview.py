@@ -17,9 +17,9 @@ from controller_runtime.util.keyed import SharedAnswers
 from controller_runtime.util.responsive import Slicer
 from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import LowerCluster
-from virtual_node.health.faults import Health
-from virtual_node.health.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
-from virtual_node.health.objects import Json
+from virtual_node.examine.health import Health
+from virtual_node.examine.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
+from virtual_node.examine.objects import Json
 from virtual_node.web import clusters
 from virtual_node.web.clusters import cluster_card, cluster_detail, stopped_card
 from virtual_node.web.events import shown_events

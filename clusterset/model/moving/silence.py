@@ -16,6 +16,8 @@ import msgspec
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition
 
+UNREACHABLE = "LowerClusterUnreachable"
+"""Reason of a virtual node's Ready condition while its lower cluster does not answer."""
 NO_READY_NODES = "NoReadyLowerNodes"
 """Reason of a virtual node's Ready condition if the lower cluster answers, but no lower node is Ready and schedulable."""
 

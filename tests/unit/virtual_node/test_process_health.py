@@ -15,11 +15,12 @@ from clusterset.config import Cluster
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
 from tests.background import working
-from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, waits
+from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, node, pod, waits
 from virtual_node import process_health as module
 from virtual_node.config.types import Config
-from virtual_node.health.faults import Kind, Verdict
-from virtual_node.health.pods import waiting_sign
+from virtual_node.examine.codes import Code
+from virtual_node.examine.engine import of_pod
+from virtual_node.examine.health import Verdict
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
 
@@ -83,12 +84,12 @@ class _Process:
         """Replace the configured lower clusters."""
         self.state.config.clusters = [Cluster(name=name, kubeconfig="/x") for name in clusters]
 
-    async def verdict(self) -> tuple[Verdict, list[Kind]]:
+    async def verdict(self) -> tuple[Verdict, list[Code]]:
         """Return verdict and kinds of faults, after one more pass over the pods."""
         async with working(self.health.run()):
             await asyncio.sleep(1)
             found = self.health.health()
-        return found.verdict, [fault.kind for fault in found.faults]
+        return found.verdict, [fault.code for fault in found.faults]
 
 
 async def test_a_process_without_faults_is_healthy():
@@ -112,11 +113,11 @@ async def test_reports_faults_of_controllers_and_caches():
     assert await process.verdict() == (
         Verdict.FAULTY,
         [
-            Kind.CONFIGURATION_REJECTED,
-            Kind.CLUSTER_FAILED,
-            Kind.CLUSTER_LOST,
-            Kind.POD_UNSCHEDULED,
-            Kind.POD_FAILING,
+            Code.CONFIGURATION_REJECTED,
+            Code.CLUSTER_FAILED,
+            Code.CLUSTER_LOST,
+            Code.POD_UNSCHEDULED,
+            Code.POD_FAILING,
         ],
     )
 
@@ -127,7 +128,7 @@ async def test_watches_its_own_components_where_there_are_several_replicas():
     informer = _Informer.made["component-pods"]
     assert informer.selection["namespace"] == "virtual-node-system"
     _put(informer.store, pod("vn-1", containers=[waits("CrashLoopBackOff")]))
-    assert await process.verdict() == (Verdict.FAULTY, [Kind.REPLICA_FAILING])
+    assert await process.verdict() == (Verdict.FAULTY, [Code.REPLICA_FAILING])
 
 
 async def test_unread_caches_are_not_healthy():
@@ -186,7 +187,7 @@ async def test_metrics_show_the_verdict_while_the_process_works():
 async def test_an_error_in_judging_is_logged_and_the_task_continues(monkeypatch: pytest.MonkeyPatch):
     """For any object."""
     process = _Process()
-    monkeypatch.setattr(module, "sign", lambda _pod: 1 / 0)
+    monkeypatch.setattr(module, "of_pod", lambda _pod, _names: 1 / 0)
     _put(process.pods, pod(phase="Running", nodeName="vn-a"))
     async with working(process.health.run()):
         with capture_logs() as logs:
@@ -209,7 +210,7 @@ async def test_a_pod_for_real_nodes_costs_no_memory():
         assert module.shrink_foreign(from_dict(one)).spec == one["spec"]
     foreign = module.shrink_foreign(from_dict(pod(nodeSelector={"disktype": "ssd"})))
     assert (foreign.spec, foreign.status, foreign.key) == ({}, {}, "shop/web")
-    assert waiting_sign(foreign.to_dict()) is None
+    assert not of_pod(foreign.to_dict(), ())
 
 
 async def test_publishes_the_last_inspection_as_metrics():

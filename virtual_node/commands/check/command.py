@@ -26,11 +26,12 @@ from controller_runtime.process.flags import add_flag
 from controller_runtime.rights import Right
 from virtual_node.cluster import start_checks
 from virtual_node.commands.check import dns, service_ranges
-from virtual_node.commands.common import connect, output, probes, reader
+from virtual_node.commands.common import connect, output
 from virtual_node.config import command_line, program
 from virtual_node.config.command_line import DEFAULT_NODE_NAME
 from virtual_node.config.types import Config
 from virtual_node.controllers.pods import upper_endpoint
+from virtual_node.examine import probes, reader
 from virtual_node.rights import daemon as rights
 from virtual_node.translate.pods import api_server
 

@@ -15,10 +15,10 @@ from controller_runtime.client.collection import ListOptions
 from controller_runtime.errors import ApiError, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
-from virtual_node.commands.common.reader import VIRTUAL_NODES
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.volumes.pv_controller import CSI_DRIVERS
-from virtual_node.health.objects import is_virtual
+from virtual_node.examine.objects import is_virtual
+from virtual_node.examine.reader import VIRTUAL_NODES
 from virtual_node.rights.operator import MEMORY
 from virtual_node.translate.storage import pv, shared
 from virtual_node.translate.storage import pvc as claims

@@ -18,7 +18,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.flags import add_flag, duration
 from virtual_node.certificates.expiry import UPPER, Expiry, span
-from virtual_node.health.connections import Failure, failure
+from virtual_node.examine.connections import Failure, failure
 
 TIMEOUT = 10.0
 """Seconds to wait for each response."""

@@ -14,18 +14,21 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
-from virtual_node.commands.common.reader import Reader
 from virtual_node.config import program
-from virtual_node.health.faults import Fault, Health, Kind
-from virtual_node.health.model import examine, facts_of
-from virtual_node.health.objects import Json, key, labels_of
-from virtual_node.health.pods import WAITING
-from virtual_node.health.replicas import COMPONENTS, failing, replica_trouble
+from virtual_node.examine import health as model
+from virtual_node.examine.codes import Code
+from virtual_node.examine.components import SELECTOR, failing, replica_trouble
+from virtual_node.examine.facts import known
+from virtual_node.examine.finding import Finding
+from virtual_node.examine.health import Health
+from virtual_node.examine.objects import Json, key, labels_of
+from virtual_node.examine.pods import WAITING
+from virtual_node.examine.reader import Reader
 
 LABEL_NAME = "app.kubernetes.io/name"
 INSTALLED_AS = "virtual-node"
-NODE_FAULTS = frozenset({Kind.CLUSTER_FAILED, Kind.CLUSTER_LOST, Kind.NODE_SILENT, Kind.NODE_NOT_READY})
-"""Kinds of faults with which a virtual node does not work."""
+NODE_FAULTS = frozenset({Code.CLUSTER_FAILED, Code.CLUSTER_LOST, Code.NODE_SILENT, Code.NODE_NOT_READY})
+"""Codes of faults with which a virtual node does not work."""
 _LABEL_PART_OF = "app.kubernetes.io/part-of"
 """Label that does not change with the chart's nameOverride, unlike the name label."""
 _LABEL_COMPONENT = "app.kubernetes.io/component"
@@ -66,14 +69,14 @@ async def read(upper: Client) -> Installation:
     )
 
 
-def listed(faults: Sequence[Fault]) -> tuple[str, str]:
+def listed(faults: Sequence[Finding]) -> tuple[str, str]:
     """Return the first faults as text, and the next step of the first one."""
     more = [f"and {len(faults) - _LISTED} more"] if len(faults) > _LISTED else []
     return "; ".join([*map(str, faults[:_LISTED]), *more]), faults[0].next_step
 
 
 def node_trouble(
-    faults: Sequence[Fault], installation: Installation, now: datetime, *, unread: str = ""
+    faults: Sequence[Finding], installation: Installation, now: datetime, *, unread: str = ""
 ) -> tuple[str, str] | None:
     """Return why virtual nodes do not work, and the next step; None: they work.
 
@@ -83,11 +86,11 @@ def node_trouble(
         now: current time by the API server's clock.
         unread: why the installation could not be read; empty: it was read.
     """
-    found = [fault for fault in faults if fault.kind in NODE_FAULTS]
+    found = [fault for fault in faults if fault.code in NODE_FAULTS]
     if not found:
         return None
     what, step = listed(found)
-    if found[0].kind is Kind.NODE_SILENT:
+    if found[0].code is Code.NODE_SILENT:
         why, step = installation_trouble(installation, now, unread=unread)
         what = f"{what}; {why}"
     return what, step
@@ -164,14 +167,14 @@ async def judge(
     (waiting, components), found_swarms = await asyncio.gather(prefetch(reader), swarms(reader.client))
     replicas = [pod.to_dict() for pod in components or ()]
     words = {key(pod): (await reader.last_words(pod) or [""])[-1] for pod in failing(replicas, now)}
-    return examine(
-        facts_of(
-            now=now,
+    return model.health(
+        known(
+            now,
             nodes=nodes,
             leases=leases,
             bound=bound,
             waiting=None if waiting is None else [pod.to_dict() for pod in waiting],
-            replicas=None if components is None else replicas,
+            components=None if components is None else replicas,
             swarms=found_swarms,
             words=words,
         )
@@ -186,7 +189,7 @@ async def prefetch(reader: Reader) -> tuple[list[Object] | None, list[Object] | 
     """
     waiting, components = await asyncio.gather(
         reader.all(resources.PODS, field_selector=WAITING),
-        reader.all(resources.PODS, label_selector=COMPONENTS),
+        reader.all(resources.PODS, label_selector=SELECTOR),
     )
     return waiting, components
 

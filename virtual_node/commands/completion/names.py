@@ -21,9 +21,9 @@ from controller_runtime.auth import kubeconfig, kubeconfig_file
 from controller_runtime.client.client import Client
 from controller_runtime.client.collection import METADATA_ONLY
 from controller_runtime.resources import Resource
-from virtual_node.commands.common.reader import VIRTUAL_NODES
 from virtual_node.commands.completion.engine import Candidate, Names, Question
 from virtual_node.commands.diagnose.command import KINDS, full
+from virtual_node.examine.reader import VIRTUAL_NODES
 
 LIMIT = 3.0
 """Seconds after which names that were not found yet are left out."""

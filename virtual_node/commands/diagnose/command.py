@@ -17,12 +17,12 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_boolean, add_flag
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import connect, output
-from virtual_node.commands.common.reader import Reader, bounded
 from virtual_node.commands.diagnose import node, read_pod
 from virtual_node.commands.diagnose import workload as diagnose_workload
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding, PodFacts
 from virtual_node.commands.diagnose.verdict import HEALTHY_POD, diagnose, has_no_problem, is_healthy_pod, life
 from virtual_node.config import program
+from virtual_node.examine.reader import Reader, bounded
 
 _MARKS = {0: output.BAD, FINE: output.GOOD}
 

@@ -10,16 +10,17 @@ from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import count, some
 from controller_runtime.errors import ApiError, ConfigError
-from virtual_node.commands.common import installation, probes
+from virtual_node.commands.common import installation
 from virtual_node.commands.common.installation import Installation, node_trouble
-from virtual_node.commands.common.probes import Probe, kubelet_trouble
-from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 from virtual_node.config import program
-from virtual_node.health.model import examine as examine_health
-from virtual_node.health.model import facts_of
-from virtual_node.health.objects import Json, is_virtual, key, taints
+from virtual_node.examine import probes
+from virtual_node.examine.facts import known
+from virtual_node.examine.health import health as health_of
+from virtual_node.examine.objects import Json, is_virtual, key, taints
+from virtual_node.examine.probes import Probe, kubelet_trouble
+from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.translate.printers.pods import pod_row
 
 
@@ -42,7 +43,7 @@ async def examine(reader: Reader, name: str) -> list[DiagnoseFinding]:
     except ApiError as error:
         unread = str(error)
     leases = None if lease is None and reader.missing else {name: lease} if lease else {}
-    health = examine_health(facts_of(now=now, nodes=[node], leases=leases, bound=(), waiting=()))
+    health = health_of(known(now, nodes=[node], leases=leases, bound=(), waiting=()))
     trouble = node_trouble(health.faults, components, now, unread=unread)
     probe = await probes.kubelet(reader.client, node, bound)
     found = [*_findings(node, trouble, probe), *_of_pods(bound)]

@@ -6,17 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 
 from clusterset.model import cluster_selector, names
+from clusterset.model.moving.silence import UNREACHABLE
 from clusterset.model.pod.conditions import condition, is_true
 from virtual_node.commands.diagnose import codes
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.config import program
-from virtual_node.health.leases import lease_age
-from virtual_node.health.nodes import UNREACHABLE, cluster_of
-from virtual_node.health.objects import (
+from virtual_node.examine.leases import lease_age
+from virtual_node.examine.objects import (
     LIFECYCLE,
     Json,
     annotations_of,
+    cluster_of,
     is_passing,
     is_virtual,
     labels_of,
@@ -25,7 +26,7 @@ from virtual_node.health.objects import (
     taint_text,
     taints,
 )
-from virtual_node.health.pods import SCHEDULING, silent_lower_scheduler
+from virtual_node.examine.pods import SCHEDULING, silent_lower_scheduler
 
 _GROUP = re.compile(
     r"pod group (?P<group>[\w./-]+)"

@@ -9,10 +9,11 @@ from clusterset.model import names
 from clusterset.model.pod.conditions import claim_names
 from controller_runtime import resources
 from controller_runtime.errors import ConfigError
-from virtual_node.commands.common import connect, probes
-from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
+from virtual_node.commands.common import connect
 from virtual_node.commands.diagnose.facts import PodFacts
-from virtual_node.health.objects import last_seen
+from virtual_node.examine import probes
+from virtual_node.examine.objects import last_seen
+from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.translate.base.ownership import mirrored_as
 
 _MOST_CLAIMS = 20

@@ -16,8 +16,8 @@ from controller_runtime.apimachinery import timestamps
 from virtual_node.commands.diagnose import containers, placement, termination, waits
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding, PodFacts, Rule
-from virtual_node.health.objects import last_seen
-from virtual_node.health.pods import SCHEDULING, STARTING
+from virtual_node.examine.objects import last_seen
+from virtual_node.examine.pods import SCHEDULING, STARTING
 from virtual_node.translate.pods.synthetic_status import LOWER_POD_DELETED
 from virtual_node.translate.printers.pods import status_word
 

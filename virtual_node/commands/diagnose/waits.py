@@ -9,8 +9,7 @@ from clusterset.model.pod.conditions import condition
 from controller_runtime.objects import from_dict
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
-from virtual_node.health.nodes import cluster_of
-from virtual_node.health.objects import statuses, waiting
+from virtual_node.examine.objects import cluster_of, statuses, waiting
 from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import waits
 from virtual_node.translate.pods.waits import Wait, WaitReason

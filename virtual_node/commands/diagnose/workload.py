@@ -10,9 +10,9 @@ from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import count, some
 from controller_runtime.resources import Resource
-from virtual_node.commands.common.reader import Reader, refusal
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
+from virtual_node.examine.reader import Reader, refusal
 
 _OPERATORS = {"In": "in", "NotIn": "notin"}
 

@@ -15,8 +15,8 @@ from controller_runtime.apimachinery.readable import count, some
 from virtual_node.commands.common.installation import LABEL_NAME
 from virtual_node.commands.doctor.facts import PROBE_SELECTOR, WEBHOOK_NAME, DoctorFacts, waiting
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
-from virtual_node.health.connections import Failure, failure
-from virtual_node.health.objects import Json, key, labels_of
+from virtual_node.examine.connections import Failure, failure
+from virtual_node.examine.objects import Json, key, labels_of
 
 _UNREACHED = re.compile(r"failed calling webhook \"([^\"]+)\"")
 _DENIED = re.compile(r"admission webhook \"([^\"]+)\" denied the request")

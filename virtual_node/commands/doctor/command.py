@@ -17,12 +17,12 @@ from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag
 from virtual_node.commands.common import connect, output
-from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.doctor import reading
 from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence
 from virtual_node.commands.doctor.facts import DoctorFacts, LowerFacts
 from virtual_node.commands.doctor.links import Link, State
 from virtual_node.config import program
+from virtual_node.examine.probes import Probe
 
 _AGENT = "virtual-node-doctor"
 _COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")

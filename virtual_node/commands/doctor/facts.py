@@ -11,8 +11,8 @@ from clusterset.model.pod.conditions import is_true
 from virtual_node.commands.common.connect import Trouble
 from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.common.name_server import Installed
-from virtual_node.commands.common.probes import Probe
-from virtual_node.health.objects import Json, is_deleting, is_virtual
+from virtual_node.examine.objects import Json, is_deleting, is_virtual
+from virtual_node.examine.probes import Probe
 
 WEBHOOK_NAME = "virtual-node-webhook"
 SCHEDULER_LEASE = "kube-scheduler"

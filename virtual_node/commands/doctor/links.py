@@ -10,9 +10,12 @@ from functools import partial
 from clusterset.model import names
 from virtual_node.commands.common.installation import listed
 from virtual_node.commands.doctor.facts import DoctorFacts, virtual_nodes, waiting
-from virtual_node.health.faults import Fault, Health, Kind
-from virtual_node.health.model import examine, facts_of
-from virtual_node.health.objects import key, labels_of
+from virtual_node.examine import health as model
+from virtual_node.examine.codes import Code
+from virtual_node.examine.facts import known
+from virtual_node.examine.finding import Finding
+from virtual_node.examine.health import Health
+from virtual_node.examine.objects import key, labels_of
 from virtual_node.translate.printers.pods import status_word
 
 
@@ -62,8 +65,8 @@ class Rule:
     """Names of earlier links that must hold; otherwise this link cannot be judged."""
     reads: Sequence[str] = ()
     """Fields of ``DoctorFacts`` that the rule needs."""
-    faults: Collection[Kind] = ()
-    """Kinds of the health model's faults that break the link."""
+    faults: Collection[Code] = ()
+    """Codes of faults that break the link."""
 
 
 WARNING = "warning: "
@@ -78,26 +81,26 @@ def health(facts: DoctorFacts) -> Health:
     """Return the health model's verdict on the doctor's facts."""
     unread = facts.unread
     bound = [pod for of_node in facts.bound.values() for pod in of_node]
-    return examine(
-        facts_of(
-            now=facts.now,
+    return model.health(
+        known(
+            facts.now,
             nodes=None if "nodes" in unread else virtual_nodes(facts),
             leases=None if "leases" in unread else facts.leases,
             bound=None if {"nodes", "bound"} & unread.keys() else bound,
             waiting=None if "pending" in unread else waiting(facts),
-            replicas=None if "installation" in unread else facts.installation.pods,
+            components=None if "installation" in unread else facts.installation.pods,
             swarms=None if "swarms" in unread else facts.swarms,
             words=_words(facts),
         )
     )
 
 
-def faults(facts: DoctorFacts, *kinds: Kind) -> list[Fault]:
-    """Return the faults of these kinds."""
-    return [fault for fault in health(facts).faults if fault.kind in kinds]
+def faults(facts: DoctorFacts, *codes: Code) -> list[Finding]:
+    """Return the faults with these codes."""
+    return [fault for fault in health(facts).faults if fault.code in codes]
 
 
-def of_faults(found: list[Fault]) -> Outcome:
+def of_faults(found: list[Finding]) -> Outcome:
     """Return a broken link that lists the first faults; the next step is that of the first fault."""
     return broken(*listed(found))
 

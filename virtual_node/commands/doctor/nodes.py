@@ -14,7 +14,6 @@ from virtual_node.commands.common.installation import (
     installation_trouble,
     node_trouble,
 )
-from virtual_node.commands.common.probes import PROXY_REFUSES, is_forbidden, kubelet_trouble
 from virtual_node.commands.doctor.facts import DoctorFacts, ready_nodes, virtual_nodes, waiting
 from virtual_node.commands.doctor.links import (
     Outcome,
@@ -28,11 +27,12 @@ from virtual_node.commands.doctor.links import (
     unknown,
 )
 from virtual_node.config import program
-from virtual_node.health.connections import Failure, failure, plain
-from virtual_node.health.faults import PODS, Kind
-from virtual_node.health.objects import Json, is_passing, key, repelling, selects, taint_text
-from virtual_node.health.objects import taints as node_taints
-from virtual_node.health.pods import is_for_virtual_nodes
+from virtual_node.examine.codes import PODS, Code
+from virtual_node.examine.connections import Failure, failure, plain
+from virtual_node.examine.objects import Json, is_passing, key, repelling, selects, taint_text
+from virtual_node.examine.objects import taints as node_taints
+from virtual_node.examine.pods import is_for_virtual_nodes
+from virtual_node.examine.probes import PROXY_REFUSES, is_forbidden, kubelet_trouble
 
 RIGHTS = "rights"
 
@@ -93,7 +93,7 @@ def targets_virtual_nodes(facts: DoctorFacts, pod: Json) -> bool:
 def taints(facts: DoctorFacts) -> Outcome:
     """Check that each pod that waits for virtual nodes tolerates the taints of one that it selects."""
     nodes = virtual_nodes(facts)
-    if closed := faults(facts, Kind.NODE_CLOSED):
+    if closed := faults(facts, Code.NODE_CLOSED):
         return of_faults(closed)
     repelled: Counter[str] = Counter()
     examples: list[str] = []
@@ -213,7 +213,7 @@ RULES = (
         _components,
         needs=("upperApi",),
         reads=("installation",),
-        faults={Kind.REPLICA_FAILING},
+        faults={Code.REPLICA_FAILING},
     ),
     Rule("virtualNodes", "virtual nodes", presence, needs=("upperApi",), reads=("nodes",)),
     Rule(
@@ -222,7 +222,7 @@ RULES = (
         lambda _facts: ok("no virtual node reports a rejected one"),
         needs=("virtualNodes",),
         reads=("leases",),
-        faults={Kind.CONFIGURATION_REJECTED},
+        faults={Code.CONFIGURATION_REJECTED},
     ),
     Rule("nodeReady", "virtual nodes Ready, leases fresh", heartbeat, needs=("virtualNodes",)),
     Rule("taints", "taints tolerated", taints, needs=("virtualNodes",), reads=("pending",)),
@@ -237,7 +237,7 @@ LOWER_RULES = (
         lambda _facts: ok("none is reported to expire soon"),
         needs=("virtualNodes",),
         reads=("leases",),
-        faults={Kind.CERTIFICATE_EXPIRES},
+        faults={Code.CERTIFICATE_EXPIRES},
     ),
     Rule(
         "lowerVerdict",
@@ -245,6 +245,6 @@ LOWER_RULES = (
         _started,
         needs=("virtualNodes",),
         reads=("bound",),
-        faults=PODS - {Kind.POD_UNSCHEDULED},
+        faults=PODS - {Code.POD_UNSCHEDULED},
     ),
 )

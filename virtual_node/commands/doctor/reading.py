@@ -22,10 +22,8 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
-from virtual_node.commands.common import cluster_dns, installation, name_server, probes
+from virtual_node.commands.common import cluster_dns, installation, name_server
 from virtual_node.commands.common.installation import swarms
-from virtual_node.commands.common.probes import Probe
-from virtual_node.commands.common.reader import DESCHEDULER_LEASE, NODE_LEASES, Need, missing_rights
 from virtual_node.commands.doctor.admission import client_configs, is_ours
 from virtual_node.commands.doctor.facts import (
     PROBE_SELECTOR,
@@ -34,8 +32,11 @@ from virtual_node.commands.doctor.facts import (
     LowerFacts,
     Webhook,
 )
-from virtual_node.health.leases import active_lease
-from virtual_node.health.objects import Json, is_virtual, last_seen
+from virtual_node.examine import probes
+from virtual_node.examine.leases import active_lease
+from virtual_node.examine.objects import Json, is_virtual, last_seen
+from virtual_node.examine.probes import Probe
+from virtual_node.examine.reader import DESCHEDULER_LEASE, NODE_LEASES, Need, missing_rights
 from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.services.endpoints import LABEL_SERVICE
 

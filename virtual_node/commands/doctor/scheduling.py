@@ -10,7 +10,6 @@ from datetime import datetime
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import readable, timestamps
 from controller_runtime.apimachinery.readable import count, some
-from virtual_node.commands.common.reader import DESCHEDULER_LEASE
 from virtual_node.commands.doctor.facts import (
     SCHEDULER_LEASE,
     DoctorFacts,
@@ -20,10 +19,11 @@ from virtual_node.commands.doctor.facts import (
 from virtual_node.commands.doctor.links import WARNING, Outcome, Rule, broken, ok, skipped
 from virtual_node.commands.doctor.nodes import targets_virtual_nodes
 from virtual_node.config import program
-from virtual_node.health.connections import Failure, failure
-from virtual_node.health.faults import SWARMS, Kind
-from virtual_node.health.leases import lease_age
-from virtual_node.health.objects import Json, allocatable, fits, key, requested
+from virtual_node.examine.codes import SWARMS, Code
+from virtual_node.examine.connections import Failure, failure
+from virtual_node.examine.leases import lease_age
+from virtual_node.examine.objects import Json, allocatable, fits, key, requested
+from virtual_node.examine.reader import DESCHEDULER_LEASE
 from virtual_node.translate.pods.api_server import NOT_USABLE
 
 _UNSEEN_SECONDS = 30.0
@@ -200,7 +200,7 @@ RULES = (
         lambda _facts: ok("no pod for virtual nodes waits for one"),
         needs=("virtualNodes",),
         reads=("pending",),
-        faults={Kind.POD_UNSCHEDULED},
+        faults={Code.POD_UNSCHEDULED},
     ),
 )
 

@@ -14,7 +14,7 @@ from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from controller_runtime.process import terminal
 from virtual_node.commands.common import connect
-from virtual_node.commands.common.reader import Reader, refusal
+from virtual_node.examine.reader import Reader, refusal
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:

@@ -32,7 +32,7 @@ from virtual_node.commands.inspect.history import identity
 from virtual_node.commands.inspect.rules import registry
 from virtual_node.config import command_line, program
 from virtual_node.config.types import Config
-from virtual_node.health.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding
+from virtual_node.examine.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding
 
 _COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
 _MARKS = {ERROR: output.BAD, WARNING: output.DOUBTFUL, INFO: output.NOTHING}

@@ -20,7 +20,7 @@ from controller_runtime.apimachinery.decoding import decode, decoder
 from controller_runtime.client.client import encode
 from controller_runtime.objects import Object, from_dict
 from virtual_node.certificates.expiry import Expiry, ExpiryLimits
-from virtual_node.health.objects import annotations_of, labels_of
+from virtual_node.examine.objects import annotations_of, labels_of
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.objects.namespaces import Places

@@ -14,7 +14,7 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import ApiError, ConfigError, NotFound
 from virtual_node.commands.inspect.facts import ERROR, INFO, OPTIONAL, InspectFacts, InspectFinding, Subject
-from virtual_node.health.inspections import (
+from virtual_node.examine.inspections import (
     FIXED,
     KEY,
     NEW,
@@ -25,7 +25,7 @@ from virtual_node.health.inspections import (
     RecordedFinding,
     parse,
 )
-from virtual_node.health.objects import one_line
+from virtual_node.examine.objects import one_line
 
 _CONFIG_MAP = re.compile(r"configmap/(?P<namespace>[a-z0-9-]{1,63})/(?P<name>[a-z0-9.-]{1,253})")
 _RUNS = 100

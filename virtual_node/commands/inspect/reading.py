@@ -25,8 +25,7 @@ from controller_runtime.process import version
 from controller_runtime.resources import Resource
 from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import UPPER, Expiry, ExpiryLimits
-from virtual_node.commands.common import connect, probes
-from virtual_node.commands.common.reader import NODE_LEASES, bounded
+from virtual_node.commands.common import connect
 from virtual_node.commands.inspect.facts import (
     COMPONENT_POD,
     DNS_SERVICE,
@@ -43,9 +42,10 @@ from virtual_node.commands.inspect.facts import (
     webhook_services,
 )
 from virtual_node.config.types import Config
-from virtual_node.health.objects import annotations_of, is_virtual, key, labels_of
-from virtual_node.health.pods import WAITING
-from virtual_node.health.replicas import COMPONENTS
+from virtual_node.examine import components, probes
+from virtual_node.examine.objects import annotations_of, is_virtual, key, labels_of
+from virtual_node.examine.pods import WAITING
+from virtual_node.examine.reader import NODE_LEASES, bounded
 from virtual_node.translate.base.options import pod_options
 from virtual_node.translate.kinds import KINDS, REFERENCED, Demand, enabled
 from virtual_node.translate.services import endpoints, foreign_endpoints
@@ -311,7 +311,7 @@ async def _read_upper(client: Client, upper: ClusterFacts, copied: set[Resource]
     await bounded(
         [
             *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *copied, names.SWARMS}),
-            listed(resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
+            listed(resources.PODS, label_selector=components.SELECTOR, kind=COMPONENT_POD),
             listed(resources.PODS, field_selector=WAITING, kind=WAITING_POD),
         ]
     )

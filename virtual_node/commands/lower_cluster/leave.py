@@ -28,7 +28,6 @@ from virtual_node.commands.cleanup.command import dry_run_client
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
-from virtual_node.commands.common.reader import NODE_LEASES
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import dns, helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
@@ -45,7 +44,8 @@ from virtual_node.commands.lower_cluster.join import (
 )
 from virtual_node.config import program
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
-from virtual_node.health.leases import lease_age
+from virtual_node.examine.leases import lease_age
+from virtual_node.examine.reader import NODE_LEASES
 from virtual_node.rights import manifests
 from virtual_node.translate.nodes.node import is_real
 

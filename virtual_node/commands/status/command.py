@@ -17,13 +17,14 @@ from controller_runtime.objects import Object
 from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, add_switch
-from virtual_node.commands.common import connect, installation, output, probes
-from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Need, Reader
+from virtual_node.commands.common import connect, installation, output
 from virtual_node.commands.status import rows
 from virtual_node.commands.status.rows import PodFields
 from virtual_node.config import program
-from virtual_node.health.faults import Health
-from virtual_node.health.nodes import cluster_of
+from virtual_node.examine import probes
+from virtual_node.examine.health import Health
+from virtual_node.examine.objects import cluster_of
+from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Need, Reader
 
 _EXPLAINED = 5
 """Maximum number of faults that are printed; ``doctor`` prints the others."""

@@ -16,8 +16,8 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.objects import Object
 from virtual_node.commands.common import output
-from virtual_node.health.leases import lease_age
-from virtual_node.health.objects import labels_of, requested
+from virtual_node.examine.leases import lease_age
+from virtual_node.examine.objects import labels_of, requested
 from virtual_node.translate.printers.pods import is_trouble, status_word
 
 COLUMNS = (

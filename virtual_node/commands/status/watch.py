@@ -12,8 +12,8 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
-from virtual_node.commands.common.reader import NODE_LEASES
 from virtual_node.commands.status import rows
+from virtual_node.examine.reader import NODE_LEASES
 
 _COALESCE = 0.5
 """Seconds for which changes are collected, so that a rollout prints a few lines and not one per pod."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clusterset.config import NodeConfig
-from clusterset.model.moving.silence import NO_READY_NODES
+from clusterset.model.moving.silence import NO_READY_NODES, UNREACHABLE
 from clusterset.model.names import LABEL_EXCLUDE_BALANCERS
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import is_finished
@@ -24,7 +24,7 @@ from virtual_node import metrics
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
 from virtual_node.controllers.nodes.health import HealthController
-from virtual_node.health.connections import plain
+from virtual_node.examine.connections import plain
 from virtual_node.translate.nodes import node as translate
 from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.translate.pods import dns
@@ -143,7 +143,7 @@ class NodeController:
             self._unready_since = None
         if self.health.reachable is False:
             why = f"Lower cluster {name} does not answer: {self.health.error}"
-            return False, "LowerClusterUnreachable", why
+            return False, UNREACHABLE, why
         if self.health.reachable is None or not self.caches.lower_nodes.has_synced:
             error = self.caches.lower_nodes.last_error
             trouble = f": {plain(str(error))}" if error else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node import metrics
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.health.connections import plain
+from virtual_node.examine.connections import plain
 from virtual_node.translate.base.fields import word
 
 _version = word(64)

@@ -34,7 +34,7 @@ from controller_runtime.leaderelection import candidate
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.nodes import lease_holder
 from virtual_node.controllers.nodes.controller import NodeController
-from virtual_node.health.reports import Report
+from virtual_node.examine.reports import Report
 
 NAMESPACE = "kube-node-lease"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

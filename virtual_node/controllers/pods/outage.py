@@ -11,6 +11,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 from clusterset.config import NOT_READY
+from clusterset.model.moving.silence import UNREACHABLE
 from clusterset.model.pod.conditions import is_true
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
@@ -20,9 +21,8 @@ from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.controllers.pods.status_writer import StatusWriter, Unread
-from virtual_node.health.connections import plain
+from virtual_node.examine.connections import plain
 
-UNREACHABLE = "LowerClusterUnreachable"
 _PERIOD = 2.0
 """Seconds between two comparisons of states in this process. They need no requests."""
 _AGAIN = 30.0

@@ -13,8 +13,8 @@ from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.draining import drain_process, drain_status, draining_cluster, places
 from tests.unit.descheduler.process import Process
 from tests.unit.descheduler.replica_sets import ReplicaSets
-from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.drain import command
+from virtual_node.examine.reader import Reader
 
 pytestmark = pytest.mark.looptime
 

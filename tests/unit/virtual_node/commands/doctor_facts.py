@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 from controller_runtime.tls.key_pairs import make_ca
-from tests.unit.virtual_node.health import health_objects
-from tests.unit.virtual_node.health.health_objects import NOW, lease
+from tests.unit.virtual_node.examine import health_objects
+from tests.unit.virtual_node.examine.health_objects import NOW, lease
 from virtual_node.commands.common.installation import Installation
-from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.doctor.chain import examine
 from virtual_node.commands.doctor.facts import DoctorFacts, LowerFacts, Webhook
 from virtual_node.commands.doctor.links import Link
-from virtual_node.health.objects import Json
+from virtual_node.examine.objects import Json
+from virtual_node.examine.probes import Probe
 
 TAINT = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
 TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}

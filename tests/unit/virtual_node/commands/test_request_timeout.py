@@ -21,9 +21,10 @@ from tests.thorough import some
 from tests.unit.controller_runtime.loopback import reply, serve
 from tests.unit.virtual_node.commands.run_command import NODES, Person, kubeconfig
 from virtual_node import cli
-from virtual_node.commands.common import connect, probes
+from virtual_node.commands.common import connect
 from virtual_node.commands.common.connect import request_timeout
 from virtual_node.commands.inspect import command
+from virtual_node.examine import probes
 
 SHORT = "--request-timeout=300ms"
 LONG = "--request-timeout=4s"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hack.page.scene import Scene
-from tests.unit.virtual_node.health.health_objects import condition, swarm
+from tests.unit.virtual_node.examine.health_objects import condition, swarm
 from virtual_node.web.groups import View
 from virtual_node.web.overview import Overview
 

@@ -28,7 +28,7 @@ from virtual_node.commands.inspect.facts import (
     VirtualNode,
 )
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
-from virtual_node.health.objects import allocatable, fits, key, labels_of, requested
+from virtual_node.examine.objects import allocatable, fits, key, labels_of, requested
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
 _CAPACITY_TOLERANCE = 1.01

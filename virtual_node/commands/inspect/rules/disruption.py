@@ -10,7 +10,7 @@ from clusterset.model.pod.conditions import is_finished
 from controller_runtime.apimachinery import matching
 from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.inspect.facts import Findings, InspectFacts, Subject
-from virtual_node.health.objects import Json, is_deleting, key, labels_of
+from virtual_node.examine.objects import Json, is_deleting, key, labels_of
 
 
 def disruption(facts: InspectFacts) -> Findings:

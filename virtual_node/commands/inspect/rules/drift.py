@@ -15,7 +15,7 @@ from clusterset.model.policy.decision import Violation, summary
 from controller_runtime.apimachinery import readable
 from virtual_node.commands.inspect.facts import ERROR, WARNING, ClusterFacts, Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
-from virtual_node.health.objects import annotations_of, is_deleting, key, labels_of
+from virtual_node.examine.objects import annotations_of, is_deleting, key, labels_of
 from virtual_node.translate.base.metadata import left_as_changed
 from virtual_node.translate.base.view import View
 from virtual_node.translate.kinds import CONFIG_MAPS, SECRETS, Kind

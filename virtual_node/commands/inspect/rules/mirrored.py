@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from clusterset.model import names
 from controller_runtime.apimachinery.translation_budget import TooLargeError
 from virtual_node.commands.inspect.facts import ClusterFacts, Findings, InspectFacts, InspectFinding
-from virtual_node.health.objects import labels_of
+from virtual_node.examine.objects import labels_of
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods import lower_pod
 

@@ -21,7 +21,7 @@ from virtual_node.commands.inspect.facts import (
     Subject,
     webhook_services,
 )
-from virtual_node.health.objects import is_deleting, key, labels_of
+from virtual_node.examine.objects import is_deleting, key, labels_of
 from virtual_node.translate.services import endpoints, foreign_endpoints
 
 _CREATED = frozenset({"*", "pods", "pods/*", "*/*"})

@@ -20,7 +20,7 @@ from virtual_node.commands.inspect.facts import (
     InspectFacts,
     Subject,
 )
-from virtual_node.health.objects import annotations_of, is_deleting, key, labels_of
+from virtual_node.examine.objects import annotations_of, is_deleting, key, labels_of
 from virtual_node.translate.kinds import KINDS, REFERENCED
 from virtual_node.translate.pods import dependencies
 from virtual_node.translate.pods.token_secrets import token_secrets

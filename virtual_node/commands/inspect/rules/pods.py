@@ -16,7 +16,7 @@ from virtual_node.certificates.expiry import UPPER, span
 from virtual_node.commands.inspect.facts import ERROR, WARNING, Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.config import program
-from virtual_node.health.objects import annotations_of, is_deleting, key
+from virtual_node.examine.objects import annotations_of, is_deleting, key
 from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.printers.pods import status_word

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from virtual_node.commands.common import reader
+from virtual_node.examine import reader
 
 
 async def test_results_keep_their_order_and_few_reads_run_at_once():

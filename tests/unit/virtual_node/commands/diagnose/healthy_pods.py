@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.unit.virtual_node.health.health_objects import ago, condition
+from tests.unit.virtual_node.examine.health_objects import ago, condition
 
 Json = dict[str, Any]
 _OWNERS = ("ReplicaSet", "StatefulSet", "DaemonSet", "Job", "")

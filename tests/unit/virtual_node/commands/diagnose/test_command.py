@@ -20,7 +20,7 @@ from tests.unit.virtual_node.commands.run_command import (
     SHOP,
     Person,
 )
-from tests.unit.virtual_node.health.health_objects import NOW, lease
+from tests.unit.virtual_node.examine.health_objects import NOW, lease
 from virtual_node.commands.diagnose import command
 from virtual_node.commands.diagnose.workload import selector_text
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.unit.virtual_node.commands.diagnose.healthy_pods import healthy_pod
-from tests.unit.virtual_node.health.health_objects import NOW, ago, condition, lease
+from tests.unit.virtual_node.examine.health_objects import NOW, ago, condition, lease
 from virtual_node.commands.diagnose import verdict
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import PodFacts

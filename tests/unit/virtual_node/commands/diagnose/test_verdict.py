@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.apimachinery import timestamps
-from tests.unit.virtual_node.health.health_objects import lease
+from tests.unit.virtual_node.examine.health_objects import lease
 from virtual_node.commands.common.output import age
 from virtual_node.commands.diagnose.facts import PodFacts
 from virtual_node.commands.diagnose.verdict import diagnose

@@ -23,14 +23,14 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     pod,
     webhook,
 )
-from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, swarm
+from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, swarm
 from virtual_node.commands.common.connect import Trouble
 from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.common.name_server import Installed
-from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence
 from virtual_node.commands.doctor.facts import DoctorFacts, Webhook
 from virtual_node.commands.doctor.links import State
+from virtual_node.examine.probes import Probe
 from virtual_node.translate.pods.api_server import NOT_USABLE
 
 STALE = {"key": "virtual-node.io/stale-cluster", "effect": "NoSchedule"}

@@ -23,12 +23,12 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     pod,
     webhook,
 )
-from tests.unit.virtual_node.health.health_objects import lease
-from virtual_node.commands.common.probes import Probe
+from tests.unit.virtual_node.examine.health_objects import lease
 from virtual_node.commands.doctor.chain import examine, first_broken
 from virtual_node.commands.doctor.facts import DoctorFacts, Webhook
 from virtual_node.commands.doctor.links import State
-from virtual_node.health.connections import Failure, failure
+from virtual_node.examine.connections import Failure, failure
+from virtual_node.examine.probes import Probe
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.virtual_node.commands.doctor_facts import conditions, container, healthy
-from tests.unit.virtual_node.health.health_objects import lease
+from tests.unit.virtual_node.examine.health_objects import lease
 from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.doctor.chain import examine, first_broken
 

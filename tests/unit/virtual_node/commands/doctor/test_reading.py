@@ -14,7 +14,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import configuration, node, pod
-from tests.unit.virtual_node.health.health_objects import NOW
+from tests.unit.virtual_node.examine.health_objects import NOW
 from virtual_node.commands.common.installation import installation_trouble
 from virtual_node.commands.doctor import reading
 from virtual_node.commands.doctor.facts import DoctorFacts

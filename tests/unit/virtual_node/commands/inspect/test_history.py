@@ -16,7 +16,7 @@ from controller_runtime.errors import ConfigError, NotFound
 from tests.unit.virtual_node.commands.healthy_clusters import NOW, healthy
 from virtual_node.commands.inspect import command, history
 from virtual_node.commands.inspect.facts import InspectFacts, InspectFinding, Subject
-from virtual_node.health.inspections import Inspection, RecordedFinding
+from virtual_node.examine.inspections import Inspection, RecordedFinding
 
 NO_CLIENT = cast("Client", None)
 

@@ -14,10 +14,10 @@ from controller_runtime.client.collection import page_decoder
 from tests.unit.virtual_node.commands.diagnose.healthy_pods import healthy_pod
 from tests.unit.virtual_node.commands.diagnose.test_diagnose_corpus import CASES, facts_of
 from tests.unit.virtual_node.commands.doctor_facts import node
-from tests.unit.virtual_node.health.health_objects import NOW
+from tests.unit.virtual_node.examine.health_objects import NOW
 from virtual_node.commands.status import rows
 from virtual_node.commands.status.rows import PodFields
-from virtual_node.health.pods import sign
+from virtual_node.examine.engine import of_pod
 
 _REQUESTS = {
     "containers": [{"name": "main", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "2"}}}],
@@ -39,8 +39,8 @@ def test_counts_requests_and_faults_are_those_of_complete_pods():
     read, meta = page_decoder(PodFields)(msgspec.json.encode({"metadata": {"continue": "x"}, "items": pods}))
     assert meta.continue_ == "x"
     assert rows.describe(node(), read, None, now=NOW) == rows.describe(node(), pods, None, now=NOW)
-    assert [sign(pod) for pod in read] == [sign(pod) for pod in pods]
-    assert any(sign(pod) for pod in read)
+    assert [of_pod(pod, ()) for pod in read] == [of_pod(pod, ()) for pod in pods]
+    assert any(of_pod(pod, ()) for pod in read)
 
 
 def test_status_imports_no_module_that_it_rarely_needs():

@@ -15,7 +15,7 @@ from controller_runtime.client.client import Client
 from tests.unit.controller_runtime.loopback import reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import conditions, node, pod
 from tests.unit.virtual_node.commands.run_command import LEASES, NODES, PODS, Person
-from tests.unit.virtual_node.health.health_objects import lease
+from tests.unit.virtual_node.examine.health_objects import lease
 from virtual_node.commands.status import watch as status_watch
 from virtual_node.commands.status.watch import StatusWatch
 

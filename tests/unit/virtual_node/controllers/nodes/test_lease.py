@@ -13,7 +13,7 @@ import structlog
 
 from tests.background import working
 from virtual_node.controllers.nodes.lease import Identity, NodeLease
-from virtual_node.health.reports import Report
+from virtual_node.examine.reports import Report
 
 KEY = "virtual-node.io/faults"
 

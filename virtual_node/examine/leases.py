@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controller_runtime.apimachinery import timestamps
-from virtual_node.health.objects import Json
+from virtual_node.examine.objects import Json
 
 NODE_LEASE_SECONDS = 40.0
 """Duration of a node's Lease, and for Leases without a duration."""

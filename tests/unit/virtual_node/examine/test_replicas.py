@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from virtual_node.health.replicas import APPLIED, REJECTED, explanation
+from virtual_node.examine.components import APPLIED, REJECTED, explanation
 
 PROBE = ("Unhealthy", "Warning", "Readiness probe failed: HTTP 500")
 FIELD = (REJECTED, "Warning", "clusters[0]: unknown field `lables`")

@@ -14,8 +14,8 @@ from controller_runtime import resources
 from controller_runtime.apimachinery.decoding import decoder
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
-from virtual_node.health.connections import Failure, failure
-from virtual_node.health.objects import Json, ended, statuses
+from virtual_node.examine.connections import Failure, failure
+from virtual_node.examine.objects import Json, ended, statuses
 
 PROXY_REFUSES = "address not allowed"
 """The API server's error when a node's address is loopback or link-local, to which it does not proxy."""

@@ -17,9 +17,9 @@ from controller_runtime.client.collection import ListOptions
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
-from virtual_node.commands.common import probes
-from virtual_node.health.objects import Json, last_seen
-from virtual_node.health.replicas import explanation
+from virtual_node.examine import probes
+from virtual_node.examine.components import explanation
+from virtual_node.examine.objects import Json, last_seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller_runtime.apimachinery import timestamps
-from virtual_node.health.facts import HealthFacts
+from virtual_node.examine.facts import known
+from virtual_node.examine.snapshot import Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -86,14 +87,13 @@ def waits(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
     }
 
 
-def healthy(**more: Any) -> HealthFacts:
+def healthy(**more: Any) -> Snapshot:
     """An installation with one virtual node and no fault, of which everything was seen."""
     facts: dict[str, Any] = {
-        "now": NOW,
         "nodes": [node()],
         "leases": {"vn-a": lease()},
-        "signs": [],
+        "bound": [],
         "waiting": [],
-        "replicas": [],
+        "components": [],
     }
-    return HealthFacts(**{**facts, **more})
+    return known(NOW, **{**facts, **more})

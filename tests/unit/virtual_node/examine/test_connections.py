@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from virtual_node.health.connections import plain
+from virtual_node.examine.connections import plain
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Reads fields of objects for the health model and the commands."""
+"""Reads fields of objects for the examination and the commands."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ LIFECYCLE = "node.kubernetes.io/"
 def is_virtual(node: Json) -> bool:
     """Report whether a Node is a virtual node."""
     return labels_of(node).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL
+
+
+def cluster_of(node: Json) -> str:
+    """Return the lower cluster's name from a virtual node's label; without this label the node's name."""
+    return str(labels_of(node).get(names.LABEL_LOWER_CLUSTER) or node["metadata"]["name"])
 
 
 def labels_of(one: Json) -> Mapping[str, str]:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime.apimachinery import timestamps
-from virtual_node.health.objects import Json, ended, is_deleting, last_seen, one_line, statuses, waiting
+from virtual_node.examine.objects import Json, ended, is_deleting, last_seen, one_line, statuses, waiting
 from virtual_node.translate.printers.pods import status_word
 
-COMPONENTS = "app.kubernetes.io/part-of=virtual-node"
+SELECTOR = "app.kubernetes.io/part-of=virtual-node"
 """Label selector of the pods of our components, as the chart labels them."""
 REJECTED = "ConfigurationRejected"
 """Reason of the Warning event on a replica's pod while its configuration file is not applied."""

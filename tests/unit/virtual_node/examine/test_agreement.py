@@ -24,7 +24,7 @@ from controller_runtime.objects import Object, from_dict
 from controller_runtime.store import Store
 from tests.thorough import IS_THOROUGH
 from tests.unit.virtual_node.commands.doctor_facts import healthy as patient
-from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, swarm, waits
+from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, node, pod, swarm, waits
 from virtual_node import metrics, process_health
 from virtual_node.commands.common import installation
 from virtual_node.commands.common.installation import Installation
@@ -32,9 +32,9 @@ from virtual_node.commands.doctor import chain
 from virtual_node.commands.inspect import facts as inspection_facts
 from virtual_node.commands.inspect.rules import registry
 from virtual_node.config.types import Config
-from virtual_node.health.faults import SWARMS as FAULTS_OF_SWARMS
-from virtual_node.health.faults import Health, Verdict
-from virtual_node.health.reports import Report
+from virtual_node.examine.codes import SWARMS as FAULTS_OF_SWARMS
+from virtual_node.examine.health import Health, Verdict
+from virtual_node.examine.reports import Report
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
 
@@ -316,7 +316,7 @@ def test_no_tool_reports_health_where_another_reports_a_fault(world: World) -> N
         sample = prometheus_client.REGISTRY.get_sample_value
         assert sample("virtual_node_health", {"verdict": "healthy"}) == (measured.verdict is Verdict.HEALTHY)
         assert page.unknown == measured.unknown
-        assert [one for one in page.faults if one.kind not in FAULTS_OF_SWARMS] == measured.faults
+        assert [one for one in page.faults if one.code not in FAULTS_OF_SWARMS] == measured.faults
         metrics.forget_health()
     event(
         f"faulty: {any(faulty.values())}, healthy: {any(well.values())}, may read all: {not world.forbidden}"

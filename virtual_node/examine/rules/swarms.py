@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime.apimachinery import timestamps
-from virtual_node.health.faults import Fault, Kind
-from virtual_node.health.objects import Json, key, one_line
+from virtual_node.examine.codes import Code
+from virtual_node.examine.engine import rule
+from virtual_node.examine.facts import SWARMS
+from virtual_node.examine.finding import Finding, Findings
+from virtual_node.examine.objects import Json, key, one_line
+from virtual_node.examine.snapshot import Snapshot
 
 _PATIENCE = 300.0
 """Seconds that workers may take to hand over jobs."""
 _CONDITIONS = (
-    ("Degraded", "True", Kind.SWARM_DEGRADED, "degraded", 0.0),
-    ("Assigned", "False", Kind.SWARM_UNASSIGNED, "jobs without worker", 0.0),
-    ("Converged", "False", Kind.SWARM_NOT_CONVERGED, "handing over", _PATIENCE),
+    ("Degraded", "True", Code.SWARM_DEGRADED, "degraded", 0.0),
+    ("Assigned", "False", Code.SWARM_UNASSIGNED, "jobs without worker", 0.0),
+    ("Converged", "False", Code.SWARM_NOT_CONVERGED, "handing over", _PATIENCE),
 )
 """Type and status of a condition, its fault, the state to show, and the seconds that it may last; causes before
 effects."""
 
 
-def swarm_faults(swarms: Iterable[Json], now: datetime) -> Iterator[Fault]:
-    """Yield the first fault of each Swarm.
-
-    Args:
-        swarms: the Swarms.
-        now: current time by the API server's clock.
-    """
-    for swarm in swarms:
-        for name, status, kind, _, patience in _CONDITIONS:
+@rule(Code.SWARM_DEGRADED, Code.SWARM_UNASSIGNED, Code.SWARM_NOT_CONVERGED, needs=[SWARMS])
+def swarms(snapshot: Snapshot) -> Findings:
+    """Yield the first condition of each Swarm that has lasted too long."""
+    for swarm in snapshot.upper[SWARMS]:
+        for name, status, code, _, patience in _CONDITIONS:
             found = condition(swarm.get("status"), name)
-            if found.get("status") != status or _seconds_since(found, now) < patience:
+            if found.get("status") != status or _seconds_since(found, snapshot.now) < patience:
                 continue
             metadata = swarm["metadata"]
             cause = one_line(found.get("message") or found.get("reason") or f"{name} is {status}")
             step = f"kubectl describe swarm {metadata['name']} -n {metadata['namespace']}"
-            yield Fault(kind, (f"Swarm {key(swarm)}",), cause, step)
+            yield Finding(code=code, kind="Swarm", names=[key(swarm)], cause=cause, next_steps=[step])
             break
 
 

@@ -11,7 +11,7 @@ import pytest
 from clusterset.model import names
 from clusterset.model.moving import silence as silences
 from clusterset.model.moving.silence import Silence
-from tests.unit.virtual_node.health.health_objects import (
+from tests.unit.virtual_node.examine.health_objects import (
     NOW,
     condition,
     healthy,
@@ -21,13 +21,15 @@ from tests.unit.virtual_node.health.health_objects import (
     swarm,
     waits,
 )
-from virtual_node.health.facts import ClusterState, HealthFacts
-from virtual_node.health.faults import PODS, SWARMS, Kind, Severity, Verdict
-from virtual_node.health.model import examine
-from virtual_node.health.objects import one_line
-from virtual_node.health.pods import sign, waiting_sign
-from virtual_node.health.reports import Report
-from virtual_node.health.swarms import swarm_state
+from virtual_node.examine.codes import PODS, SWARMS, Code, Severity
+from virtual_node.examine.engine import RULES
+from virtual_node.examine.facts import COMPONENTS, ClusterState
+from virtual_node.examine.health import Verdict
+from virtual_node.examine.health import health as examine
+from virtual_node.examine.objects import one_line
+from virtual_node.examine.reports import Report
+from virtual_node.examine.rules.swarms import swarm_state
+from virtual_node.examine.snapshot import Snapshot
 
 UNREACHABLE = condition(
     "Ready", "False", "LowerClusterUnreachable", "Lower cluster a does not answer: refused"
@@ -37,140 +39,140 @@ UNASSIGNED = condition("Assigned", "False", "NoWorkers", "3 jobs have no worker:
 CRASH = {"terminated": {"exitCode": 3, "reason": "Error"}}
 
 
-def on_node(*pods: dict[str, Any]) -> HealthFacts:
+def on_node(*pods: dict[str, Any]) -> Snapshot:
     """Return facts with these pods on the virtual node."""
-    return healthy(signs=[found for one in pods if (found := sign({**one, "spec": {**one["spec"], "nodeName": "vn-a"}}))])  # fmt: skip
+    return healthy(bound=[{**one, "spec": {**one["spec"], "nodeName": "vn-a"}} for one in pods])
 
 
-def without_node(*pods: dict[str, Any]) -> HealthFacts:
+def without_node(*pods: dict[str, Any]) -> Snapshot:
     """Return facts with these pods and no node for them."""
-    return healthy(waiting=[found for one in pods if (found := waiting_sign(one, ["vn-a"]))])
+    return healthy(waiting=pods)
 
 
 LABEL = {"virtual-pod": "true"}
 FAULTS = {
     "a lower cluster that the process cannot reach": (
         healthy(clusters=[ClusterState(name="a", reachable=False, error="refused")]),
-        (Kind.CLUSTER_LOST, "Cluster a", "refused"),
+        (Code.CLUSTER_LOST, "Cluster a", "refused"),
     ),
     "a lower cluster that its virtual node reports as lost": (
         healthy(nodes=[node(ready=UNREACHABLE)]),
-        (Kind.CLUSTER_LOST, "Cluster a", "does not answer"),
+        (Code.CLUSTER_LOST, "Cluster a", "does not answer"),
     ),
     "a lower cluster that both report": (
         healthy(
             nodes=[node(ready=UNREACHABLE)],
             clusters=[ClusterState(name="a", reachable=False, error="refused")],
         ),
-        (Kind.CLUSTER_LOST, "Cluster a", "refused"),
+        (Code.CLUSTER_LOST, "Cluster a", "refused"),
     ),
     "a kubeconfig that cannot be used": (
         healthy(clusters=[ClusterState(name="b", failed=True, error="no such file", nodes=["vn-b"])]),
-        (Kind.CLUSTER_FAILED, "Cluster b", "no such file"),
+        (Code.CLUSTER_FAILED, "Cluster b", "no such file"),
     ),
     "a rejected configuration": (
         healthy(rejected={"": "unknown field lables"}),
-        (Kind.CONFIGURATION_REJECTED, "Configuration", "lables"),
+        (Code.CONFIGURATION_REJECTED, "Configuration", "lables"),
     ),
     "a rejected kubeconfig": (
         healthy(rejected={"a": "no current context"}),
-        (Kind.CONFIGURATION_REJECTED, "Cluster a", "current context"),
+        (Code.CONFIGURATION_REJECTED, "Cluster a", "current context"),
     ),
     "no lower cluster at all": (
         healthy(nodes=[], leases={}),
-        (Kind.NO_LOWER_CLUSTER, "Installation", "no lower cluster is configured"),
+        (Code.NO_LOWER_CLUSTER, "Installation", "no lower cluster is configured"),
     ),
     "a configured virtual node that is not registered": (
         healthy(clusters=[ClusterState(name="a", reachable=True, nodes=["vn-a", "vn-2"])]),
-        (Kind.NODE_MISSING, "Node vn-2", "not registered"),
+        (Code.NODE_MISSING, "Node vn-2", "not registered"),
     ),
     "an old Lease": (
         healthy(leases={"vn-a": lease(300)}),
-        (Kind.NODE_SILENT, "Node vn-a", "300 s ago"),
+        (Code.NODE_SILENT, "Node vn-a", "300 s ago"),
     ),
-    "no Lease": (healthy(leases={}), (Kind.NODE_SILENT, "Node vn-a", "no Lease")),
+    "no Lease": (healthy(leases={}), (Code.NODE_SILENT, "Node vn-a", "no Lease")),
     "a node that is not Ready": (
         healthy(nodes=[node(ready=condition("Ready", "False", "NoReadyLowerNodes", "None of the 2 nodes"))]),
-        (Kind.NODE_NOT_READY, "Node vn-a", "None of the 2 nodes"),
+        (Code.NODE_NOT_READY, "Node vn-a", "None of the 2 nodes"),
     ),
     "a node without conditions": (
         healthy(nodes=[{**node(), "status": {}}]),
-        (Kind.NODE_NOT_READY, "Node vn-a", "no reason given"),
+        (Code.NODE_NOT_READY, "Node vn-a", "no reason given"),
     ),
     "a stale-cluster taint that stays": (
         healthy(nodes=[node(taints=[{"key": "virtual-node.io/stale-cluster", "effect": "NoSchedule"}])]),
-        (Kind.NODE_CLOSED, "Node vn-a", "descheduler"),
+        (Code.NODE_CLOSED, "Node vn-a", "descheduler"),
     ),
-    "cordoned nodes only": (healthy(nodes=[node(unschedulable=True)]), (Kind.NODE_CLOSED, "Node vn-a", "cordoned")),
+    "cordoned nodes only": (healthy(nodes=[node(unschedulable=True)]), (Code.NODE_CLOSED, "Node vn-a", "cordoned")),
     "an API server's certificate that ends soon": (
         healthy(expiring={"a": "the serving certificate of its API server ends on 2026-01-04"}),
-        (Kind.CERTIFICATE_EXPIRES, "Cluster a", "2026-01-04"),
+        (Code.CERTIFICATE_EXPIRES, "Cluster a", "2026-01-04"),
     ),
     "a replica that crashes": (
-        healthy(replicas=[pod("vn-0", phase="Running", containers=[waits("CrashLoopBackOff", lastState=CRASH)])]),
-        (Kind.REPLICA_FAILING, "Pod shop/vn-0", "exit code 3"),
+        healthy(components=[pod("vn-0", phase="Running", containers=[waits("CrashLoopBackOff", lastState=CRASH)])]),
+        (Code.REPLICA_FAILING, "Pod shop/vn-0", "exit code 3"),
     ),
     "a replica that cannot mount a Secret": (
         healthy(
-            replicas=[pod("vn-0", containers=[waits("ContainerCreating")], nodeName="real")],
+            components=[pod("vn-0", containers=[waits("ContainerCreating")], nodeName="real")],
             words={"shop/vn-0": 'MountVolume.SetUp failed: secret "virtual-node-tokoy" not found'},
         ),
-        (Kind.REPLICA_FAILING, "Pod shop/vn-0", "virtual-node-tokoy"),
+        (Code.REPLICA_FAILING, "Pod shop/vn-0", "virtual-node-tokoy"),
     ),
     "a replica without a node": (
-        healthy(replicas=[pod("vn-0", conditions=[UNSCHEDULED])]),
-        (Kind.REPLICA_FAILING, "Pod shop/vn-0", "0/2 nodes"),
+        healthy(components=[pod("vn-0", conditions=[UNSCHEDULED])]),
+        (Code.REPLICA_FAILING, "Pod shop/vn-0", "0/2 nodes"),
     ),
     "a replica that is not Ready": (
-        healthy(replicas=[pod("vn-0", phase="Running", nodeName="real", conditions=[condition("Ready", "False")])]),
-        (Kind.REPLICA_FAILING, "Pod shop/vn-0", "is not Ready"),
+        healthy(components=[pod("vn-0", phase="Running", nodeName="real", conditions=[condition("Ready", "False")])]),
+        (Code.REPLICA_FAILING, "Pod shop/vn-0", "is not Ready"),
     ),
     "a labelled pod without a node": (
         without_node(pod(labels=LABEL, conditions=[UNSCHEDULED])),
-        (Kind.POD_UNSCHEDULED, "Pod shop/web", "0/2 nodes"),
+        (Code.POD_UNSCHEDULED, "Pod shop/web", "0/2 nodes"),
     ),
     "a pod that selects virtual nodes and has no node": (
         without_node(pod(nodeSelector={"type": "virtual-kubelet"}, conditions=[UNSCHEDULED])),
-        (Kind.POD_UNSCHEDULED, "Pod shop/web", "0/2 nodes"),
+        (Code.POD_UNSCHEDULED, "Pod shop/web", "0/2 nodes"),
     ),
     "a pod that no scheduler has looked at": (
         without_node(pod(labels=LABEL, schedulerName="nobody")),
-        (Kind.POD_UNSCHEDULED, "Pod shop/web", "nobody has not looked"),
+        (Code.POD_UNSCHEDULED, "Pod shop/web", "nobody has not looked"),
     ),
     "a pod that the lower scheduler has no node for": (
         on_node(pod(conditions=[UNSCHEDULED])),
-        (Kind.POD_UNSCHEDULABLE, "Pod shop/web", "0/2 nodes"),
+        (Code.POD_UNSCHEDULABLE, "Pod shop/web", "0/2 nodes"),
     ),
     "a pod that the lower cluster refuses": (
         on_node(pod(conditions=[condition("virtual-node.io/Admitted", "False", "PodSecurity", "privileged")])),
-        (Kind.POD_REFUSED, "Pod shop/web", "privileged"),
+        (Code.POD_REFUSED, "Pod shop/web", "privileged"),
     ),
     "a pod that references what does not exist": (
         on_node(pod(containers=[waits("CreateContainerConfigError", 'secret "x" not found')])),
-        (Kind.POD_FAILING, "Pod shop/web", '"x" not found'),
+        (Code.POD_FAILING, "Pod shop/web", '"x" not found'),
     ),
     "a pod that crashes": (
         on_node(pod(phase="Running", containers=[waits("CrashLoopBackOff", lastState=CRASH)])),
-        (Kind.POD_FAILING, "Pod shop/web", "exit code 3"),
+        (Code.POD_FAILING, "Pod shop/web", "exit code 3"),
     ),
     "a pod that does not start": (
         on_node(pod(containers=[waits("ContainerCreating")])),
-        (Kind.POD_NOT_STARTED, "Pod shop/web", "ContainerCreating"),
+        (Code.POD_NOT_STARTED, "Pod shop/web", "ContainerCreating"),
     ),
     "a Swarm with several conditions": (
         healthy(swarms=[swarm("s", UNASSIGNED, condition("Degraded", "True", "JobsFailing", "1 job cannot be started"))]),
-        (Kind.SWARM_DEGRADED, "Swarm shop/s", "1 job cannot be started"),
+        (Code.SWARM_DEGRADED, "Swarm shop/s", "1 job cannot be started"),
     ),
     "a Swarm without workers": (
-        healthy(swarms=[swarm("s", UNASSIGNED)]), (Kind.SWARM_UNASSIGNED, "Swarm shop/s", "NoWorkers"),
+        healthy(swarms=[swarm("s", UNASSIGNED)]), (Code.SWARM_UNASSIGNED, "Swarm shop/s", "NoWorkers"),
     ),
     "a Swarm whose hand-over does not end": (
         healthy(swarms=[swarm("s", condition("Converged", "False", "HandingOver", "waiting for 1 workers", age=301))]),
-        (Kind.SWARM_NOT_CONVERGED, "Swarm shop/s", "waiting for 1 workers"),
+        (Code.SWARM_NOT_CONVERGED, "Swarm shop/s", "waiting for 1 workers"),
     ),
     "a Swarm with a time that is not valid": (
         healthy(swarms=[swarm("s", {**condition("Converged", "False", "HandingOver"), "lastTransitionTime": "2026-01-01t00:00:00z"})]),
-        (Kind.SWARM_NOT_CONVERGED, "Swarm shop/s", "HandingOver"),
+        (Code.SWARM_NOT_CONVERGED, "Swarm shop/s", "HandingOver"),
     ),
 }  # fmt: skip
 
@@ -197,7 +199,7 @@ def test_reports_each_fault_once(case: str) -> None:
     """Exactly one fault, of the right kind and object, with its cause in one line and a next step."""
     facts, (kind, subject, said) = FAULTS[case]
     health = examine(facts)
-    assert [(one.kind, one.subject) for one in health.faults] == [(kind, subject)]
+    assert [(one.code, one.subject) for one in health.faults] == [(kind, subject)]
     fault = health.faults[0]
     assert said in fault.cause
     assert "\n" not in fault.cause
@@ -208,7 +210,7 @@ def test_reports_each_fault_once(case: str) -> None:
 
 
 def test_every_kind_has_a_case() -> None:
-    assert {kind for _, (kind, *_) in FAULTS.values()} == set(Kind)
+    assert {kind for _, (kind, *_) in FAULTS.values()} == {code for rule in RULES for code in rule.codes}
 
 
 def test_only_pods_of_users_are_warnings() -> None:
@@ -216,7 +218,7 @@ def test_only_pods_of_users_are_warnings() -> None:
     for case, (facts, (kind, *_)) in FAULTS.items():
         wanted = (
             Severity.WARNING
-            if kind in {*PODS, *SWARMS, Kind.NODE_CLOSED, Kind.CERTIFICATE_EXPIRES}
+            if kind in {*PODS, *SWARMS, Code.NODE_CLOSED, Code.CERTIFICATE_EXPIRES}
             else Severity.ERROR
         )
         assert examine(facts).faults[0].severity is wanted, case
@@ -228,11 +230,11 @@ PASSING = {
         nodes=[{**node(), "metadata": {**node()["metadata"], "creationTimestamp": "2025-12-31T23:59:50Z"}}],
         leases={},
     ),
-    "a replica that starts": healthy(replicas=[pod("vn-0", age=5, containers=[waits("ContainerCreating")])]),
+    "a replica that starts": healthy(components=[pod("vn-0", age=5, containers=[waits("ContainerCreating")])]),
     "a replica that is deleted": healthy(
-        replicas=[{**pod("vn-0"), "metadata": {**pod("vn-0")["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}]
+        components=[{**pod("vn-0"), "metadata": {**pod("vn-0")["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}]
     ),
-    "a finished hook": healthy(replicas=[pod("test", phase="Failed", restartPolicy="Never")]),
+    "a finished hook": healthy(components=[pod("test", phase="Failed", restartPolicy="Never")]),
     "a pod that was created a moment ago": without_node(pod(labels=LABEL, age=5)),
     "a pod with scheduling gates": without_node(pod(labels=LABEL, schedulingGates=[{"name": "g"}])),
     "a pod for real nodes": without_node(pod(conditions=[UNSCHEDULED])),
@@ -253,13 +255,22 @@ def test_reports_no_fault(case: str) -> None:
     assert (list(health.faults), health.verdict) == ([], Verdict.HEALTHY)
 
 
-@pytest.mark.parametrize("field", ["nodes", "leases", "signs", "waiting", "replicas"])
+UNREAD = {
+    "nodes": "nodes",
+    "leases": "leases",
+    "bound": "signs",
+    "waiting": "waiting",
+    "components": "replicas",
+}
+
+
+@pytest.mark.parametrize("field", UNREAD)
 def test_unread_facts_are_not_healthy(field: str) -> None:
     """The verdict is unknown, and names what could not be read."""
     health = examine(healthy(**{field: None}))
     assert (list(health.faults), health.verdict) == ([], Verdict.UNKNOWN)
-    assert field in health.unknown
-    assert field in health.sentence
+    assert UNREAD[field] in health.unknown
+    assert UNREAD[field] in health.sentence
 
 
 def test_pods_with_the_same_fault_are_one_fault() -> None:
@@ -269,18 +280,18 @@ def test_pods_with_the_same_fault_are_one_fault() -> None:
     health = examine(on_node(*pods))
     assert [fault.count for fault in health.faults] == [5, 1]
     assert health.faults[0].subject == "Pod shop/web-0, shop/web-1, shop/web-2 and 2 more"
-    assert health.counts()[Kind.POD_UNSCHEDULABLE] == 5
+    assert health.counts()[Code.POD_UNSCHEDULABLE] == 5
 
 
 def test_causes_come_before_effects() -> None:
     """The crashing replica comes before its node, and errors before warnings."""
     facts = healthy(
-        replicas=FAULTS["a replica that crashes"][0].replicas,
+        components=FAULTS["a replica that crashes"][0].upper[COMPONENTS],
         leases={"vn-a": lease(300)},
-        waiting=[waiting_sign(pod(labels=LABEL, conditions=[UNSCHEDULED]))],
+        waiting=[pod(labels=LABEL, conditions=[UNSCHEDULED])],
     )
-    found = [fault.kind for fault in examine(facts).faults]
-    assert found == [Kind.REPLICA_FAILING, Kind.NODE_SILENT, Kind.POD_UNSCHEDULED]
+    found = [fault.code for fault in examine(facts).faults]
+    assert found == [Code.REPLICA_FAILING, Code.NODE_SILENT, Code.POD_UNSCHEDULED]
 
 
 def test_no_cluster_leads_to_the_command_that_adds_one() -> None:
@@ -297,9 +308,9 @@ def test_reads_the_report_of_a_process_on_its_lease() -> None:
     text = Report({"": "unknown field lables"}, {"b": "no such file"}).text()
     leases = {"vn-a": _reporting(text), "vn-2": _reporting(text)}
     health = examine(healthy(nodes=[node(), node("vn-2")], leases=leases))
-    assert [(fault.kind, fault.subject) for fault in health.faults] == [
-        (Kind.CONFIGURATION_REJECTED, "Configuration"),
-        (Kind.CLUSTER_FAILED, "Cluster b"),
+    assert [(fault.code, fault.subject) for fault in health.faults] == [
+        (Code.CONFIGURATION_REJECTED, "Configuration"),
+        (Code.CLUSTER_FAILED, "Cluster b"),
     ]
 
 
@@ -313,7 +324,7 @@ def test_reports_of_ended_processes_and_of_real_nodes_do_not_count() -> None:
     """The first are outdated; the second are not virtual nodes."""
     text = Report({"": "old"}).text()
     found = examine(healthy(leases={"vn-a": _reporting(text, age=300)})).faults
-    assert [fault.kind for fault in found] == [Kind.NODE_SILENT]
+    assert [fault.code for fault in found] == [Code.NODE_SILENT]
     assert not examine(healthy(leases={"vn-a": lease(), "real": _reporting(text)})).faults
 
 
@@ -370,7 +381,7 @@ LOST = ClusterState(name="a", reachable=False, error="refused")
         (healthy(clusters=[LOST], nodes=None), ""),
     ],
 )
-def test_fault_of_silent_cluster_counts_down(facts: HealthFacts, text: str) -> None:
+def test_fault_of_silent_cluster_counts_down(facts: Snapshot, text: str) -> None:
     fault = examine(facts).faults[0]
     assert fault.text(NOW).removeprefix(str(fault)) == text
     moment = {"since": "2025-12-31T23:59:18Z", "runningPodsMoveAt": "2026-01-01T00:04:18Z"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.virtual_node.health.health_objects import NOW, lease
-from virtual_node.health.leases import lease_age
+from tests.unit.virtual_node.examine.health_objects import NOW, lease
+from virtual_node.examine.leases import lease_age
 
 
 @pytest.mark.parametrize(

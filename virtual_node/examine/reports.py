@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from clusterset.model import names
-from virtual_node.health.objects import Json, one_line
+from virtual_node.examine.objects import Json, one_line
 
 _KINDS = ("rejected", "failed", "expiring")
 _MOST = 20

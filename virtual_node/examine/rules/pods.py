@@ -1,0 +1,138 @@
+"""Finds problems of a pod from conditions and container states of the upper pod alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition, is_finished
+from controller_runtime.apimachinery import timestamps
+from virtual_node.config import program
+from virtual_node.examine.codes import Code
+from virtual_node.examine.engine import Level, rule
+from virtual_node.examine.finding import Finding, Findings
+from virtual_node.examine.objects import Json, is_deleting, key, one_line, statuses, waiting
+from virtual_node.examine.pods import (
+    EXPLAINED,
+    SCHEDULING,
+    STARTING,
+    is_for_virtual_nodes,
+    silent_lower_scheduler,
+)
+from virtual_node.translate.printers.pods import status_word
+
+_STARTING = frozenset({"", "Pending", "ContainerCreating", "PodInitializing"})
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+@rule(
+    *(Code.POD_UNSCHEDULED, Code.POD_UNSCHEDULABLE, Code.POD_REFUSED, Code.POD_NOT_STARTED, Code.POD_FAILING),
+    level=Level.POD,
+)
+def does_not_run(pod: Json, virtual_nodes: Collection[str] = ()) -> Findings:
+    """Yield why a pod does not run; nothing if it runs, has finished or is being deleted.
+
+    Args:
+        pod: an upper pod that is bound to a virtual node or to none.
+        virtual_nodes: names of the virtual nodes.
+    """
+    if not is_deleting(pod) and not is_finished(pod.get("status")):
+        found = _of_bound(pod) if pod["spec"].get("nodeName") else _of_waiting(pod, virtual_nodes)
+        if found is not None:
+            yield found
+
+
+def _of_waiting(pod: Json, virtual_nodes: Collection[str]) -> Finding | None:
+    """Return why a pod for virtual nodes waits for a node; None: it has scheduling gates, or is not for virtual nodes."""
+    if pod["spec"].get("schedulingGates") or not is_for_virtual_nodes(pod, virtual_nodes):
+        return None
+    scheduled = condition(pod.get("status"), "PodScheduled")
+    name = pod["spec"].get("schedulerName") or "default-scheduler"
+    return _finding(
+        Code.POD_UNSCHEDULED,
+        pod,
+        scheduled.get("reason") or f"NotSeen by {name}",
+        scheduled.get("message") or f"scheduler {name} has not looked at it",
+        SCHEDULING,
+        scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"),
+        has_reason=True,
+    )
+
+
+def _of_bound(pod: Json) -> Finding | None:
+    """Return why a pod on a virtual node does not run; None: it runs, or is starting."""
+    refused = condition(pod.get("status"), names.CONDITION_ADMITTED)
+    if refused.get("status") == "False":
+        reason = refused.get("reason") or "Refused"
+        moment = refused.get("lastTransitionTime")
+        return _finding(Code.POD_REFUSED, pod, reason, refused.get("message") or "", EXPLAINED, moment)
+    for container in statuses(pod):
+        if found := _container_trouble(container):
+            patience = 0.0 if found[0] == "CrashLoopBackOff" else EXPLAINED
+            return _finding(Code.POD_FAILING, pod, *found, patience)
+    if (pod.get("status") or {}).get("phase") != "Pending":
+        return None
+    scheduled = condition(pod.get("status"), "PodScheduled")
+    if scheduled.get("status") == "False":
+        reason, why = scheduled.get("reason") or "Unschedulable", scheduled.get("message") or ""
+        moment = scheduled.get("lastTransitionTime")
+        return _finding(Code.POD_UNSCHEDULABLE, pod, reason, why, EXPLAINED, moment)
+    if name := silent_lower_scheduler(pod):
+        why = f"scheduler {name} of the lower cluster has not looked at it"
+        return _finding(Code.POD_UNSCHEDULABLE, pod, f"NotSeen by {name}", why, SCHEDULING)
+    word, why = status_word(pod)
+    if word.removeprefix("Init:") in _STARTING:
+        return _finding(Code.POD_NOT_STARTED, pod, word or "Pending", why, STARTING)
+    return _finding(Code.POD_NOT_STARTED, pod, word, why, EXPLAINED if why else STARTING)
+
+
+def _finding(  # noqa: PLR0917 - in the order of the report
+    code: Code,
+    pod: Json,
+    reason: str,
+    cause: str,
+    patience: float,
+    moment: str | None = None,
+    *,
+    has_reason: bool = False,
+) -> Finding:
+    """Return a finding about a pod; the cause begins with the reason unless it contains it (``has_reason``)."""
+    has_reason = has_reason or reason in cause or reason.startswith("NotSeen")
+    step = program.name(f"diagnose pod {key(pod)}")
+    if code is Code.POD_UNSCHEDULABLE:
+        step += "; the descheduler moves such pods, the multi-scheduler avoids them"
+    return Finding(
+        code=code,
+        kind="Pod",
+        names=[key(pod)],
+        cause=one_line(cause if has_reason else f"{reason}: {cause}".rstrip(": ")),
+        next_steps=[step],
+        node=pod["spec"].get("nodeName") or "",
+        since=_moment(moment) if moment else _since(pod),
+        patience=patience,
+        reason=reason,
+    )
+
+
+def _container_trouble(container: Json) -> tuple[str, str] | None:
+    """Return reason and cause if a container cannot start or crashes repeatedly, otherwise None."""
+    reason = waiting(container).get("reason") or ""
+    if reason in _STARTING:
+        return None
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    if reason == "CrashLoopBackOff" and ended:
+        code, why = ended.get("exitCode"), ended.get("message") or ended.get("reason") or ""
+        return reason, f"container {container['name']}, exit code {code}, {why}".rstrip(", ")
+    return reason, str(waiting(container).get("message") or "")
+
+
+def _since(pod: Json) -> datetime:
+    """Return when a condition of a pod last changed; without conditions, the pod's creation."""
+    moments = [pod["metadata"].get("creationTimestamp")]
+    moments += [one.get("lastTransitionTime") for one in (pod.get("status") or {}).get("conditions") or ()]
+    return max((timestamps.parse(moment) for moment in moments if moment), default=_LONG_AGO)
+
+
+def _moment(text: str | None) -> datetime:
+    return timestamps.parse(text) if text else _LONG_AGO
