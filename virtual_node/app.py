@@ -30,8 +30,7 @@ from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.nodes.lease import Identity
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
-from virtual_node.sharding.member import Member
-from virtual_node.sharding.shards import Shards
+from virtual_node.sharding import Member, Shards
 from virtual_node.supervision import Supervisor
 from virtual_node.workers import families
 from virtual_node.workers.worker import Worker

@@ -21,7 +21,7 @@ from controller_runtime.process.listening import bind
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.util import backoff, clock
 from virtual_node.config.types import Config
-from virtual_node.sharding.member import local_host
+from virtual_node.sharding import local_host
 from virtual_node.workers import families
 from virtual_node.workers.worker import LOOPBACK, Worker
 

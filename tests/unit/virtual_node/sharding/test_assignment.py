@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtual_node.sharding.shards import assign, limits
+from virtual_node.sharding import assign, limits
 
 NAMES = st.sets(st.text("abcdef", min_size=1, max_size=4), max_size=40)
 SHARES = st.dictionaries(

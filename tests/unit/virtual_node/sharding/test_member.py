@@ -8,8 +8,7 @@ import pytest
 
 from controller_runtime.objects import from_dict
 from virtual_node.config.types import LeaderElectionConfig
-from virtual_node.sharding.member import BUSY, FRESH, LEAST, OLD, OVERLOADED, RELAXED, Load, Member, share_of
-from virtual_node.sharding.shards import assign
+from virtual_node.sharding import BUSY, FRESH, LEAST, OLD, OVERLOADED, RELAXED, Load, Member, assign, share_of
 
 
 def _member() -> Member:

@@ -18,8 +18,7 @@ from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 from tests.thorough import seeds
 from virtual_node.config.types import LeaderElectionConfig
-from virtual_node.sharding.member import Member
-from virtual_node.sharding.shards import Shards
+from virtual_node.sharding import Member, Shards
 
 pytestmark = pytest.mark.looptime(noop_cycles=5)
 

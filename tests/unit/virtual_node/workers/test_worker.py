@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from virtual_node.sharding.member import host_of, lease_of
+from virtual_node.sharding import host_of, lease_of
 from virtual_node.workers.worker import COMMAND, Worker
 
 
