@@ -27,7 +27,7 @@ from virtual_node.cluster.lower_cluster import COMPONENT
 from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import SHARDED, Config
 from virtual_node.config_status import ConfigStatus
-from virtual_node.controllers.nodes.lease import Identity
+from virtual_node.controllers.node_lease import Identity
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
 from virtual_node.sharding import Member, Shards

@@ -16,7 +16,7 @@ from virtual_node import metrics
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT, TOO_LARGE_PAUSE, LowerCluster
 from virtual_node.config.types import Config
-from virtual_node.controllers.nodes.lease import Identity
+from virtual_node.controllers.node_lease import Identity
 from virtual_node.process_state import ProcessState
 
 

@@ -24,7 +24,7 @@ from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process, start_time
 from tests.e2e.conftest import becomes, create, eventually, get, make_namespace, node_ready, pod, ready
 from tests.e2e.test_faults import MIRRORING, in_log
-from virtual_node.controllers.nodes.lease_holder import process_of
+from virtual_node.controllers.node_lease import process_of
 
 NODE = "vn-twice"
 WAITING = "another process mirrors this virtual node"

@@ -6,7 +6,7 @@ import pytest
 
 from hack.sandbox import Cluster
 from tests.e2e.conftest import REAL, SIMULATED, create, get, pod, ready
-from virtual_node.controllers.nodes.lease_holder import process_of
+from virtual_node.controllers.node_lease import process_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"

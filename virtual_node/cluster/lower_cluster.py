@@ -31,17 +31,16 @@ from virtual_node.cluster.credential_renewal import CredentialRenewal
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints, KubeletService
 from virtual_node.cluster.start_checks import refuse_real_nodes, refuse_upper_as_lower
 from virtual_node.config.types import Config
+from virtual_node.controllers import events
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.copies.allocations import Allocations
 from virtual_node.controllers.copies.facade import Follow
 from virtual_node.controllers.copies.references import DependencyController
-from virtual_node.controllers.events import kinds
-from virtual_node.controllers.events.mirror import EventMirror
-from virtual_node.controllers.namespaces.controller import Namespaces
-from virtual_node.controllers.nodes.controller import NodeController
-from virtual_node.controllers.nodes.health import HealthController
-from virtual_node.controllers.nodes.lease import Identity, NodeLease, this_process
+from virtual_node.controllers.events import EventMirror
+from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.node_lease import Identity, NodeLease, this_process
+from virtual_node.controllers.nodes import HealthController, NodeController
 from virtual_node.controllers.pods.api_services import ApiServices
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
@@ -53,7 +52,7 @@ from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.controllers.pods.upper_endpoint import UpperEndpoint
 from virtual_node.controllers.pods.waiting import WaitReporter
-from virtual_node.controllers.tokens.service_account_tokens import IdentityController
+from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.examine.reports import Report
 from virtual_node.translate.nodes.node import TOO_LARGE
@@ -354,7 +353,7 @@ class ClusterControllers:
         self.outage = OutageController(context, self.health, caches.pods, status, queue)
         self._owners = LowerOwners(context, caches.pods, self._namespaces)
         claims = () if self.volumes is None else (self.volumes.claims,)
-        self._mirror = EventMirror(context, (kinds.pods(caches.pods), *claims))
+        self._mirror = EventMirror(context, (events.pods(caches.pods), *claims))
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Start all controllers except ``volumes``; call it when the caches have synced and the pods are adopted."""

@@ -19,7 +19,7 @@ from tests.unit.simulation.network import Weather
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.nodes.lease import Identity, NodeLease
+from virtual_node.controllers.node_lease import Identity, NodeLease
 
 CLUSTER_ID = "upper-id"
 _RESTART = 2.0

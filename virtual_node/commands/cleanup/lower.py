@@ -17,7 +17,7 @@ from controller_runtime.errors import Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.controllers.base.preconditions import patch_only
-from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
+from virtual_node.controllers.namespaces import Leftovers, UnknownError
 from virtual_node.translate.kinds import KINDS, SERVICES, Kind
 from virtual_node.translate.objects.namespaces import Places, upper_name
 from virtual_node.translate.services import services

@@ -35,7 +35,7 @@ from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.copies.surroundings import Surroundings
 from virtual_node.controllers.copies.users import GRACE
 from virtual_node.controllers.copies.writer import CopyWriter, Outcome, malformed
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.view import UntranslatableError
 from virtual_node.translate.kinds import SERVICES, Demand, Kind

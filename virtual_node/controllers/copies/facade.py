@@ -15,7 +15,7 @@ from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.copies.controller import CopyController
 from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.copies.surroundings import Surroundings
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.kinds import NETWORK_POLICIES, SERVICES, Demand, Kind, enabled
 from virtual_node.translate.services.services import has_address
 

@@ -32,7 +32,7 @@ from virtual_node.controllers.base.preconditions import have_pods_in
 from virtual_node.controllers.base.problems import Problem, missing, too_many, unreadable
 from virtual_node.controllers.copies.single_object_watch import ObjectWatches
 from virtual_node.controllers.copies.writer import CopyWriter
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.kinds import REFERENCED
 from virtual_node.translate.objects import resource_claims
 from virtual_node.translate.pods import dependencies, service_account, token_secrets

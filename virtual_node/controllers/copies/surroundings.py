@@ -16,7 +16,7 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.copies.backends import Backends
 from virtual_node.controllers.copies.selected import SelectedNamespaces
 from virtual_node.controllers.copies.users import NamespaceUsers
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.view import Labels, LowerPod, View
 from virtual_node.translate.services import endpoints, foreign_endpoints

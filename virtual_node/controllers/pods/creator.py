@@ -37,7 +37,7 @@ from virtual_node.controllers.base.problems import (
 )
 from virtual_node.controllers.copies.facade import Follow
 from virtual_node.controllers.copies.references import DependencyController
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pods import live_reads
 from virtual_node.controllers.pods.losses import Losses
 from virtual_node.controllers.pods.record import Creation, PodRecord, has_same_mirrored_fields
@@ -45,7 +45,7 @@ from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.waiting import WaitReporter
-from virtual_node.controllers.tokens.service_account_tokens import IdentityController
+from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions

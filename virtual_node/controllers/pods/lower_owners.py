@@ -18,7 +18,7 @@ from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import patch_only
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.base import ownership
 
 ADOPTED = "AdoptedInLowerCluster"

@@ -19,7 +19,7 @@ from controller_runtime.process import lifecycle
 from controller_runtime.util.responsive import Slicer
 from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
-from virtual_node.controllers.nodes.health import HealthController
+from virtual_node.controllers.nodes import HealthController
 from virtual_node.controllers.pods.status_writer import StatusWriter, Unread
 from virtual_node.examine.connections import plain
 

@@ -10,12 +10,12 @@ from typing import Any
 from clusterset.model.pod.conditions import claim_names
 from controller_runtime.errors import Unavailable
 from controller_runtime.objects import Object
+from virtual_node.controllers import events
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem
-from virtual_node.controllers.events import kinds
-from virtual_node.controllers.events.kinds import MirroredKind
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.events import MirroredKind
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.pv_controller import VolumeController
 from virtual_node.controllers.volumes.pvc_controller import ClaimController
@@ -43,7 +43,7 @@ class Volumes:
     def claims(self) -> MirroredKind:
         """Return the claims, of which events are mirrored."""
         found = self._informers
-        return kinds.claims(self.context, lower=found.lower_claims, upper=found.upper_claims)
+        return events.claims(self.context, lower=found.lower_claims, upper=found.upper_claims)
 
     async def run(self) -> None:
         """Follow both clusters until cancelled."""

@@ -29,7 +29,7 @@ from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, PodCaches, namespace_of
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder
 from virtual_node.controllers.volumes.caches import ClaimUsers, VolumeCaches
 from virtual_node.controllers.volumes.pvc_requests import ClaimRequests, patch_claim

@@ -24,7 +24,7 @@ from virtual_node.controllers.base.preconditions import (
     patch_only,
 )
 from virtual_node.controllers.base.problems import Problem, claim_problem
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.translate.base.ownership import is_owned, is_owned_by
 from virtual_node.translate.storage import pv

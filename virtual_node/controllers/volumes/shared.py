@@ -24,7 +24,7 @@ from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict, claim_problem
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.volumes.caches import INDEX_GUEST, ClaimUsers, VolumeCaches
 from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import shared as translate

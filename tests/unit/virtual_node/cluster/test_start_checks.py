@@ -14,7 +14,7 @@ from aiohttp import web
 from controller_runtime.errors import AlreadyExists, ConfigError
 from tests.unit.controller_runtime.loopback import failure, reply, serve
 from tests.unit.virtual_node.commands.run_command import kubeconfig
-from virtual_node.controllers.nodes.controller import NodeController
+from virtual_node.controllers.nodes import NodeController
 
 
 async def _answer(request: web.Request) -> web.StreamResponse:

@@ -28,7 +28,7 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.copies.allocations import Allocations
 from virtual_node.controllers.copies.facade import Follow
 from virtual_node.controllers.copies.references import DependencyController
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pods.api_services import ApiServices
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
@@ -39,7 +39,7 @@ from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.controllers.pods.upper_endpoint import UpperEndpoint
 from virtual_node.controllers.pods.waiting import WaitReporter
-from virtual_node.controllers.tokens.service_account_tokens import IdentityController
+from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.objects import namespaces
 

@@ -12,7 +12,7 @@ from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.copies.controller import CopyController
 from virtual_node.controllers.copies.surroundings import Surroundings
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.kinds import FOLLOWED
 
 

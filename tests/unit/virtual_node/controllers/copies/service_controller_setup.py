@@ -14,7 +14,7 @@ from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.copies.facade import Follow
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.kinds import ENDPOINT_SLICES, SERVICES
 
 BOTH = {"services", "endpointslices"}

@@ -16,10 +16,9 @@ from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import ConfigError, NotFound
 from tests.background import working
-from virtual_node.controllers.events.kinds import MirroredKind
-from virtual_node.controllers.events.mirror import EventMirror
-from virtual_node.controllers.nodes.health import HealthController
-from virtual_node.controllers.nodes.lease import Identity, NodeLease
+from virtual_node.controllers.events import EventMirror, MirroredKind
+from virtual_node.controllers.node_lease import Identity, NodeLease
+from virtual_node.controllers.nodes import HealthController
 
 
 class _NoCredentials:

@@ -20,11 +20,10 @@ from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from tests.background import working
 from virtual_node.config import types as configuration
+from virtual_node.controllers import events
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.events import kinds
-from virtual_node.controllers.events.kinds import MirroredKind
-from virtual_node.controllers.events.mirror import EventMirror
+from virtual_node.controllers.events import EventMirror, MirroredKind
 
 
 def event(
@@ -194,7 +193,7 @@ class Mirroring:
         self._above, self._below = [upper_pod()], [lower_pod()]
 
     def _mirrored(self, context: ClusterContext) -> MirroredKind:
-        return kinds.pods(ClusterCaches(context).pods)
+        return events.pods(ClusterCaches(context).pods)
 
     @property
     def sent(self) -> list[str]:

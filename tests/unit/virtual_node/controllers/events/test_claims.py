@@ -10,9 +10,9 @@ import pytest
 from clusterset.model import names
 from controller_runtime.objects import Object, from_dict
 from tests.unit.virtual_node.controllers.events.mirroring import Feed, Mirroring, event
+from virtual_node.controllers import events
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.events import kinds
-from virtual_node.controllers.events.kinds import MirroredKind
+from virtual_node.controllers.events import MirroredKind
 from virtual_node.controllers.volumes.caches import VolumeCaches
 
 pytestmark = pytest.mark.looptime
@@ -27,7 +27,7 @@ class _Claims(Mirroring):
 
     def _mirrored(self, context: ClusterContext) -> MirroredKind:
         caches = VolumeCaches(context)
-        return kinds.claims(context, lower=caches.lower_claims, upper=caches.upper_claims)
+        return events.claims(context, lower=caches.lower_claims, upper=caches.upper_claims)
 
 
 def _claim(uid: str, *, namespace: str = "n", **metadata: Any) -> Object:

@@ -18,7 +18,7 @@ from tests.unit.virtual_node.controllers.events.mirroring import (
     lower_pod,
     upper_pod,
 )
-from virtual_node.controllers.events import mirror, waiting
+from virtual_node.controllers import events
 
 pytestmark = pytest.mark.looptime
 
@@ -41,7 +41,7 @@ async def test_a_burst_of_events_before_their_pods_is_mirrored():
         assert mirroring.sent == []
         for name in _names(5000):
             mirroring.lower.change("ADDED", lower_pod(name, uid=name, upper_uid=f"u-{name}"))
-        await asyncio.sleep(5000 / mirror._NORMAL_QPS)
+        await asyncio.sleep(5000 / events._NORMAL_QPS)
     assert sorted(mirroring.sent) == sorted(f"{kind}-{name}" for name in _names(5000) for kind in "ew")
     assert {cause: dropped(cause) for cause in before} == before
 
@@ -106,7 +106,7 @@ async def test_events_of_pods_that_cannot_be_ours_are_not_kept(pods: dict[str, O
         for side, pod in pods.items():
             getattr(mirroring, side).change("ADDED", pod)
         await feed.send(event("e", pod="late", pod_uid="forged"))
-        await asyncio.sleep(2 * waiting.LONGEST)
+        await asyncio.sleep(2 * events.LONGEST)
     assert mirroring.sent == []
     assert dropped("unseen") == before
 
@@ -145,7 +145,7 @@ async def test_an_upper_user_gets_no_events_of_unmanaged_lower_pods():
             "ADDED", upper_pod("db", uid="u", **{names.ANNOTATION_LOWER_UID: "unmanaged/u"})
         )
         await feed.send(event("secret", pod="db", pod_uid="unmanaged"))
-        await asyncio.sleep(2 * waiting.LONGEST)
+        await asyncio.sleep(2 * events.LONGEST)
     assert mirroring.sent == []
 
 
@@ -158,9 +158,9 @@ async def test_events_of_pods_that_never_appear_expire():
         mirroring.upper.change("ADDED", upper_pod("late", uid="u"))
         for number in range(3):
             await feed.send(event(f"e-{number}", pod="late", pod_uid="l"))
-        await asyncio.sleep(waiting.LONGEST / 2)
+        await asyncio.sleep(events.LONGEST / 2)
         assert dropped("unseen") == before
-        await asyncio.sleep(waiting.LONGEST)
+        await asyncio.sleep(events.LONGEST)
         assert dropped("unseen") == before + 3
         mirroring.lower.change("ADDED", lower_pod("late", uid="l", upper_uid="u"))
         await asyncio.sleep(1)
@@ -172,7 +172,7 @@ async def test_a_flood_of_events_of_unknown_pods_displaces_only_its_own_namespac
     pods: str, monkeypatch: pytest.MonkeyPatch
 ):
     """Memory is limited, whatever uids a lower user writes."""
-    monkeypatch.setattr(waiting, "LIMIT", 100_000)
+    monkeypatch.setattr(events, "LIMIT", 100_000)
     feed = Feed()
     mirroring = Mirroring(feed)
     before = dropped("overflow")
@@ -192,7 +192,7 @@ async def test_a_flood_of_events_of_unknown_pods_displaces_only_its_own_namespac
 
 async def test_normal_events_keep_their_rate_after_a_release(monkeypatch: pytest.MonkeyPatch):
     """Thousands of kept events do not delay the writes of pods."""
-    monkeypatch.setattr(mirror, "TokenBucket", lambda qps, burst: TokenBucket(qps and 1, burst and 10))
+    monkeypatch.setattr(events, "TokenBucket", lambda qps, burst: TokenBucket(qps and 1, burst and 10))
     feed = Feed()
     mirroring = Mirroring(feed)
     async with mirroring.running():

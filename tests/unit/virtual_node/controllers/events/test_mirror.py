@@ -20,7 +20,7 @@ from tests.unit.virtual_node.controllers.events.mirroring import (
     lower_pod,
     upper_pod,
 )
-from virtual_node.controllers.events import mirror, waiting
+from virtual_node.controllers import events as mirror
 from virtual_node.translate.objects import events
 
 pytestmark = pytest.mark.looptime
@@ -184,7 +184,7 @@ async def test_a_list_keeps_the_events_of_each_tenant_in_limited_memory(monkeypa
 @pytest.mark.parametrize("way", ["listed", "waiting", "early"])
 async def test_events_are_cut_before_they_wait(way: str, monkeypatch: pytest.MonkeyPatch):
     """Each is just below the limit, and only its copy's few KiB use memory."""
-    for module, limit in ((mirror, "_LISTED_LIMIT"), (mirror, "_WARNING_LIMIT"), (waiting, "LIMIT")):
+    for module, limit in ((mirror, "_LISTED_LIMIT"), (mirror, "_WARNING_LIMIT"), (mirror, "LIMIT")):
         monkeypatch.setattr(module, limit, 500_000)
     fields = {"pod": "late", "pod_uid": "l"} if way == "early" else {}
     large = [

@@ -10,7 +10,7 @@ import pytest
 from clusterset.model import names
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, NotFound, ResponseTooLarge
-from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
+from virtual_node.controllers.namespaces import Leftovers, UnknownError
 
 KINDS = {
     "/apis": {"groups": [{"name": "example.com", "preferredVersion": {"version": "v1"}}]},

@@ -14,7 +14,7 @@ from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.conditions import is_true
 from tests.background import working
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
-from virtual_node.controllers.nodes.controller import NodeController
+from virtual_node.controllers.nodes import NodeController
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

@@ -15,14 +15,14 @@ import structlog
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from tests.background import working
-from virtual_node.controllers.nodes import lease
-from virtual_node.controllers.nodes.lease import (
+from virtual_node.controllers import node_lease
+from virtual_node.controllers.node_lease import (
     HeldElsewhereError,
     Identity,
     NodeLease,
+    process_of,
     this_process,
 )
-from virtual_node.controllers.nodes.lease_holder import process_of
 
 
 class Upper:
@@ -203,6 +203,6 @@ def test_processes_of_two_machines_with_one_host_name_have_two_identities(
     """Cloned machines have equal names and numbers of the network namespace; otherwise both would mirror the node."""
     here = this_process()
     (tmp_path / "boot_id").write_text("3f1c8b1e-0000-4000-8000-000000000001\n", encoding="ascii")
-    monkeypatch.setattr(lease, "_BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(node_lease, "_BOOT_ID", tmp_path / "boot_id")
     assert this_process().name != here.name
     assert this_process() == this_process()

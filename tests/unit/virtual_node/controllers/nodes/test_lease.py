@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from tests.background import working
-from virtual_node.controllers.nodes.lease import Identity, NodeLease
+from virtual_node.controllers.node_lease import Identity, NodeLease
 from virtual_node.examine.reports import Report
 
 KEY = "virtual-node.io/faults"

@@ -10,13 +10,13 @@ import pytest
 from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.leaderelection import candidate
-from virtual_node.controllers.nodes import lease_holder
+from virtual_node.controllers import node_lease
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def _held(lease: dict[str, Any], process: str) -> dict[str, Any]:
-    return lease_holder.held(lease, process=process, node="vn", duration=40, now=NOW)
+    return node_lease.held(lease, process=process, node="vn", duration=40, now=NOW)
 
 
 def _held_by_earlier_release(lease: dict[str, Any], process: str) -> dict[str, Any]:
@@ -41,8 +41,8 @@ OLD = _held_by_earlier_release(NEW, "old")
         (OURS, "us"),
         (_held(_held(OURS, "us"), "us"), "us"),
         (_held(OURS, "other"), "other"),
-        (lease_holder.released(OURS, "vn"), ""),
-        (_held(lease_holder.released(OURS, "vn"), "other"), "other"),
+        (node_lease.released(OURS, "vn"), ""),
+        (_held(node_lease.released(OURS, "vn"), "other"), "other"),
         (OLD, "old"),
         (_released_by_earlier_release(OLD), ""),
         (_held(OLD, "us"), "us"),
@@ -58,7 +58,7 @@ def test_the_process_that_holds_a_lease_is_known_whichever_release_wrote_it(
     lease: dict[str, Any], process: str
 ):
     """An annotation of an earlier holder counts for nothing."""
-    assert lease_holder.process_of(lease, "vn") == process
+    assert node_lease.process_of(lease, "vn") == process
 
 
 def test_the_holder_is_the_node_and_only_another_process_is_a_transition():
@@ -79,7 +79,7 @@ def test_other_annotations_are_kept():
         names.ANNOTATION_FAULTS: "{}",
         names.ANNOTATION_PROCESS: "us 0",
     }
-    assert lease_holder.released(held, "vn")["metadata"]["annotations"] == {names.ANNOTATION_FAULTS: "{}"}
+    assert node_lease.released(held, "vn")["metadata"]["annotations"] == {names.ANNOTATION_FAULTS: "{}"}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,6 @@ def test_a_lease_is_free_when_its_process_has_ended(
 ):
     """By this process' own observation; wall clocks decide only about long expired leases."""
     write = _held_by_earlier_release if is_earlier_release else _held
-    lease = write(NEW, process) if process else lease_holder.released(OURS, "vn")
+    lease = write(NEW, process) if process else node_lease.released(OURS, "vn")
     lease["spec"]["renewTime"] = timestamps.micro_time(NOW - timedelta(seconds=age))
-    assert lease_holder.may_hold(lease, process="us", node="vn", unchanged_for=unchanged_for, now=NOW) is free
+    assert node_lease.may_hold(lease, process="us", node="vn", unchanged_for=unchanged_for, now=NOW) is free

@@ -12,7 +12,7 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConnectionFailed, NotConnected
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, lower_pod, running
-from virtual_node.controllers.namespaces.contents import Found
+from virtual_node.controllers.namespaces import Found
 
 pytestmark = pytest.mark.looptime
 

@@ -23,8 +23,8 @@ from controller_runtime.process import version
 from virtual_node import metrics
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
-from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.examine.connections import plain
+from virtual_node.translate.base.fields import word
 from virtual_node.translate.nodes import node as translate
 from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.translate.pods import dns
@@ -36,6 +36,8 @@ _COALESCE = 0.25
 _RETRY = 2.0
 _FIRST_CONTACT = 3.0
 """Maximum seconds to wait for the lower cluster before a virtual node registers NotReady."""
+_version = word(64)
+"""Reads the lower cluster's version, which becomes the kubelet version of its virtual nodes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -309,3 +311,54 @@ def _followed_capacity(node: NodeConfig, caches: ClusterCaches, *, changed: Call
     caches.lower_nodes.on_change(node_changed, node_gone)
     caches.foreign_pods.on_change(pod_changed, pod_gone)
     return capacity
+
+
+@dataclass(eq=False, repr=False)
+class HealthController:
+    """Pings the lower API server, with at most one ping at a time."""
+
+    context: ClusterContext
+    changed: Callable[[], None]
+    reachable: bool | None = None
+    """None until the first answer or timeout."""
+    answered_at: float | None = None
+    """Loop time of the last answer; None: none yet."""
+    error: str = ""
+    version: str = ""
+    """The lower cluster's gitVersion, such as v1.34.4; empty: unknown."""
+
+    @property
+    def served_certificate(self) -> bytes | None:
+        """Return the API server's certificate (DER); None: unknown."""
+        return self.context.lower.served_certificate
+
+    async def run(self) -> None:
+        """Ping until cancelled."""
+        settings = self.context.settings
+        while True:
+            await self._ping(settings.ping_timeout)
+            await asyncio.sleep(settings.ping_interval)
+
+    async def _ping(self, timeout: float) -> None:  # noqa: ASYNC109 - passed to the request
+        before = (self.reachable, self.error, self.version)
+        try:
+            async with asyncio.timeout(timeout):
+                await self.context.lower.ping(timeout=timeout)
+                if not self.version or not self.reachable:
+                    # A cluster may have been upgraded while it was down.
+                    self.version = _version((await self.context.lower.version()).get("gitVersion")) or ""
+        except (ApiError, ConfigError, TimeoutError) as error:
+            # ConfigError: a credential has expired and cannot be renewed.
+            self.reachable = False
+            self.error = plain(str(error)) or f"no answer within {timeout:g} s"
+        else:
+            self.reachable = True
+            self.answered_at = asyncio.get_running_loop().time()
+            self.error = ""
+        metrics.CLUSTER_UP.labels(self.context.name).set(self.reachable)
+        if (self.reachable, self.error, self.version) != before:
+            if self.reachable:
+                self.context.log.info("lower cluster answers", version=self.version)
+            else:
+                self.context.log.warning("lower cluster does not answer", error=self.error)
+            self.changed()

@@ -1,6 +1,6 @@
 """The Lease of a virtual node: taken before the node is registered, renewed while it is mirrored, then released.
 
-For real nodes, the kubelet renews this Lease. An annotation names the process that holds it (``lease_holder``), so that only
+For real nodes, the kubelet renews this Lease. An annotation names the process that holds it, so that only
 one process mirrors a node. A waiting process takes the Lease when the holder has released it, or has not renewed it
 for ``leaseDurationSeconds`` by the waiting process's own clock.
 
@@ -10,6 +10,13 @@ local socket, which the kernel closes when its process ends, ensures that only o
 
 The Lease is renewed every quarter of its duration from the cached copy, as a kubelet does, so a renewal is one request
 without a read. The lower cluster's health does not affect it, because the Ready condition shows that.
+
+``spec.holderIdentity`` is the node's name, as a kubelet writes it, because other programs read it. The process is in
+annotation ``virtual-node.io/process``, together with the Lease's ``leaseTransitions``. Earlier releases write the process
+to ``holderIdentity``, increase ``leaseTransitions`` when they take the Lease, and keep annotations that they do not know.
+So the annotation counts only while both fields are as its process wrote them.
+
+An earlier release treats a Lease with the node's name as free, because that is how both releases leave a released Lease.
 """
 
 from __future__ import annotations
@@ -28,12 +35,12 @@ from typing import Any
 
 from clusterset.model import names
 from controller_runtime import resources
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import find
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from controller_runtime.leaderelection import candidate
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.nodes import lease_holder
-from virtual_node.controllers.nodes.controller import NodeController
+from virtual_node.controllers.nodes import NodeController
 from virtual_node.examine.reports import Report
 
 NAMESPACE = "kube-node-lease"
@@ -43,6 +50,9 @@ _FIRST_RETRY = 0.1
 _RELEASING = 2.0
 """Seconds that a release may take when the process stops; otherwise the Lease expires."""
 _RETRY = 2.0
+_LONG_AGO = 3
+"""Number of lease durations after renewTime after which the holder counts as gone, even if the clocks of the
+two machines differ by a minute."""
 
 
 class HeldElsewhereError(ConfigError):
@@ -116,7 +126,7 @@ class NodeLease:
                 # recreates it.
                 if lease is not None and lease != seen:
                     seen, seen_at = lease, loop.time()
-                if lease_holder.may_hold(
+                if may_hold(
                     seen,
                     process=self.holder,
                     node=self.name,
@@ -126,7 +136,7 @@ class NodeLease:
                     if await self._take(lease):
                         return
                 else:
-                    self._report_holder(lease_holder.process_of(seen, self.name))
+                    self._report_holder(process_of(seen, self.name))
                 await asyncio.sleep(_POLL if self.waits_for else _FIRST_RETRY)
         finally:
             self.waits_for = ""
@@ -165,8 +175,8 @@ class NodeLease:
             async with asyncio.timeout(_RELEASING):
                 upper = self.context.upper
                 lease = await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
-                if lease_holder.process_of(lease, self.name) == self.holder:
-                    await upper.update(resources.LEASES, lease_holder.released(lease, self.name))
+                if process_of(lease, self.name) == self.holder:
+                    await upper.update(resources.LEASES, released(lease, self.name))
         except Exception as error:  # noqa: BLE001 - after any error the Lease expires
             self.context.log.debug("lease not released", node=self.name, error=str(error))
         finally:
@@ -192,7 +202,7 @@ class NodeLease:
     async def _renew(self, node_uid: str, report: Report) -> None:
         if self._lease is None:
             self._lease = await self._get_or_create(node_uid)
-            if (holder := lease_holder.process_of(self._lease, self.name)) not in {"", self.holder}:
+            if (holder := process_of(self._lease, self.name)) not in {"", self.holder}:
                 raise HeldElsewhereError(
                     f"node {self.name}: another process, {holder}, has taken its Lease over"
                 )
@@ -223,7 +233,7 @@ class NodeLease:
             owner = {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": node_uid}
             lease = {**lease, "metadata": {**lease["metadata"], "ownerReferences": [owner]}}
         now = datetime.now(UTC)
-        return lease_holder.held(lease, process=self.holder, node=self.name, duration=duration, now=now)
+        return held(lease, process=self.holder, node=self.name, duration=duration, now=now)
 
     def _report_holder(self, holder: str) -> None:
         why = f"node {self.name} is mirrored by another process, {holder}: waiting until it ends"
@@ -248,3 +258,75 @@ class NodeLease:
             lock.close()
         else:
             self._socket = lock
+
+
+def process_of(lease: Mapping[str, Any], node: str) -> str:
+    """Return the process that holds the Lease of a node; empty: it was released, or never held."""
+    holder = candidate.holder_of(lease)
+    if holder not in {"", node}:
+        return holder  # an earlier release
+    annotations = (lease.get("metadata") or {}).get("annotations") or {}
+    process, _, transitions = str(annotations.get(names.ANNOTATION_PROCESS) or "").rpartition(" ")
+    return process if holder and transitions == _transitions(lease) else ""
+
+
+def held(
+    lease: Mapping[str, Any], *, process: str, node: str, duration: float, now: datetime
+) -> dict[str, Any]:
+    """Return the Lease as a process writes it to take or renew it; other content is kept.
+
+    Args:
+        lease: as read, or a new one.
+        process: identity of the process.
+        node: name of the node.
+        duration: seconds for which the Lease is valid, rounded up.
+        now: wall clock, timezone-aware.
+    """
+    if spec := candidate.spec_of(lease):
+        # So that the transitions are counted by processes.
+        lease = {**lease, "spec": {**spec, "holderIdentity": process_of(lease, node)}}
+    made = candidate.held(lease, identity=process, duration=duration, now=now)
+    spec = {**made["spec"], "holderIdentity": node}
+    return _annotated({**made, "spec": spec}, f"{process} {_transitions(made)}")
+
+
+def released(lease: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """Return the Lease without a process. The times stay, because other components use them to judge the node."""
+    spec = {**candidate.spec_of(lease), "holderIdentity": node}
+    return _annotated({**lease, "spec": spec}, None)
+
+
+def may_hold(
+    lease: Mapping[str, Any], *, process: str, node: str, unchanged_for: float, now: datetime
+) -> bool:
+    """Report whether a process may take a node's Lease.
+
+    Args:
+        lease: as read.
+        process: identity of the process.
+        node: name of the node and of its Lease.
+        unchanged_for: seconds for which the process has not seen a renewal.
+        now: wall clock, timezone-aware.
+    """
+    if process_of(lease, node) in {"", process}:
+        return True
+    spec = candidate.spec_of(lease)
+    duration = float(spec.get("leaseDurationSeconds") or 0)
+    if unchanged_for >= duration:
+        return True
+    try:
+        age = (now - timestamps.parse(str(spec.get("renewTime")))).total_seconds()
+    except ValueError:
+        return False
+    return age >= _LONG_AGO * duration
+
+
+def _transitions(lease: Mapping[str, Any]) -> str:
+    return str(candidate.spec_of(lease).get("leaseTransitions") or 0)
+
+
+def _annotated(lease: Mapping[str, Any], value: str | None) -> dict[str, Any]:
+    metadata = lease.get("metadata") or {}
+    annotations = {**(metadata.get("annotations") or {}), names.ANNOTATION_PROCESS: value}
+    kept = {key: text for key, text in annotations.items() if text is not None}
+    return {**lease, "metadata": {**metadata, "annotations": kept}}

@@ -1,1 +1,0 @@
-"""Copies events of lower pods to the upper pods."""

@@ -1,1 +1,0 @@
-"""Lower namespaces: creation, adoption, and removal once they are empty."""

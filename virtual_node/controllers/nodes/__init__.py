@@ -1,1 +1,0 @@
-"""The Node object of a virtual node, its Lease, capacity and health."""

@@ -1,1 +1,0 @@
-"""Tokens of upper ServiceAccounts for lower pods."""
