@@ -57,11 +57,9 @@ COMMANDS: Mapping[str, Command] = {
             "find leaks, drift, skew, expiring certificates and missing capacity; also for CI",
             "inspect.command",
         ),
-        Command(
-            "drain", "move all pods off a lower cluster without disruption, with progress", "drain.command"
-        ),
-        Command("cordon", "keep new pods off a lower cluster", "drain.cordon"),
-        Command("uncordon", "let a lower cluster take pods again; cancels its drain", "drain.uncordon"),
+        Command("drain", "move all pods off a lower cluster without disruption, with progress", "drain"),
+        Command("cordon", "keep new pods off a lower cluster", "cordon"),
+        Command("uncordon", "let a lower cluster take pods again; cancels its drain", "uncordon"),
         Command(
             "lower-cluster",
             "create a least-privilege account in a lower cluster, and its kubeconfig",

@@ -27,7 +27,7 @@ from controller_runtime.tls.pem import KeyPair
 from controller_runtime.tls.reloader import CertificateReloader
 from tests.serving import client_context, server_context
 from tests.unit.virtual_node.kubelet.lower import Everybody, OnePod
-from virtual_node.kubelet.server.server import KubeletServer
+from virtual_node.kubelet.server import KubeletServer
 
 REQUEST = (
     b"POST /exec/shop/web-1/main?output=1&command=cat HTTP/1.1\r\nHost: node\r\n"

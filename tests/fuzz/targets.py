@@ -27,14 +27,13 @@ from multi_scheduler.extender import protocol
 from tests.fuzz import lower_objects, reviews
 from tests.fuzz.target import MALFORMED, Target
 from virtual_node.config import file
-from virtual_node.kubelet import auth
+from virtual_node.kubelet import auth, logs
 from virtual_node.kubelet.auth import (
     BEARER_PROTOCOL,
     websocket_bearer_token,
     websocket_protocols,
 )
 from virtual_node.kubelet.base import Refusal
-from virtual_node.kubelet.server import logs
 from virtual_node.kubelet.streams import dial
 
 

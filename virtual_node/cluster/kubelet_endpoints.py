@@ -31,10 +31,10 @@ from virtual_node.kubelet.auth import Authenticator, Authorizer
 from virtual_node.kubelet.base import PodTarget, Refusal, container_names, quoted
 from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.series import NodeSeries
-from virtual_node.kubelet.server.server import KubeletServer, connection_limits
+from virtual_node.kubelet.server import KubeletServer, connection_limits
 from virtual_node.kubelet.streams.limits import StreamLimits
 from virtual_node.translate.nodes.prometheus_text import PodNames
-from virtual_node.translate.pods.reachable_containers import reachable
+from virtual_node.translate.pods.containers import reachable
 
 _PORTS_TRIED = 200
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime.apimachinery import timestamps
 from virtual_node.examine.objects import Json, ended, is_deleting, last_seen, one_line, statuses, waiting
-from virtual_node.translate.printers.pods import status_word
+from virtual_node.translate.pods.summary import status_word
 
 SELECTOR = "app.kubernetes.io/part-of=virtual-node"
 """Label selector of the pods of our components, as the chart labels them."""

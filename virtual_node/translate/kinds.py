@@ -21,13 +21,7 @@ from virtual_node.translate.base import ownership
 from virtual_node.translate.base.fields import LONGEST_NAME
 from virtual_node.translate.base.metadata import copy_metadata, copy_metadata_patch, merge_patch
 from virtual_node.translate.base.view import Selector, Translation, View, selected_nodes
-from virtual_node.translate.follow import (
-    disruption_budgets,
-    gateways,
-    ingresses,
-    network_policies,
-    service_exports,
-)
+from virtual_node.translate.follow import disruption_budgets, gateways, ingresses, network_policies
 from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.objects import config_data, resource_claims
 from virtual_node.translate.pods import service_account, token_secrets
@@ -318,10 +312,10 @@ KINDS = (
     *CLAIMS,
     Kind(
         resources.SERVICE_EXPORTS,
-        service_exports.lower_export,
+        services.lower_export,
         Demand.SERVICE,
         "serviceExports",
-        service_of=service_exports.service_of,
+        service_of=services.service_of,
         is_optional=True,
     ),
     Kind(

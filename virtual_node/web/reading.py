@@ -18,7 +18,7 @@ from controller_runtime.objects import Object
 from controller_runtime.util.responsive import Slicer
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.examine.pods import is_for_virtual_nodes
-from virtual_node.translate.printers.pods import pod_row
+from virtual_node.translate.pods.summary import pod_row
 from virtual_node.web.groups import STALE, UNPLACED, Row, state_of
 
 

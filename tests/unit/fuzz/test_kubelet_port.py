@@ -16,7 +16,7 @@ from controller_runtime.client.client import Client
 from tests.fuzz.mutation import hostile
 from tests.thorough import IS_THOROUGH
 from tests.unit.virtual_node.kubelet.lower import Everybody, Exchange, LowerServer, OnePod, Token
-from virtual_node.kubelet.server.server import KubeletServer
+from virtual_node.kubelet.server import KubeletServer
 
 _INPUTS = 200 if IS_THOROUGH else 50
 _PATIENCE = 0.15

@@ -28,7 +28,7 @@ from virtual_node.translate.pods import (
     synthetic_status,
     update,
 )
-from virtual_node.translate.pods.spec_plan import ChangePolicy
+from virtual_node.translate.pods.update import ChangePolicy
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _RULES = ClusterRules(

@@ -13,7 +13,7 @@ from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.config import program
 from virtual_node.examine.objects import ended, statuses, waiting
-from virtual_node.translate.pods.container_statuses import FINISHES_AFTER
+from virtual_node.translate.pods.containers import FINISHES_AFTER
 
 _VOLUMES = frozenset({"FailedMount", "FailedAttachVolume", "ProvisioningFailed"})
 """Event reasons about volumes that a pod waits for."""

@@ -18,8 +18,8 @@ from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding, PodFacts, Rule
 from virtual_node.examine.objects import last_seen
 from virtual_node.examine.pods import SCHEDULING, STARTING
+from virtual_node.translate.pods.summary import status_word
 from virtual_node.translate.pods.synthetic_status import LOWER_POD_DELETED
-from virtual_node.translate.printers.pods import status_word
 
 _RULES: Sequence[Rule] = (*placement.RULES, *waits.RULES, *termination.RULES, *containers.RULES)
 _FAILED_RULES: Sequence[Rule] = (*termination.RULES, *containers.RULES, placement.node)

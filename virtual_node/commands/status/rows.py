@@ -18,7 +18,7 @@ from controller_runtime.objects import Object
 from virtual_node.commands.common import output
 from virtual_node.examine.leases import lease_age
 from virtual_node.examine.objects import labels_of, requested
-from virtual_node.translate.printers.pods import is_trouble, status_word
+from virtual_node.translate.pods.summary import is_trouble, status_word
 
 COLUMNS = (
     *("NODE", "READY", "CLUSTER", "VERSION", "PODS", "TROUBLE"),

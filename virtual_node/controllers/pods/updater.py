@@ -22,8 +22,8 @@ from virtual_node.controllers.base.problems import Problem, too_large
 from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.pods.record import SpecSync, has_same_mirrored_fields, metadata_digest
 from virtual_node.controllers.pods.service_links import ServiceLinks
-from virtual_node.translate.pods import dependencies, spec_plan, update
-from virtual_node.translate.pods.spec_plan import SpecPlan
+from virtual_node.translate.pods import dependencies, update
+from virtual_node.translate.pods.update import SpecPlan
 
 _Patch = tuple[Mapping[str, Any] | None, str | None]
 """A patch and its subresource."""
@@ -65,7 +65,7 @@ class PodUpdater:
         try:
             plan = await run_apart(
                 partial(
-                    spec_plan.plan,
+                    update.plan,
                     upper,
                     lower,
                     self.context.options[(upper.spec or {})["nodeName"]],

@@ -34,7 +34,7 @@ from virtual_node.translate.base.fields import (
     text,
     word,
 )
-from virtual_node.translate.pods.container_statuses import of_upper_containers
+from virtual_node.translate.pods.containers import of_upper_containers
 
 BASE, PER_CONTAINER, MOST = 64 << 10, 4 << 10, 1 << 20
 """Maximum bytes of a status: for the pod, for each container of the upper pod, and in all. etcd accepts 1.5 MB."""
@@ -275,7 +275,7 @@ def upper_status(
 
     It has the lower status' known fields with a bounded size (``rebuilt``), except for fields that name
     objects of one cluster and for the QoS class. The API server does not allow changes of the QoS class, but a
-    lower LimitRange may change it. Containers that were added in the lower cluster are left out (``container_statuses``), but
+    lower LimitRange may change it. Containers that were added in the lower cluster are left out (``containers``), but
     phase and conditions are those of the whole lower pod. Conditions that other clients set on the upper pod stay,
     including readiness gates. As in a kubelet, Ready depends on the readiness gates.
 

@@ -3,6 +3,9 @@
 The endpoints are mirrored (``endpoints``), because a selector would find only the pods of this lower cluster.
 Access from outside (node ports, load balancers, external addresses) belongs to the upper cluster, so the copy
 of such a Service has only a cluster IP.
+
+``lower_export`` copies a ServiceExport, so that a multi-cluster service implementation connects the lower clusters (KEP-1645).
+An export has the name and namespace of its Service. Its status belongs to each cluster, so it is not copied.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.pod import api_server
 from controller_runtime.objects import Object
+from virtual_node.translate.base.metadata import copied
 from virtual_node.translate.base.view import NOT_NEEDED, Translation, View, of_spec
 
 _KEPT = (
@@ -27,6 +31,8 @@ _DEFAULTS = {"sessionAffinity": "None", "internalTrafficPolicy": "Cluster", "pub
 """Defaults that an API server fills in. An absent field counts as equal to its default.
 https://kubernetes.io/docs/reference/kubernetes-api/service-resources/service-v1/"""
 _NONE = "None"
+_METADATA = {"exportedLabels": "labels", "exportedAnnotations": "annotations"}
+"""Fields of ``spec``, which ServiceImports get as labels and annotations."""
 
 
 def is_always(key: str, patterns: Sequence[str]) -> bool:
@@ -203,3 +209,24 @@ def cluster_ip(spec: Mapping[str, Any]) -> str:
     """Return a Service's address; empty: it has none (headless, ExternalName)."""
     address = str(spec.get("clusterIP") or "")
     return "" if address == "None" else address
+
+
+def service_of(name: str, _labels: Mapping[str, str]) -> str:
+    """Return the name of the Service that is exported, given the name and labels of the export."""
+    return name
+
+
+def lower_export(upper: Mapping[str, Any], view: View) -> Translation:
+    """Return the copy of a ServiceExport; no content if its Service has no copy in the lower cluster.
+
+    Exported labels and annotations follow ``policy.metadata``, as if they were those of the copy.
+    """
+    metadata, spec = upper["metadata"], upper.get("spec") or {}
+    if not view.has_service(metadata["namespace"], metadata["name"]):
+        return NOT_NEEDED
+    exported = {field: spec.get(name) for name, field in _METADATA.items()}
+    kept = copied(upper["kind"], exported, view.rules_of(metadata["namespace"]))
+    below = {name: kept[field] for name, field in _METADATA.items() if kept[field]}
+    ignored = sorted(spec.keys() - _METADATA.keys())
+    notes = (f"{', '.join(ignored)} is left out",) if ignored else ()
+    return Translation({"spec": below} if below else {}, notes)

@@ -13,7 +13,7 @@ from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.draining import drain_process, drain_status, draining_cluster, places
 from tests.unit.descheduler.process import Process
 from tests.unit.descheduler.replica_sets import ReplicaSets
-from virtual_node.commands.drain import command
+from virtual_node.commands import drain
 from virtual_node.examine.reader import Reader
 
 pytestmark = pytest.mark.looptime
@@ -125,6 +125,6 @@ async def _predictions(process: Process, cluster: Cluster) -> list[tuple[How, st
     nodes = [from_dict(cluster.get("nodes", "b"))]
     deployments = {"default/web": cluster.get("deployments", "default/web")}
     return [
-        await command._judge(Reader(client), found, nodes, deployments, local_storage=False)
+        await drain._judge(Reader(client), found, nodes, deployments, local_storage=False)
         for found in cluster.all("pods")
     ]

@@ -19,7 +19,7 @@ from controller_runtime.tls.pem import KeyPair
 from controller_runtime.tls.reloader import CertificateReloader
 from tests.serving import client_context, server_context
 from tests.unit.virtual_node.kubelet.lower import Everybody, LowerServer, OnePod, Script, Token
-from virtual_node.kubelet.server.server import KubeletServer
+from virtual_node.kubelet.server import KubeletServer
 
 
 @dataclass(frozen=True)

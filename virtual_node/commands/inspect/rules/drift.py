@@ -20,8 +20,7 @@ from virtual_node.translate.base.metadata import left_as_changed
 from virtual_node.translate.base.view import View
 from virtual_node.translate.kinds import CONFIG_MAPS, SECRETS, Kind
 from virtual_node.translate.pods import update
-from virtual_node.translate.pods.spec_plan import ChangePolicy
-from virtual_node.translate.pods.update import PodChanges
+from virtual_node.translate.pods.update import ChangePolicy, PodChanges
 
 _CONTAINERS = ("containers", "initContainers")
 _BOOKKEEPING = (names.ANNOTATION_APPLIED, names.ANNOTATION_OVERRIDES)

@@ -19,7 +19,7 @@ from virtual_node.config import program
 from virtual_node.examine.objects import annotations_of, is_deleting, key
 from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import status as pod_status
-from virtual_node.translate.printers.pods import status_word
+from virtual_node.translate.pods.summary import status_word
 from virtual_node.translate.storage import pv, pvc
 
 _UNEXPLAINED_STATES = frozenset({"Pending", "Unknown", "ContainerCreating", "Running"})

@@ -12,7 +12,7 @@ import pytest
 from clusterset.model import names
 from clusterset.model.moving import drain
 from clusterset.model.moving.drain import PodState, Status
-from virtual_node.commands.drain import command
+from virtual_node.commands import drain as command
 
 pytestmark = pytest.mark.looptime
 

@@ -6,7 +6,7 @@ import pytest
 from multidict import MultiDict
 
 from virtual_node.kubelet.base import Refusal
-from virtual_node.kubelet.server.logs import log_options
+from virtual_node.kubelet.logs import log_options
 
 
 @pytest.mark.parametrize(

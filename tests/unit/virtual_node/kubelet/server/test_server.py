@@ -11,7 +11,7 @@ import pytest
 
 from hack.sandbox.ports import free_ports
 from virtual_node.kubelet.auth import Authenticator
-from virtual_node.kubelet.server.server import KubeletServer
+from virtual_node.kubelet.server import KubeletServer
 
 NO_PODS: Any = SimpleNamespace(pods=list, running_pods=list)
 

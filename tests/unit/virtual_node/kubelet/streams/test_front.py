@@ -15,7 +15,7 @@ from controller_runtime.tls.reloader import CertificateReloader
 from tests.unit.virtual_node.kubelet.conftest import Pki, Rig, Serve
 from tests.unit.virtual_node.kubelet.stream_client import closed, echo, upgrade
 from virtual_node.kubelet.auth import Authenticator
-from virtual_node.kubelet.server.server import connection_limits
+from virtual_node.kubelet.server import connection_limits
 
 
 async def test_a_head_may_arrive_byte_by_byte(serve: Serve) -> None:

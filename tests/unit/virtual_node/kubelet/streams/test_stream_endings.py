@@ -20,7 +20,7 @@ from tests.unit.virtual_node.kubelet.stream_client import (
     open_streams,
     upgrade,
 )
-from virtual_node.kubelet.server.server import _end_kept
+from virtual_node.kubelet.server import _end_kept
 
 
 async def test_a_disconnected_client_ends_the_lower_side(rig: Rig) -> None:

@@ -21,7 +21,7 @@ from controller_runtime.objects import from_dict
 from tests.generated_pods import generate
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.pods import lower_pod, spec_plan, update
+from virtual_node.translate.pods import lower_pod, update
 
 MIRROR = {"name": "mirror", "images": [{"from": "docker.io/", "to": "m.example/"}]}
 SPOT = {
@@ -56,7 +56,7 @@ def follow(
     lower: dict[str, Any], upper: dict[str, Any], now: PodOptions
 ) -> tuple[update.PodChanges, list[str]]:
     """Return the changes that the virtual node sends, and the refused fields."""
-    planned = spec_plan.plan(from_dict(upper), from_dict(lower), now, now.policy.of("shop"))
+    planned = update.plan(from_dict(upper), from_dict(lower), now, now.policy.of("shop"))
     return planned.changes, [violation.field for violation in planned.refused]
 
 

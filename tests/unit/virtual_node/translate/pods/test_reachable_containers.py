@@ -8,7 +8,7 @@ import pytest
 
 from clusterset.model.policy.config import ImageRules, Policy, Rules
 from clusterset.model.policy.rules import PolicySet
-from virtual_node.translate.pods.reachable_containers import reachable
+from virtual_node.translate.pods.containers import reachable
 
 MAIN = {"name": "main"}
 PRIVILEGED = {"name": "debug", "securityContext": {"privileged": True}}

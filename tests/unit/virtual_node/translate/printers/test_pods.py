@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from virtual_node.translate.printers.pods import pod_row, status_word
+from virtual_node.translate.pods.summary import pod_row, status_word
 
 
 def _pod(status: dict[str, Any], **metadata: Any) -> dict[str, Any]:

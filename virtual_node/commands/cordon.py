@@ -1,8 +1,12 @@
-"""Finds the virtual nodes of a ``CLUSTER|NODE`` argument and changes them."""
+"""``virtual-node cordon``: keeps new pods off virtual nodes. Running pods stay.
+
+``uncordon`` and ``drain`` find and change virtual nodes by the functions here.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +17,30 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from controller_runtime.process import terminal
+from controller_runtime.process.argparser import Parser
 from virtual_node.commands.common import connect
 from virtual_node.examine.reader import Reader, refusal
+from virtual_node.config import program
+
+
+def main(argv: Sequence[str]) -> int:
+    """Cordon the nodes and return 0."""
+    asyncio.run(change_all(parser().parse_args(argv), unschedulable=True, annotations={}))
+    return 0
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
+        program.name(),
+        "cordon",
+        about="Keep new pods off the virtual nodes of a lower cluster. Running pods stay.",
+        examples=(("All virtual nodes of a lower cluster", "cordon tokyo"),),
+        exit_codes="0 cordoned, 2 there is no such virtual node, or a right is missing",
+    )
+    add_target(own)
+    connect.add_flags(own)
+    return own
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:

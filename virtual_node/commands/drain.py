@@ -21,8 +21,9 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_duration, add_switch
-from virtual_node.commands.common import connect, output
-from virtual_node.commands.drain import nodes
+from virtual_node.commands import cordon
+from virtual_node.commands.common import connect, output, probes
+from virtual_node.examine.reader import DESCHEDULER_LEASE, VIRTUAL_NODES, Reader
 from virtual_node.config import program
 from virtual_node.examine import probes
 from virtual_node.examine.leases import lease_age
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 async def _run(options: argparse.Namespace) -> int:
     async with connect.upper(options, agent="virtual-node-drain") as client:
         reader = Reader(client)
-        found = await nodes.find(reader, options.targets)
+        found = await cordon.find(reader, options.targets)
         if options.dry_run:
             return await show_plan(reader, found, local_storage=options.delete_emptydir_data)
         await _check_descheduler(reader)
@@ -65,10 +66,10 @@ async def _run(options: argparse.Namespace) -> int:
         )
         annotation = {names.ANNOTATION_DRAIN: msgspec.json.encode(request).decode()}
         for node in found:  # all of them first, so that no pod moves to another node of the drain
-            await nodes.change(client, node.name, unschedulable=True, annotations={})
+            await cordon.change(client, node.name, unschedulable=True, annotations={})
             output.note(f"node/{node.name} cordoned")
         for node in found:
-            await nodes.change(client, node.name, unschedulable=True, annotations=annotation)
+            await cordon.change(client, node.name, unschedulable=True, annotations=annotation)
         statuses: dict[str, Status] = {}
         try:
             async with asyncio.timeout(options.timeout or None):
@@ -164,7 +165,7 @@ def parser() -> Parser:
         "cancelled",
         notes="The drain continues when the command ends. To cancel it, run uncordon. Pods of DaemonSets are ignored.",
     )
-    nodes.add_target(own)
+    cordon.add_target(own)
     connect.add_flags(own)
     add_switch(own, "--dry-run", "change nothing; list how each pod would move")
     add_duration(own, "--timeout", 0.0, "time after which the command stops waiting (0: never)")

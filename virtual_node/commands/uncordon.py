@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from clusterset.model import names
 from controller_runtime.process.argparser import Parser
+from virtual_node.commands import cordon
 from virtual_node.commands.common import connect
-from virtual_node.commands.drain import nodes
 from virtual_node.config import program
 
 
 def main(argv: Sequence[str]) -> int:
     """Uncordon the nodes, cancel their drain, and return 0."""
     removed = {names.ANNOTATION_DRAIN: None, names.ANNOTATION_DRAIN_STATUS: None}
-    asyncio.run(nodes.change_all(parser().parse_args(argv), unschedulable=False, annotations=removed))
+    asyncio.run(cordon.change_all(parser().parse_args(argv), unschedulable=False, annotations=removed))
     return 0
 
 
@@ -29,6 +29,6 @@ def parser() -> Parser:
         examples=(("After the maintenance of a lower cluster", "uncordon tokyo"),),
         exit_codes="0 uncordoned, 2 there is no such virtual node, or a right is missing",
     )
-    nodes.add_target(own)
+    cordon.add_target(own)
     connect.add_flags(own)
     return own

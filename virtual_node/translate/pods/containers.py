@@ -1,10 +1,13 @@
-"""The container statuses of an upper pod: those of the lower pod, for the containers of the upper spec only.
+"""The containers that an upper and a lower pod have in common: their statuses, and which of them users may reach.
 
 Admission of the lower cluster may add containers, and users there may add debug containers. The upper spec has none of them,
 so kubectl would count them as ready containers that the pod does not have (``2/1``), and the API server would treat a native
 sidecar as a container that never restarts, and refuse its statuses.
 
 Source: ``ValidatePodStatusUpdate`` in pkg/apis/core/validation of Kubernetes 1.34; ``printPod`` of kubectl.
+
+``reachable`` is for ``exec``, ``attach`` and ``logs``. Names of containers that the lower cluster has added appear in events. Users of the upper pod can add a debug container of such
+a name to it, which the lower API server does not accept a second time, and would reach a container that is not theirs.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clusterset.model.policy.decision import violations
+from clusterset.model.policy.findings import DEBUG_CONTAINERS
+from clusterset.model.policy.rules import Effective
 from controller_runtime.apimachinery import readable
 
 _LISTS = {
@@ -26,6 +32,8 @@ _SHOWN = 5
 """Containers that a message names."""
 
 _Body = Mapping[str, Any]
+_DEBUG = "ephemeralContainers"
+_KINDS = ("containers", "initContainers", _DEBUG)
 
 
 def of_upper_containers(below: _Body, spec: _Body, above: _Body) -> dict[str, Any]:
@@ -116,3 +124,31 @@ def _waiting_for_others(below: _Body, found: _Body, spec: _Body) -> str:
         f"{FINISHES_AFTER} {readable.some(others, limit=_SHOWN)}: a container that was added in the lower cluster, "
         "and still runs"
     )
+
+
+def reachable(above: Mapping[str, Any], below: Mapping[str, Any], rules: Effective) -> frozenset[str]:
+    """Return the names of an upper pod's containers, without those under which the lower pod has another container.
+
+    That is a container of another kind, or a debug container with rights that the policy does not allow in the upper pod. An
+    administrator of the lower cluster has added it.
+
+    Args:
+        above: the upper pod's spec.
+        below: the lower pod's spec.
+        rules: the policy for the upper namespace.
+    """
+    kinds = {container["name"]: kind for kind in _KINDS for container in below.get(kind) or ()}
+    found = {
+        container["name"]
+        for kind in _KINDS
+        for container in above.get(kind) or ()
+        if kinds.get(container["name"], kind) == kind
+    }
+    debugging = [container for container in below.get(_DEBUG) or () if container["name"] in found]
+    if debugging:
+        spec = {"securityContext": below.get("securityContext"), _DEBUG: debugging}
+        refused = violations({"metadata": {}, "spec": spec}, rules)
+        # Overrides may choose images that users must not choose.
+        fields = [one.field for one in refused if one.rule != "images"]
+        found -= {field.removeprefix(DEBUG_CONTAINERS).partition("]")[0] for field in fields}
+    return frozenset(found)

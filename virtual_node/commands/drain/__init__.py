@@ -1,1 +1,0 @@
-"""``virtual-node drain``, ``cordon`` and ``uncordon``: empty virtual nodes without disruption."""

@@ -1,1 +1,0 @@
-"""The server of the kubelet API, with routes, logs and pod lists."""
