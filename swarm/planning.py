@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from swarm import handover
-from swarm.assignment.model import Assignment, Job
-from swarm.assignment.strategies import STICKY, assign
+from swarm.assignment import STICKY, Assignment, Job, assign
 from swarm.handover import EXCLUSIVE, Acknowledgement, Holder, Ledger, Slot
 
 STATEFUL_SET = "StatefulSet"

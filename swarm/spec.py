@@ -16,7 +16,7 @@ from msgspec import Meta
 from clusterset.model.names import SWARMS
 from controller_runtime.apimachinery import matching
 from swarm import planning
-from swarm.assignment.model import Job
+from swarm.assignment import Job
 from swarm.planning import Matches, Pod
 
 GROUP = SWARMS.group

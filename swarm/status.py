@@ -15,7 +15,7 @@ from prometheus_client import Counter, Gauge
 from controller_runtime.apimachinery.readable import count
 from controller_runtime.objects import Object
 from swarm import handover
-from swarm.assignment.model import Assignment
+from swarm.assignment import Assignment
 from swarm.handover import Acknowledgement, Holder, Ledger
 
 _LISTED = 200_000

@@ -20,10 +20,8 @@ from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object, ObjectMeta
 from controller_runtime.workqueue.charging import in_thread
 from controller_runtime.workqueue.controller import Result
-from swarm import handover, planning, share, spec, status
-from swarm.assignment import strategies
-from swarm.assignment.model import Assignment, Job
-from swarm.assignment.strategies import RENDEZVOUS
+from swarm import assignment, handover, planning, share, spec, status
+from swarm.assignment import RENDEZVOUS, Assignment, Job
 from swarm.controller.caches import SWARM_BYTES, Caches, WorkerPods
 from swarm.controller.delivery import Delivery, NameTaken, NotCached
 from swarm.controller.liveness import ANNOTATION_GONE, Liveness
@@ -302,7 +300,7 @@ class Reconciler:
             message = f"duplicate jobs are ignored: {', '.join(sorted(set(repeated))[:5])}"
             problems.append(("JobsRepeated", message))
         if parsed.strategy == RENDEZVOUS:
-            strategies.check_size(len(jobs), len(self._pods.of(swarm.namespace, parsed.workers)))
+            assignment.check_size(len(jobs), len(self._pods.of(swarm.namespace, parsed.workers)))
         workers = self._pods.workers(swarm.namespace, parsed)
         if workers is None:
             named = parsed.workers.stateful_set or parsed.workers.deployment

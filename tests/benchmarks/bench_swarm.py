@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from swarm.assignment.model import Assignment, Job
-from swarm.assignment.strategies import CONTIGUOUS, RENDEZVOUS, STICKY, assign
+from swarm.assignment import CONTIGUOUS, RENDEZVOUS, STICKY, Assignment, Job, assign
 
 CHANGES = ((27, 3, 4), (100, 10, 11), (1000, 10, 11), (1000, 50, 49), (10_000, 100, 101))
 

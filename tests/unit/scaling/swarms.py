@@ -9,7 +9,7 @@ import msgspec
 
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from swarm import planning, share, spec, status
-from swarm.assignment.strategies import CONTIGUOUS, STICKY
+from swarm.assignment import CONTIGUOUS, STICKY
 from swarm.handover import EXCLUSIVE, Acknowledgement, Ledger
 from swarm.planning import Pod, Workers
 from tests.unit.scaling.measure import Kind, Stage

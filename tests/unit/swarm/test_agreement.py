@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarm import handover, share
-from swarm.assignment.model import Assignment
+from swarm.assignment import Assignment
 from swarm.handover import Acknowledgement, Holder, Ledger, Slot
 from swarm.status import Findings, render
 from swarm.worker.identity import Settings

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from swarm import share
-from swarm.assignment.strategies import slices
+from swarm.assignment import slices
 from swarm.handover import Holder, Ledger, Slot
 
 SETTINGS = share.Settings("s", "Exclusive", "Signal", weights={"b": 3})

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarm.assignment.model import Job
+from swarm.assignment import Job
 from swarm.handover import Acknowledgement, Ledger, Slot
 from swarm.planning import STATEFUL_SET, Observed, Pod, Wanted, Workers, advance
 from swarm.status import Findings, refused, render

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from swarm import handover, share
-from swarm.assignment.model import Job
+from swarm.assignment import Job
 from swarm.handover import Acknowledgement, Ledger
 from swarm.planning import STATEFUL_SET, Observed, Pod, Wanted, Workers, advance
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.assignment import strategies
-from swarm.assignment.model import Assignment, Job, Reason
-from swarm.assignment.strategies import CONTIGUOUS, RENDEZVOUS, STICKY, assign, slices
+from swarm import assignment
+from swarm.assignment import CONTIGUOUS, RENDEZVOUS, STICKY, Assignment, Job, Reason, assign, slices
 from tests.benchmarks.bench_swarm import lower_bound, moved
 from tests.thorough import seeds
 
@@ -356,6 +355,6 @@ def test_many_dedicated_jobs_and_workers_take_no_longer_than_both(
 
 
 def test_too_many_hashes_are_refused():
-    strategies.check_size(20_000, 250)
+    assignment.check_size(20_000, 250)
     with pytest.raises(ValueError, match=r"spec.strategy: .* Use Sticky, or divide the Swarm"):
-        strategies.check_size(20_000, 251)
+        assignment.check_size(20_000, 251)

@@ -1,1 +1,0 @@
-"""Decides which worker runs which job. No IO. Importers use ``model`` and ``strategies``."""
