@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from hack.chart import dashboard_plane, grafana
-from hack.chart.grafana import Panel, Row
-from hack.chart.promql import OWN_SERIES, Query, current, quantile, quantiles, rate
+from hack.chart.grafana import OWN_SERIES, Panel, Query, Row, current, quantile, quantiles, rate
 from hack.chart.rights import CHART
 
 FILE = CHART / "files" / "dashboard.json"

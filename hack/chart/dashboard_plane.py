@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from hack.chart.grafana import ZERO_IS_GOOD, Panel, Row
-from hack.chart.promql import OWN_SERIES, RATE, Query, current, quantile, quantiles, rate
+from hack.chart.grafana import (
+    OWN_SERIES,
+    RATE,
+    ZERO_IS_GOOD,
+    Panel,
+    Query,
+    Row,
+    current,
+    quantile,
+    quantiles,
+    rate,
+)
 
 _OWN_LEGEND = "{{component}} {{pod}}"
 _SWARM_LABELS = "swarm_namespace, swarm"

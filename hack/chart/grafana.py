@@ -1,12 +1,10 @@
-"""Builders for the parts of a Grafana dashboard. No IO."""
+"""Builders for the parts of a Grafana dashboard, and the queries that panels share. No IO."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from hack.chart.promql import Query
+from typing import Any, NamedTuple
 
 SCHEMA_VERSION = 39
 """Version of the dashboard schema that Grafana 10 and later read."""
@@ -16,6 +14,9 @@ Thresholds = Sequence[tuple[float | None, str]]
 """Lower bound → colour."""
 GREEN: Thresholds = ((None, "green"),)
 ZERO_IS_GOOD: Thresholds = ((None, "green"), (1, "red"))
+RATE = "[$__rate_interval]"
+OWN_SERIES = 'job="virtual-node"'
+"""Selects this project's series where other programs use the same metric name, such as ``workqueue_depth``."""
 
 
 class Panel:
@@ -194,3 +195,42 @@ def _flow(rows: Iterable[Row]) -> list[dict[str, Any]]:
             x, tallest = x + width, max(tallest, panel.height)
         y += tallest
     return found
+
+
+class Query(NamedTuple):
+    """An expression, and the legend of its series."""
+
+    expression: str
+    legend: str = ""
+
+
+def quantile(share: str, metric: str, by: str, matchers: str = "", *, legend: str = "") -> Query:
+    """Return a histogram's quantile, by labels besides ``le``. The default legend has the values of these labels."""
+    rates = f"rate({metric}_bucket{_selector(matchers)}{RATE})"
+    return Query(f"histogram_quantile({share}, sum by ({by}, le) ({rates}))", legend or _values(by))
+
+
+def quantiles(metric: str, by: str, matchers: str = "") -> list[Query]:
+    """Return a histogram's median and 99th percentile, by a label besides ``le``."""
+    return [
+        quantile(share, metric, by, matchers, legend=f"{name} {_values(by)}")
+        for share, name in (("0.5", "p50"), ("0.99", "p99"))
+    ]
+
+
+def rate(metric: str, by: str, matchers: str = "", *, legend: str = "") -> Query:
+    """Return a counter's rate per second, by labels. The default legend has the values of these labels."""
+    return Query(f"sum by ({by}) (rate({metric}{_selector(matchers)}{RATE}))", legend or _values(by))
+
+
+def current(metric: str, by: str, matchers: str = "", *, function: str = "max", legend: str = "") -> Query:
+    """Return a gauge's value, by labels. The default legend has the values of these labels."""
+    return Query(f"{function} by ({by}) ({metric}{_selector(matchers)})", legend or _values(by))
+
+
+def _selector(matchers: str) -> str:
+    return f"{{{matchers}}}" if matchers else ""
+
+
+def _values(labels: str) -> str:
+    return " ".join(f"{{{{{label}}}}}" for label in labels.split(", "))

@@ -1,4 +1,4 @@
-"""``docs/reference/flags.md``: every flag of every program, read from the parsers."""
+"""``docs/reference/flags.md``: every flag of every program, read from the parsers, and the environment variables."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import argparse
 import contextlib
 from collections.abc import Iterator
 
+import msgspec
+
+from clusterset.config import Cluster
 from controller_runtime.process.flags import boolean, duration, format_duration
+from controller_runtime.process.settings import settings
+from controller_runtime.util.docstrings import attribute_docstrings
 from hack.docs import markdown
-from hack.docs.environment import variables
 from hack.programs import DAEMON, programs
 from virtual_node import cli
+from virtual_node.config.command_line import DaemonSettings
+from virtual_node.config.types import Config, KubeletConfig, LeaderElectionConfig
 
 _INTRODUCTION = """# Flags
 
@@ -25,6 +31,12 @@ Every flag of every program. `--help` says the same.
   `--logtostderr`, `--vmodule`, `--log_dir` and the others are accepted and named once in the log: they have no effect.
 - `--version`, or `version`, as the only argument prints the version.
 - `virtual-node check` and `virtual-node inspect` take the flags of `virtual-node` beside their own."""
+_PATHS: dict[type[msgspec.Struct], str] = {
+    Config: "",
+    Cluster: "clusters[].",
+    KubeletConfig: "kubelet.",
+    LeaderElectionConfig: "leaderElection.",
+}
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:
@@ -113,3 +125,22 @@ def _default(action: argparse.Action) -> str:
 
 PROGRAMS = (*programs(), *_subcommands())
 """Every program and subcommand that the page has a section for."""
+
+
+def variables() -> dict[str, str]:
+    """Return every environment variable that the virtual node reads, and its meaning."""
+    found = {
+        "KUBECONFIG": "the upper cluster's kubeconfig, or several with `:` between them; `--kubeconfig` beats it"
+    }
+    told = attribute_docstrings(DaemonSettings)
+    for field, setting in settings(DaemonSettings):
+        for name in setting.environment:
+            overridden = f" `{setting.flag}` overrides it." if setting.flag else ""
+            default = f" Default: {markdown.code(str(field.default))}." if field.default else ""
+            found[name] = f"{markdown.prose(told[field.name])}{default}{overridden}"
+    for kind, prefix in _PATHS.items():
+        for field, setting in settings(kind):
+            overridden = f"; `{setting.flag}` overrides it" if setting.flag else ""
+            for name in setting.environment:
+                found[name] = f"sets {markdown.code(prefix + field.encode_name)}{overridden}"
+    return dict(sorted(found.items()))

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hack.docs import flags, reference
-from hack.docs.environment import variables
+from hack.docs.flags import variables
 
 TEXT = (reference.DIRECTORY.parent / "migrate-from-tensile-kube.md").read_text(encoding="utf-8")
 _FLAG = re.compile(r"^\| `(--[\w-]+)` \| (kept|accepted|gone) \|", re.MULTILINE)
