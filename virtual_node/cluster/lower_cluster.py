@@ -43,6 +43,7 @@ from virtual_node.controllers.node_lease import Identity, NodeLease, this_proces
 from virtual_node.controllers.nodes import HealthController, NodeController
 from virtual_node.controllers.pods.api_services import ApiServices
 from virtual_node.controllers.pods.controller import PodController
+from virtual_node.controllers.pods.creation_delays import CreationDelays
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.lower_owners import LowerOwners
 from virtual_node.controllers.pods.outage import OutageController
@@ -341,10 +342,10 @@ class ClusterControllers:
             identities=self._identities,
             volumes=self.volumes,
             service_links=links,
-            status=status,
             follow=self._follow,
-            refusals=Refusals(queue.add_after),
-            waits=WaitReporter(context, caches.lower_nodes),
+            delays=CreationDelays(
+                context, status, Refusals(queue.add_after), WaitReporter(context, caches.lower_nodes)
+            ),
         )
         updater = PodUpdater(context, self._dependencies, links)
         self.pods = PodController(

@@ -77,7 +77,7 @@ class PodController:
                 if node.autoscaling is not None
             },
         )
-        self._remover = PodRemover(self.context, status=self.status, waits=self.creator.waits)
+        self._remover = PodRemover(self.context, status=self.status, waits=self.creator.delays.waits)
         self.controller = Controller(
             self.queue.name, self.reconcile, workers=settings.pod_sync_workers, queue=self.queue
         )
@@ -129,7 +129,7 @@ class PodController:
                 queue.add(uid)
 
         def lower_deleted(pod: Object) -> None:
-            self.creator.refusals.freed(pod.namespace)
+            self.creator.delays.refusals.freed(pod.namespace)
             uid = pod.labels.get(names.LABEL_UPPER_UID)
             if not uid:
                 return
@@ -154,7 +154,7 @@ class PodController:
     def _note_end(self, old: Object, new: Object) -> None:
         """Retry pods that wait for a quota when a lower pod has finished."""
         if not old.has_status_equal(new) and is_finished(new.status):
-            self.creator.refusals.freed(new.namespace)
+            self.creator.delays.refusals.freed(new.namespace)
 
     async def reconcile(self, uid: str) -> Result | None:
         """Take one step for the upper pod of that uid."""
@@ -176,13 +176,13 @@ class PodController:
         )
         if decided.step is not Step.CREATE:
             # This pod is not retried, so other pods of the namespace must not wait for its retry.
-            self.creator.refusals.forget(uid)
+            self.creator.delays.refusals.forget(uid)
         if decided.again is not None:
             self.queue.add_after(uid, decided.again)
         if (
             upper is not None
             and lower is not None
-            and (again := self.creator.waits.check(upper, lower, record.waiting)) is not None
+            and (again := self.creator.delays.waits.check(upper, lower, record.waiting)) is not None
         ):
             self.queue.add_after(uid, again)
         if upper is None:
@@ -220,7 +220,7 @@ class PodController:
             case Step.EXPIRE:
                 await self.status.expired(upper)
             case Step.WAIT_UNTIL_READ:
-                return await self.creator.wait_until_read(upper, record)
+                return await self.creator.delays.wait_until_read(upper, record)
             case Step.REPORT_LOST | Step.CONFIRM_GONE:
                 return await self._lower_missing(upper, record)
             case Step.END_UPPER:
@@ -321,7 +321,7 @@ class PodController:
         """
         last = record.lower.last
         if not is_disruption:
-            self.creator.losses.lost(
+            self.creator.delays.losses.lost(
                 str((upper.controller or {}).get("uid") or ""),
                 created_at=record.creation.created_at,
                 now=asyncio.get_running_loop().time(),

@@ -31,6 +31,7 @@ from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pods.api_services import ApiServices
 from virtual_node.controllers.pods.controller import PodController
+from virtual_node.controllers.pods.creation_delays import CreationDelays
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.lower_owners import LowerOwners
 from virtual_node.controllers.pods.refusals import Refusals
@@ -120,8 +121,10 @@ class Scene:
         )
         creator = PodCreator(
             context, namespaces=self.namespaces, dependencies=self.dependencies, identities=self.identities,
-            volumes=self.volumes, service_links=links, status=status, follow=follow,
-            refusals=Refusals(queue.add_after), waits=WaitReporter(context, caches.lower_nodes),
+            volumes=self.volumes, service_links=links, follow=follow,
+            delays=CreationDelays(
+                context, status, Refusals(queue.add_after), WaitReporter(context, caches.lower_nodes)
+            ),
         )  # fmt: skip
         updater = PodUpdater(context, self.dependencies, links)
         self.pods = PodController(

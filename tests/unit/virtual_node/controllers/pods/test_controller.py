@@ -68,8 +68,9 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
     )
     creator: Any = SimpleNamespace(
         adopt=lambda *_: None,
-        refusals=Refusals(lambda _uid, _seconds: None),
-        waits=SimpleNamespace(check=lambda *_: None),
+        delays=SimpleNamespace(
+            refusals=Refusals(lambda _uid, _seconds: None), waits=SimpleNamespace(check=lambda *_: None)
+        ),
     )
     status: Any = _Status()
 
