@@ -31,8 +31,7 @@ from virtual_node.kubelet.base import TEXT, Backend, Refusal
 from virtual_node.kubelet.logs import LogRoutes
 from virtual_node.kubelet.routing import disabled, handled, not_allowed, not_found, redirected, service
 from virtual_node.kubelet.streams.limits import StreamLimits, StreamRegistry
-from virtual_node.kubelet.streams.routes import USER, StreamRoutes
-from virtual_node.kubelet.streams.run import RunRoutes
+from virtual_node.kubelet.streams.routes import USER, RunRoutes, StreamRoutes
 
 _BACKLOG = 128
 _log = get_logger(component="kubelet")
