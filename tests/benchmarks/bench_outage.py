@@ -26,8 +26,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from hack.sandbox.ports import free_ports
 from virtual_node.config.types import LimitsConfig
-from virtual_node.controllers.base.object_key import ObjectKey
-from virtual_node.controllers.copies.single_object_watch import ObjectWatches
+from virtual_node.controllers.copies.single_objects import ObjectKey, ObjectWatches
 
 _INFORMERS = 20
 _AT_ONCE = 50

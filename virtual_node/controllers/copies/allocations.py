@@ -15,8 +15,8 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.controllers.copies.references import DependencyController
+from virtual_node.controllers.copies.single_objects import ObjectKey
 from virtual_node.translate.base import ownership
 from virtual_node.translate.objects import resource_claims
 

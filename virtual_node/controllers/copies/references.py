@@ -27,10 +27,9 @@ from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.controllers.base.preconditions import have_pods_in
 from virtual_node.controllers.base.problems import Problem, missing, too_many, unreadable
-from virtual_node.controllers.copies.single_object_watch import ObjectWatches
+from virtual_node.controllers.copies.single_objects import ObjectKey, ObjectWatches
 from virtual_node.controllers.copies.writer import CopyWriter
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.kinds import REFERENCED

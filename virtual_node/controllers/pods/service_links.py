@@ -14,8 +14,8 @@ from controller_runtime.util.pace import Pace
 from controller_runtime.util.responsive import run_apart
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.controllers.copies.references import DependencyController
+from virtual_node.controllers.copies.single_objects import ObjectKey
 from virtual_node.controllers.pods.api_services import ApiServices
 from virtual_node.translate.pods import api_server, service_environment
 from virtual_node.translate.pods.api_server import Assignment, Endpoint

@@ -12,7 +12,7 @@ from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object, from_dict
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, mirroring, pod, running
 from virtual_node.config.types import LimitsConfig
-from virtual_node.controllers.base.object_key import ObjectKey
+from virtual_node.controllers.copies.single_objects import ObjectKey
 
 pytestmark = pytest.mark.looptime
 

@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_runtime.cache.namespace_budget import NamespaceBudget
-from virtual_node.controllers.base.object_key import ObjectKey
-from virtual_node.controllers.copies.polls import ObjectPolls, next_namespace
-from virtual_node.controllers.copies.single_object_watch import namespace_to_shrink
+from virtual_node.controllers.copies.single_objects import (
+    ObjectKey,
+    ObjectPolls,
+    namespace_to_shrink,
+    next_namespace,
+)
 
 
 @given(st.lists(st.integers(0, 9), max_size=200), st.integers(0, 20))

@@ -10,7 +10,7 @@ from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.copies import service_controller_setup as services
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, lower_pod, pod
-from virtual_node.controllers.base.object_key import ObjectKey
+from virtual_node.controllers.copies.single_objects import ObjectKey
 
 pytestmark = pytest.mark.looptime
 
