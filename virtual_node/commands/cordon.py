@@ -19,8 +19,8 @@ from controller_runtime.objects import Object
 from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from virtual_node.commands.common import connect
-from virtual_node.examine.reader import Reader, refusal
 from virtual_node.config import program
+from virtual_node.examine.reader import Reader, refusal
 
 
 def main(argv: Sequence[str]) -> int:

@@ -22,8 +22,7 @@ from controller_runtime.objects import Object
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_duration, add_switch
 from virtual_node.commands import cordon
-from virtual_node.commands.common import connect, output, probes
-from virtual_node.examine.reader import DESCHEDULER_LEASE, VIRTUAL_NODES, Reader
+from virtual_node.commands.common import connect, output
 from virtual_node.config import program
 from virtual_node.examine import probes
 from virtual_node.examine.leases import lease_age

@@ -15,9 +15,12 @@ from virtual_node.commands.common.installation import Installation, node_trouble
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 from virtual_node.config import program
-from virtual_node.health.model import examine as examine_health
-from virtual_node.health.model import facts_of
+from virtual_node.examine import probes
+from virtual_node.examine.facts import known
+from virtual_node.examine.health import health as health_of
 from virtual_node.examine.objects import Json, is_virtual, key, taints
+from virtual_node.examine.probes import Probe, kubelet_trouble
+from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.translate.pods.summary import pod_row
 
 

@@ -10,8 +10,11 @@ from functools import partial
 from clusterset.model import names
 from virtual_node.commands.common.installation import listed
 from virtual_node.commands.doctor.facts import DoctorFacts, virtual_nodes, waiting
-from virtual_node.health.faults import Fault, Health, Kind
-from virtual_node.health.model import examine, facts_of
+from virtual_node.examine import health as model
+from virtual_node.examine.codes import Code
+from virtual_node.examine.facts import known
+from virtual_node.examine.finding import Finding
+from virtual_node.examine.health import Health
 from virtual_node.examine.objects import key, labels_of
 from virtual_node.translate.pods.summary import status_word
 

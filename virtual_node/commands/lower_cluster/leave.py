@@ -45,6 +45,7 @@ from virtual_node.commands.lower_cluster.join import (
 from virtual_node.config import program
 from virtual_node.controllers.namespaces import Leftovers, UnknownError
 from virtual_node.examine.leases import lease_age
+from virtual_node.examine.reader import NODE_LEASES
 from virtual_node.rights import manifests
 from virtual_node.translate.nodes.node import is_real
 

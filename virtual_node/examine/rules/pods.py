@@ -20,7 +20,7 @@ from virtual_node.examine.pods import (
     is_for_virtual_nodes,
     silent_lower_scheduler,
 )
-from virtual_node.translate.printers.pods import status_word
+from virtual_node.translate.pods.summary import status_word
 
 _STARTING = frozenset({"", "Pending", "ContainerCreating", "PodInitializing"})
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
