@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from clusterset.config import Cluster
 from controller_runtime import log
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.process import lifecycle
 from controller_runtime.util.file_changes import FileChanges
 

@@ -12,7 +12,7 @@ from clusterset.inventory import inventory
 from clusterset.inventory.inventory import Inventory
 from clusterset.inventory.settings import ClusterProfiles
 from controller_runtime.client.client import Client
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
 

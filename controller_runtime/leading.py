@@ -13,7 +13,7 @@ from aiohttp.typedefs import Handler
 from controller_runtime.cache.informer import Informer, unsynced
 from controller_runtime.client.client import Client
 from controller_runtime.client.connecting import connected
-from controller_runtime.leaderelection.settings import ControllerSettings
+from controller_runtime.leaderelection import ControllerSettings
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
 

@@ -12,7 +12,7 @@ import msgspec
 
 from controller_runtime.apimachinery import matching
 from controller_runtime.errors import ConfigError
-from controller_runtime.leaderelection.settings import ControllerSettings
+from controller_runtime.leaderelection import ControllerSettings
 from controller_runtime.process.flags import duration
 from controller_runtime.process.program import Program
 from controller_runtime.process.settings import UPPER, NotNegative, Positive, Setting, settings

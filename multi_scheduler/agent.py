@@ -18,7 +18,7 @@ from clusterset.config import Cluster
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.view import View
 from multi_scheduler.virtual_node import VirtualNode

@@ -11,7 +11,7 @@ from functools import partial
 from controller_runtime import log
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
 from controller_runtime.process.listening import is_loopback

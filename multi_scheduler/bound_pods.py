@@ -16,8 +16,7 @@ from clusterset.model.pod.groups import group_of, is_group_key
 from controller_runtime import resources
 from controller_runtime.apimachinery.translation_budget import json_size
 from controller_runtime.cache import namespace_budget
-from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
-from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.informer import BoundedInformer, BudgetKey, Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object

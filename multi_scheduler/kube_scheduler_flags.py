@@ -7,7 +7,7 @@ those of every program (``controller_runtime.process.flags``).
 
 from __future__ import annotations
 
-from controller_runtime.process.foreign_flags import ForeignFlags
+from controller_runtime.process.flags import ForeignFlags
 
 _VALUES = """
     algorithm-provider allow-metric-labels allow-metric-labels-manifest authentication-kubeconfig

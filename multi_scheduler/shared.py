@@ -10,7 +10,7 @@ from msgspec import structs
 from clusterset.config import Cluster
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from multi_scheduler.agent import Agent, AgentContext, load
 from multi_scheduler.agents.fit.agent import FitSettings
 from multi_scheduler.bound_pods import BoundPods

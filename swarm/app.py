@@ -11,7 +11,7 @@ from aiohttp import web
 
 from controller_runtime import leading, log
 from controller_runtime.client.client import Client
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.process import version
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller

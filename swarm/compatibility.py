@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from clusterset.model.names import SWARMS
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ConfigError
-from controller_runtime.leaderelection.settings import Election
+from controller_runtime.leaderelection import Election
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import read_text
 from controller_runtime.process.program import ClientSettings, Program

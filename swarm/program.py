@@ -6,7 +6,7 @@ import ipaddress
 from typing import Annotated
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.leaderelection.settings import ControllerSettings
+from controller_runtime.leaderelection import ControllerSettings
 from controller_runtime.process.flags import duration
 from controller_runtime.process.program import Program
 from controller_runtime.process.settings import PROCESS, UPPER, Positive, Setting

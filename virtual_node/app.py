@@ -17,8 +17,8 @@ from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
 from controller_runtime.client.connecting import connected
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
-from controller_runtime.events.recorder import EventRecorder
-from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.events import EventRecorder
+from controller_runtime.leaderelection import LeaderElector
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
 from virtual_node.cluster import start_checks

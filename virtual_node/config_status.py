@@ -13,9 +13,9 @@ import structlog
 
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.process import lifecycle
-from controller_runtime.util import clock
+from controller_runtime.util import event_loop
 from controller_runtime.util.file_changes import FileChanges
 from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import COMPONENT
@@ -105,13 +105,13 @@ class ConfigStatus:
         while True:
             self._changed.clear()
             trouble = self._trouble()
-            if trouble and (trouble != reported or clock.now() >= again):
+            if trouble and (trouble != reported or event_loop.now() >= again):
                 recorder.event(pod, "Warning", REJECTED, trouble)
-                again = clock.now() + _REPEAT
+                again = event_loop.now() + _REPEAT
             elif reported and not trouble:
                 recorder.event(pod, "Normal", APPLIED, "the content of the configuration file is used")
             reported = trouble
-            await clock.wait(self._changed, _LOOK)
+            await event_loop.wait(self._changed, _LOOK)
 
     def _trouble(self) -> str:
         """Return which parts of the configuration are not used, and why; empty: all are used."""

@@ -14,7 +14,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.util.event_loop import Slicer
 from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
 from virtual_node.examine import components, inspections

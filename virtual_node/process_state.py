@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.leaderelection import LeaderElector
 from controller_runtime.serving.health import Check
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config.types import Config

@@ -35,14 +35,13 @@ import structlog
 from prometheus_client import Gauge
 
 from clusterset.model import names
-from controller_runtime import resources
+from controller_runtime import leaderelection, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
-from controller_runtime.leaderelection import candidate
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.process import lifecycle
-from controller_runtime.util import clock
+from controller_runtime.util import event_loop
 from controller_runtime.workqueue.queue import longest_wait
 from virtual_node.config.types import LeaderElectionConfig
 
@@ -109,12 +108,12 @@ class Shards:
             while True:
                 self._changed.clear()
                 load = Load(delay=lifecycle.recent(), busy=lifecycle.busy(), age=longest_wait())
-                self.member.evaluate(load, clock.now())
+                self.member.evaluate(load, event_loop.now())
                 try:
                     await self._reconcile()
                 except ApiError as error:
                     self._log.warning("clusters not distributed", error=str(error))
-                await clock.wait(self._changed, self.election.retry_period)
+                await event_loop.wait(self._changed, self.election.retry_period)
 
     def _owners(self, working: Collection[str]) -> dict[str, str]:
         """Return the working replica of each cluster as the cache shows it; clusters without one are absent."""
@@ -122,7 +121,7 @@ class Shards:
             cluster: holder
             for lease in self._leases.store.list()
             if (cluster := lease.labels.get(names.LABEL_LOWER_CLUSTER))
-            and (holder := candidate.holder_of(lease.to_dict())) in working
+            and (holder := leaderelection.holder_of(lease.to_dict())) in working
         }
         return found | dict.fromkeys(self.held, self.member.name)
 
@@ -150,7 +149,7 @@ class Shards:
             async with asyncio.timeout(_RELEASING):
                 if cluster in self.clusters():
                     await self.client.update(
-                        resources.LEASES, candidate.released(lease, now=datetime.now(UTC))
+                        resources.LEASES, leaderelection.released(lease, now=datetime.now(UTC))
                     )
                 else:  # removed from the configuration
                     await self._delete(from_dict(lease))
@@ -197,7 +196,7 @@ class Shards:
             cluster = lease.labels.get(names.LABEL_LOWER_CLUSTER)
             if cluster and cluster not in mine and cluster not in self.held:
                 whole = lease.to_dict()
-                if candidate.holder_of(whole) == self.member.name:
+                if leaderelection.holder_of(whole) == self.member.name:
                     await self._release(cluster, whole)
 
     def _is_taken(self, cluster: str) -> bool:
@@ -206,19 +205,19 @@ class Shards:
         return (
             lease is not None
             and int(lease.resource_version) > int(ours["metadata"]["resourceVersion"])
-            and candidate.holder_of(lease.to_dict()) != self.member.name
+            and leaderelection.holder_of(lease.to_dict()) != self.member.name
         )
 
     async def _take(self, cluster: str) -> bool:
         """Write the Lease of a cluster; return whether this replica may run it."""
         name, cached = self._lease_of_cluster(cluster), self._cached(cluster)
-        lease = cached.to_dict() if cached is not None else candidate.new(self.election.namespace, name)
-        holder = candidate.holder_of(lease)
+        lease = cached.to_dict() if cached is not None else leaderelection.new(self.election.namespace, name)
+        holder = leaderelection.holder_of(lease)
         if holder not in {"", self.member.name} and not await self._has_ended(holder):
             return False
         labels = {names.LABEL_ELECTION: self.election.name, names.LABEL_LOWER_CLUSTER: cluster}
         lease["metadata"] = {**lease["metadata"], "labels": labels}
-        body = candidate.held(
+        body = leaderelection.held(
             lease, identity=self.member.name, duration=self.election.lease_duration, now=datetime.now(UTC)
         )
         try:
@@ -241,7 +240,7 @@ class Shards:
         for lease in self._leases.store.list():
             whole = lease.to_dict()
             if names.LABEL_LOWER_CLUSTER not in lease.labels and self._is_renewed(lease.name, whole):
-                found[candidate.holder_of(whole)] = share_of(lease)
+                found[leaderelection.holder_of(whole)] = share_of(lease)
         return found
 
     async def _has_ended(self, member: str) -> bool:
@@ -256,22 +255,22 @@ class Shards:
 
     def _is_renewed(self, name: str, lease: Mapping[str, Any] | None) -> bool:
         """Report whether a replica's Lease has changed within its duration on this replica's clock."""
-        if lease is not None and not candidate.holder_of(lease):
+        if lease is not None and not leaderelection.holder_of(lease):
             return False
         version = int(lease["metadata"]["resourceVersion"]) if lease is not None else 0
         known = self._observed.get(name)
         if known is None or version > known[0]:
-            self._observed[name] = known = (version, clock.now())
-        duration = candidate.spec_of(lease).get("leaseDurationSeconds") or self.election.lease_duration
-        return clock.now() < known[1] + float(duration)
+            self._observed[name] = known = (version, event_loop.now())
+        duration = leaderelection.spec_of(lease).get("leaseDurationSeconds") or self.election.lease_duration
+        return event_loop.now() < known[1] + float(duration)
 
     async def _forget_ended(self, working: Collection[str]) -> None:
         """Delete the Leases of replicas that ended long ago; only the first replica by name does it."""
         if self.member.name != min(working):
             return
         for lease in self._leases.store.list():
-            _, renewed = self._observed.get(lease.name, (0, clock.now()))
-            if clock.now() - renewed > _FORGOTTEN * self.election.lease_duration:
+            _, renewed = self._observed.get(lease.name, (0, event_loop.now()))
+            if event_loop.now() - renewed > _FORGOTTEN * self.election.lease_duration:
                 with contextlib.suppress(Conflict, NotFound):
                     await self._delete(lease)
 

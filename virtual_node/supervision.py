@@ -11,7 +11,7 @@ from clusterset.config import Cluster
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.errors import CacheFull, ConfigError
 from controller_runtime.process import lifecycle
-from controller_runtime.util import backoff, clock
+from controller_runtime.util import backoff, event_loop
 from virtual_node import metrics
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT, TOO_LARGE_PAUSE, LowerCluster
@@ -73,7 +73,7 @@ class Supervisor:
         restarts = backoff.Restarts()
         full_since: float | None = None
         while True:
-            started = clock.now()
+            started = event_loop.now()
             lower = LowerCluster(
                 cluster,
                 settings=config,
@@ -108,7 +108,7 @@ class Supervisor:
             state.incorrect.pop(cluster.name, None)
             if unusable:
                 state.incorrect[cluster.name] = unusable
-            delay = max(restarts.delay(clock.now() - started), TOO_LARGE_PAUSE if is_too_large else 0.0)
+            delay = max(restarts.delay(event_loop.now() - started), TOO_LARGE_PAUSE if is_too_large else 0.0)
             log.info("restarting lower cluster", retry_in=round(delay, 1))
             await asyncio.sleep(delay)
 

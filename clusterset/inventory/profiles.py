@@ -16,7 +16,7 @@ import msgspec
 
 from clusterset.inventory.providers import Provider
 from clusterset.inventory.settings import LABEL, ClusterProfiles
-from controller_runtime.auth.connection import split_server
+from controller_runtime.auth.kubeconfig import split_server
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 

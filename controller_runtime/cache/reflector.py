@@ -28,8 +28,8 @@ from controller_runtime.errors import (
 )
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource
-from controller_runtime.util import backoff, clock
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.util import backoff, event_loop
+from controller_runtime.util.event_loop import Slicer
 
 _RESTARTS = Counter(
     "virtual_node_watch_restarts_total",
@@ -122,13 +122,13 @@ class Reflector:
         """Return the seconds since the server last answered; infinite before the first answer."""
         if self._contact is None:
             return float("inf")
-        return clock.now() - self._contact
+        return event_loop.now() - self._contact
 
     def list_again(self) -> None:
         """End the watch and list the collection, because the sink needs objects that it has ignored so far."""
         self._to_list.set()
         if self._silence is not None and not self._silence.expired():
-            self._silence.reschedule(clock.now())
+            self._silence.reschedule(event_loop.now())
 
     async def run(self) -> None:
         """Follow the server until cancelled; retry failures with back-off."""
@@ -142,16 +142,16 @@ class Reflector:
                 # The first list is never minor, because, for example, a pod may wait for a Secret in it.
                 await outage.turn(is_minor=self.is_minor and self._contact is not None)
             is_answered = False
-            patience.begins(clock.now())
+            patience.begins(event_loop.now())
             try:
                 if self._to_list.is_set():
                     self._to_list.clear()
                     self.resource_version = ""
                 if not self.resource_version:
                     await self._list()
-                begun = clock.now()
+                begun = event_loop.now()
                 await self._watch()
-                shorts = shorts + 1 if clock.now() - begun < _SHORT else 0
+                shorts = shorts + 1 if event_loop.now() - begun < _SHORT else 0
                 await asyncio.sleep(_after_short(shorts))
                 continue
             except (ApiError, ConfigError) as error:
@@ -165,10 +165,10 @@ class Reflector:
             doubts = doubts + 1 if _may_be_the_version(trouble) else 0
             if is_history_missing(trouble) or doubts > 1:
                 self.resource_version = ""
-            delay = patience.pause(trouble, now=clock.now(), is_watch=bool(self.resource_version))
+            delay = patience.pause(trouble, now=event_loop.now(), is_watch=bool(self.resource_version))
             if patience.attempts == 1:
                 logged = 0
-            lasting = clock.now() - patience.since
+            lasting = event_loop.now() - patience.since
             level = self._log.debug
             if logged < len(_WARN_AFTER) and lasting >= _WARN_AFTER[logged]:
                 logged += 1
@@ -204,7 +204,7 @@ class Reflector:
         )
         patience = _BOOKMARK_SILENCE if self._sends_bookmarks else None
         slicer = Slicer()
-        begun = clock.now()
+        begun = event_loop.now()
         is_empty = True
         try:
             async with contextlib.aclosing(batches), asyncio.timeout(patience) as silence:
@@ -224,14 +224,14 @@ class Reflector:
                     if self._to_list.is_set():
                         return
                     if self._sends_bookmarks:
-                        silence.reschedule(clock.now() + _BOOKMARK_SILENCE)
+                        silence.reschedule(event_loop.now() + _BOOKMARK_SILENCE)
         except TimeoutError:
             if self._to_list.is_set():
                 return
             raise _Silent(f"the watch has been silent for {_BOOKMARK_SILENCE:g} s") from None
         finally:
             self._silence = None
-        if is_empty and clock.now() - begun < _SHORT:
+        if is_empty and event_loop.now() - begun < _SHORT:
             raise ConnectionFailed("the watch ended as soon as it started")
 
     def _take(self, event: WatchEvent) -> None:
@@ -244,7 +244,7 @@ class Reflector:
         self.resource_version = event.object.resource_version
 
     def _note_contact(self) -> None:
-        now = clock.now()
+        now = event_loop.now()
         if self._contact is None or self.last_error is not None:
             self.followed_since = now
         self._contact = now
@@ -279,7 +279,7 @@ class WatchBackoff:
     client-go waits 0.8 s, doubled up to 30 s after every failure, so an informer recovers up to a minute after
     its server. Here three kinds of failures are distinguished, the last two with a back-off of their own:
 
-    - No connection: no delay here, because these watches queue (``reconnect_queue``).
+    - No connection: no delay here, because these watches queue (``Outage`` in ``client/transport.py``).
     - The server cannot continue from our version (410, or a version from the future), as after a restart. One
       list solves this, so the first list is sent within 0.2 s. Later lists are delayed, so that a server with
       versions that always expire is not listed in a loop.

@@ -14,14 +14,13 @@ from typing import Any
 import structlog
 
 from controller_runtime import consistency
-from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
-from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.informer import BoundedInformer, BudgetKey, Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.util.event_loop import Slicer
 
 
 class SharedInformers:

@@ -37,7 +37,7 @@ from controller_runtime.errors import (
 )
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from controller_runtime.resources import Resource
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.util.event_loop import Slicer
 
 encode = msgspec.json.encode
 _decode_body = decoder(dict[str, Any])

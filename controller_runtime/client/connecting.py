@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from controller_runtime import log
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.process.listening import is_loopback
 

@@ -20,7 +20,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import set_exception
 from aiohttp.streams import EMPTY_PAYLOAD
 
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.serving.raw_connection import keep_alive
 

@@ -1,4 +1,19 @@
-"""HTTP to one API server: connection pool, rate limit, retries, credentials, metrics and mapped errors."""
+"""HTTP to one API server: connection pool, rate limit, retries, credentials, metrics and mapped errors.
+
+While the API server is unreachable, its watches queue (``Outage``). Without the queue, a thousand watches that retry every few seconds would try hundreds of connections per second. The
+queue releases one watch after the other, 5 ms apart. After eight attempts without an answer the interval
+doubles with each attempt, up to a second. Any answer resets it. This rule has three effects:
+
+- While the server is unreachable, one watch at a time tries it, with back-off, whatever the number of waiting
+  watches.
+- When the server is back, watches return one by one, slower if it answers slowly, with a fraction of the client's
+  rate limit.
+- When one of several servers behind a load balancer is down, the delay is short: a watch that reaches another server
+  releases the next.
+
+Only watches and the lists before them queue. Requests with a deadline, such as writes and leases, are sent at
+any time. They do not release watches: a request on a kept connection proves nothing about new connections.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +22,7 @@ import contextlib
 import functools
 import random
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Self, TypedDict, Unpack
@@ -18,13 +34,11 @@ from yarl import URL
 
 from controller_runtime import errors
 from controller_runtime.apimachinery.translation_budget import LARGEST_BODY
-from controller_runtime.auth import connection
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth import kubeconfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
-from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.connection_pool import ConnectionPools, refusal
-from controller_runtime.client.reconnect_queue import Outage
-from controller_runtime.client.response_limits import ResponseLimits, ResponseReader
+from controller_runtime.client.limits import CacheBudget, ResponseLimits, ResponseReader
 from controller_runtime.errors import (
     ApiError,
     ConnectionFailed,
@@ -34,7 +48,7 @@ from controller_runtime.errors import (
     Unauthorized,
     without_frames,
 )
-from controller_runtime.util import clock
+from controller_runtime.util import backoff, event_loop
 from controller_runtime.util.rate_limiter import TokenBucket
 
 _CONNECT_TIMEOUT = 10.0
@@ -63,6 +77,14 @@ _counter = functools.cache(_REQUESTS.labels)
 _timer = functools.cache(_SECONDS.labels)
 _CODES = frozenset(map(int, HTTPStatus))
 """Other codes of a server share a series, because a hostile server could add one with each of its 900."""
+_PACE = 0.005
+"""Seconds between releases while the server answers, up to doubled by jitter. With a list and two watches
+per release, that is 400 requests per second, below the 500 of a virtual node's rate limit, in which resources also
+take turns."""
+_AHEAD = 8
+"""Releases at interval ``_PACE`` without an answer, before the interval doubles."""
+_SLOWEST = 1.0
+"""Longest interval in seconds while the server does not answer, up to doubled by jitter."""
 
 
 class RequestOptions(TypedDict, total=False):
@@ -228,7 +250,7 @@ class Transport:
         retry, pools = Retry(self.config, method, path), self._pools
         while True:
             await self.bucket.acquire(options.get("flow", ""))
-            started = clock.now()
+            started = event_loop.now()
             if deadline is None:
                 deadline = started + (self.timeout if timeout is None else timeout)
             else:
@@ -241,7 +263,7 @@ class Transport:
                         url,
                         # aiohttp would search its types of payloads for the same class.
                         data=aiohttp.BytesPayload(body) if body else None,
-                        headers=connection.merged(sent, options.get("headers")),
+                        headers=kubeconfig.merged(sent, options.get("headers")),
                         timeout=limit,
                         **pool.options,
                     ) as response:
@@ -256,11 +278,11 @@ class Transport:
                 self._broke(verb, retry, error)
                 continue
             self._metrics.count(verb, response.status)
-            self._metrics.observe(verb, clock.now() - started)
+            self._metrics.observe(verb, event_loop.now() - started)
             if response.status < 300:
                 return answer
             await held.aclose()
-            left = deadline - clock.now()
+            left = deadline - event_loop.now()
             await retry.after(
                 errors.error_from_response(response.status, answer, response.headers), left=left
             )
@@ -304,7 +326,7 @@ class Transport:
         deadline: float | None = None
         while True:
             await self.bucket.acquire(flow)
-            started = clock.now()
+            started = event_loop.now()
             deadline = deadline or started + self.timeout
             sent = await retry.credentials()
             with pools.current() as pool:
@@ -318,7 +340,7 @@ class Transport:
                     continue
                 async with response:
                     self._metrics.count(verb, response.status)
-                    self._metrics.observe(verb, clock.now() - started)
+                    self._metrics.observe(verb, event_loop.now() - started)
                     if response.status < 300:
                         yield response
                         return
@@ -327,7 +349,7 @@ class Transport:
                             answer = await self.reader.read(response, f"{method} {url.path}", held=held)
                     except NETWORK_ERRORS as error:
                         raise self.failure(error) from error
-            left = deadline - clock.now()
+            left = deadline - event_loop.now()
             await retry.after(
                 errors.error_from_response(response.status, answer, response.headers), left=left
             )
@@ -444,3 +466,74 @@ class TransportMetrics:
     def rejected(self, limit: str) -> None:
         """Count a response that exceeds a limit: ``body``, ``line``, ``values`` or ``depth``."""
         _REJECTED.labels(self._cluster, limit).inc()
+
+
+class Outage:
+    """Whether one API server is reachable, and the queue of watches that wait for it.
+
+    Attributes:
+        error: why the server is unreachable: a watch broke or got no answer, so new watches queue. None while the server
+            answers.
+    """
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._minor: deque[asyncio.Future[None]] = deque()
+        self._tries = 0
+        """Releases since the last answer."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._on_return: list[Callable[[], object]] = []
+
+    def on_return(self, call: Callable[[], object]) -> None:
+        """Call a function each time that an unreachable server answers again."""
+        self._on_return.append(call)
+
+    async def turn(self, *, is_minor: bool) -> None:
+        """Wait for the watch's turn; return at once while the server answers and the queue is empty.
+
+        Args:
+            is_minor: whether this is one of many small watches, such as of a single object. Released only if
+                no others wait.
+        """
+        if self.error is None and self._timer is None:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        (self._minor if is_minor else self._line).append(waiter)
+        self._arm()
+        await waiter
+
+    def answered(self) -> None:
+        """Mark the server reachable because a watch or its list got an answer; a refusal counts, too."""
+        if self.error is None and not self._tries:
+            return
+        was_unreachable = self.error is not None
+        self.error = None
+        self._tries = 0
+        if self._timer is not None:
+            self._arm()
+        if was_unreachable:
+            for call in self._on_return:
+                call()
+
+    def _arm(self) -> None:
+        """Schedule the next release after the current interval, unless an earlier one is scheduled."""
+        loop = asyncio.get_running_loop()
+        pause = backoff.exponential(max(0, self._tries - _AHEAD), base=_PACE, maximum=_SLOWEST)
+        due = loop.time() + pause * (1 + random.random())  # noqa: S311 - jitter
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(due, self._start_next)
+
+    def _start_next(self) -> None:
+        self._timer = None
+        while line := self._line or self._minor:
+            waiter = line.popleft()
+            if not waiter.done():  # cancelled while it waited
+                waiter.set_result(None)
+                self._tries += 1
+                break
+        if self._line or self._minor:
+            self._arm()

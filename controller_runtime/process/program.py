@@ -20,8 +20,7 @@ from controller_runtime import log
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import lifecycle, terminal, version
 from controller_runtime.process.argparser import Parser, complain
-from controller_runtime.process.flags import Klog, address, take_klog
-from controller_runtime.process.foreign_flags import ForeignFlags
+from controller_runtime.process.flags import ForeignFlags, Klog, address, take_klog
 from controller_runtime.process.settings import PROCESS, UPPER, Setting, add_flags, apply
 
 _VERSION = (["version"], ["--version"], ["-version"])

@@ -24,8 +24,14 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process import version
 from controller_runtime.process.lifecycle import beside
 from controller_runtime.process.listening import bind, parse_address
-from controller_runtime.serving.accepting import Gate, count_requests, peer_of
-from controller_runtime.serving.connections import ByteBudget, ConnectionLimits, Connections
+from controller_runtime.serving.connections import (
+    ByteBudget,
+    ConnectionLimits,
+    Connections,
+    Gate,
+    count_requests,
+    peer_of,
+)
 from controller_runtime.serving.health import Check, HealthChecks, MetricsPage, Registry, of_this_process
 from controller_runtime.tls.reloader import CertificateReloader, common_name
 

@@ -27,7 +27,7 @@ from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conf
 from controller_runtime.tls.key_pairs import covers, is_issued_by, make_ca, share_left, sign
 from controller_runtime.tls.pem import KeyPair
 from controller_runtime.tls.reloader import server_context
-from controller_runtime.util import clock
+from controller_runtime.util import event_loop
 
 CA_VALIDITY = timedelta(days=3650)
 SERVING_VALIDITY = timedelta(days=90)
@@ -175,7 +175,7 @@ class CertificateKeeper(ABC):
             except ApiError as error:
                 wait = _RETRY
                 self._fail(error)
-            await clock.wait(self._recheck, wait)
+            await event_loop.wait(self._recheck, wait)
 
     async def check(self) -> None:
         """Read the Secret once, write what is missing or due for renewal, and call ``use``.

@@ -13,7 +13,7 @@ import structlog
 from controller_runtime.consistency import OwnWrites
 from controller_runtime.errors import ApiError, ConfigError, RequestTooLarge
 from controller_runtime.util.backoff import ExponentialBackoff
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.util.event_loop import Slicer
 from controller_runtime.workqueue.charging import charged
 from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
 

@@ -24,7 +24,7 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.client import eviction
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result

@@ -17,7 +17,7 @@ from prometheus_client import Counter, Gauge
 from clusterset.model import names
 from controller_runtime import log
 from controller_runtime.cache.informer import Informer
-from controller_runtime.events.recorder import EventRecorder, EventType
+from controller_runtime.events import EventRecorder, EventType
 from controller_runtime.objects import Object
 from controller_runtime.util.buffers import Recent
 from descheduler import memory

@@ -25,7 +25,7 @@ from controller_runtime.auth.secret_key import SecretKey
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
 
 KEY_OBJECT = "virtual-node-descheduler-key"

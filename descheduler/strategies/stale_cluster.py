@@ -28,7 +28,7 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.objects import Object
 from controller_runtime.process.flags import duration
 from controller_runtime.process.settings import NotNegative, Positive, Setting
-from controller_runtime.util import clock
+from controller_runtime.util import event_loop
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving.move_reports import Move
@@ -109,14 +109,14 @@ class StaleCluster(Strategy):
     def _observe(self, name: str, spec: Mapping[str, Any]) -> None:
         heartbeats = self._lost.heartbeats
         duration, resumed = float(spec.get("leaseDurationSeconds") or 0), heartbeats.resumed_at
-        heartbeats.observe(name, spec.get("renewTime") or "", duration=duration, now=clock.now())
+        heartbeats.observe(name, spec.get("renewTime") or "", duration=duration, now=event_loop.now())
         if heartbeats.resumed_at != resumed:  # lost nodes must be silent for some time again
             for lost in self._lost.tainted:
                 self.nodes.enqueue(lost)
 
     def _node_changed(self, node: Object) -> None:
         if self.context.view.is_virtual(node.name):
-            self._lost.observe(node, now=clock.now())
+            self._lost.observe(node, now=event_loop.now())
             self.nodes.enqueue(node.name)
 
     def _node_added(self, node: Object, _initial: bool) -> None:  # noqa: FBT001 - the informer's signature
@@ -130,13 +130,13 @@ class StaleCluster(Strategy):
 
     def is_lost(self, node: str) -> bool:
         """Report whether a node is lost now; False for a recovering node."""
-        return self._lost.is_lost(node, now=clock.now())
+        return self._lost.is_lost(node, now=event_loop.now())
 
     async def _judge(self, name: str) -> Result | None:
         node = self.context.view.nodes.store.get(name)
         if node is None or not self.context.view.is_virtual(name):
             return None
-        now = clock.now()
+        now = event_loop.now()
         due = self._lost.due(name)
         if due is None:
             return await self._handle_healthy(node, now, None)
@@ -230,7 +230,7 @@ class StaleCluster(Strategy):
 
     def _seconds_until_move(self, pod: Object, node: Object) -> float:
         may_run = pods.has_lower_node(pod)
-        return self._lost.seconds_until_move(node.name, has_lower_node=may_run, now=clock.now())
+        return self._lost.seconds_until_move(node.name, has_lower_node=may_run, now=event_loop.now())
 
     async def _move(self, key: str) -> Result | None:
         due = self._pod_to_move(key)
@@ -244,7 +244,7 @@ class StaleCluster(Strategy):
         if (rest := self._seconds_until_move(pod, node)) > 0:
             self.context.mover.waiting.settle(self.name, pod)
             return Result(requeue_after=rest)
-        lost_for = self._lost.lost_for(node.name, now=clock.now())
+        lost_for = self._lost.lost_for(node.name, now=event_loop.now())
         request = Move(
             strategy=self.name,
             reason=f"cluster is lost: {why_lost(node)}",

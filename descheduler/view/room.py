@@ -20,7 +20,7 @@ from clusterset.model.pod.conditions import condition, is_finished
 from controller_runtime.apimachinery import quantity, timestamps
 from controller_runtime.apimachinery.readable import some
 from controller_runtime.objects import Object
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.util.event_loop import Slicer
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
 

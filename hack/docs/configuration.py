@@ -17,7 +17,7 @@ from clusterset.model.policy.config import Policy, Rules
 from clusterset.model.policy.presets import DEFAULT_PRESET, PRESETS
 from clusterset.model.policy.rules import field_of
 from clusterset.usage import UsageConfig
-from controller_runtime.util.docstrings import attribute_docstrings
+from controller_runtime.process.settings import attribute_docstrings
 from hack.docs import markdown
 
 _INTRODUCTION = f"""# Configuration file

@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from controller_runtime.util.docstrings import attribute_docstrings
+from controller_runtime.process.settings import attribute_docstrings
 from hack.docs import markdown
 from hack.programs import programs
 

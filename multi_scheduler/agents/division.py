@@ -20,7 +20,7 @@ from clusterset.model import division, names
 from clusterset.model.division import Division
 from clusterset.model.pod.groups import group_of
 from controller_runtime.errors import ConfigError
-from controller_runtime.events.recorder import EventType
+from controller_runtime.events import EventType
 from controller_runtime.objects import Object
 from multi_scheduler.agent import NOTHING, AgentContext, Rejections
 from multi_scheduler.agents import cost

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from controller_runtime.leaderelection.settings import Election
+from controller_runtime.leaderelection import Election
 from controller_runtime.process.flags import duration
 from controller_runtime.process.program import Program
 from controller_runtime.process.settings import PROCESS, Positive, Setting

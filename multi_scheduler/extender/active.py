@@ -21,8 +21,8 @@ from prometheus_client import Gauge
 
 from controller_runtime import log, resources
 from controller_runtime.errors import ApiError
-from controller_runtime.leaderelection.candidate import Candidate, Term
-from controller_runtime.util import clock
+from controller_runtime.leaderelection import Candidate, Term
+from controller_runtime.util import event_loop
 from multi_scheduler.extender.extender import NotReadyError
 
 AUTHORITY_SECONDS = 10.0
@@ -189,7 +189,7 @@ class ActiveReplica:
     @property
     def situation(self) -> Situation:
         """Return what this process knows now."""
-        now = clock.now()
+        now = event_loop.now()
         return Situation(
             authority_left=self.candidate.authority_ends - now,
             knows_bound_pods=self._knows,
@@ -225,7 +225,7 @@ class ActiveReplica:
                 raise NotActiveError(self._refusal())
         finally:
             self._calls -= 1
-            self._called_at = clock.now()
+            self._called_at = event_loop.now()
 
     def filtered(self, uid: str) -> None:
         """Note a pod that was filtered, so that it may be bound."""
@@ -297,7 +297,7 @@ class ActiveReplica:
             held = await self.candidate.attempt()
         finally:
             self._is_attempting = False
-            self._attempted_at = clock.now()
+            self._attempted_at = event_loop.now()
         if held and self.candidate.term != self._term:
             self._begin()
         elif not held and self._other_holder():
@@ -353,7 +353,7 @@ class ActiveReplica:
             await self.candidate.release()
 
     async def _rest(self, seconds: float) -> None:
-        await clock.wait(self._wake, None if seconds == float("inf") else seconds)
+        await event_loop.wait(self._wake, None if seconds == float("inf") else seconds)
         self._wake.clear()
         self._report()
 

@@ -20,7 +20,7 @@ from prometheus_client import Counter as Count
 from prometheus_client import Gauge
 
 from controller_runtime import log
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import PENDING, BoundPods, node_of, priority_of
 from multi_scheduler.malformed import UNREADABLE

@@ -18,9 +18,9 @@ from controller_runtime import log, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
-from controller_runtime.util.clock import now
+from controller_runtime.util.event_loop import now
 from multi_scheduler.bound_pods import BoundPods, node_of
 from multi_scheduler.state.accounting import Accounting
 from multi_scheduler.state.cluster.scoring import Prediction

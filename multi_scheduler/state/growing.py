@@ -9,7 +9,7 @@ from functools import partial
 from prometheus_client import Counter, Gauge
 
 from controller_runtime import log
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import BoundPods
 from multi_scheduler.state.future_nodes import Failure

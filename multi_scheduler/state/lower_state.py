@@ -14,7 +14,7 @@ from clusterset.config import Cluster
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.usage import UsageConfig
 from controller_runtime.client.client import Client
-from controller_runtime.util.clock import now
+from controller_runtime.util.event_loop import now
 from multi_scheduler.state.admission.gate import AdmissionGate
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex

@@ -12,7 +12,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
-from controller_runtime.util.clock import now
+from controller_runtime.util.event_loop import now
 from multi_scheduler.bound_pods import BOUND
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Placed

@@ -10,7 +10,7 @@ from prometheus_client import Gauge
 
 from controller_runtime import log
 from controller_runtime.errors import ApiError, ConfigError
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.util.event_loop import Slicer
 from multi_scheduler.usage.store import Sample, UsageStore
 
 _FAILED = Gauge(

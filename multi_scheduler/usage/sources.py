@@ -14,8 +14,8 @@ import msgspec
 from clusterset.usage import PrometheusConfig, UsageConfig
 from controller_runtime.apimachinery import quantity, timestamps
 from controller_runtime.apimachinery.decoding import decoder
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import TokenFile
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, Unauthorized, Unavailable
 from multi_scheduler.usage.feed import Source

@@ -16,8 +16,7 @@ from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.translation_budget import json_size
-from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
-from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.informer import BoundedInformer, BudgetKey, Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget, stub
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object

@@ -16,7 +16,7 @@ from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import Client, find_object
 from controller_runtime.client.eviction import evict
 from controller_runtime.errors import ApiError, Forbidden, Invalid, NotFound, TooManyRequests
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object, ObjectMeta
 from controller_runtime.workqueue.charging import in_thread
 from controller_runtime.workqueue.controller import Result

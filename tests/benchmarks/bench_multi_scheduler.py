@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from clusterset.config import Cluster
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict
 from controller_runtime.process import lifecycle
 from multi_scheduler.agent import GROUP

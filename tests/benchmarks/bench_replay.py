@@ -21,7 +21,7 @@ import aiohttp
 import structlog
 
 from clusterset.config import Cluster, NodeConfig
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller

@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterset.model.names import LABEL_LOWER_CLUSTER
-from controller_runtime import log, resources
+from controller_runtime import leaderelection, log, resources
 from controller_runtime.client.client import Client
-from controller_runtime.leaderelection import candidate
 from hack.sandbox import Sandbox
 from hack.sandbox.process import Process
 from tests.benchmarks.load import LoadResult, run_load
@@ -99,7 +98,7 @@ async def _measure(
 async def _owners(upper: Client) -> int:
     """Return the number of replicas that run lower clusters."""
     leases = await upper.list(resources.LEASES, namespace="kube-system", label_selector=LABEL_LOWER_CLUSTER)
-    return len({holder for lease in leases.items if (holder := candidate.holder_of(lease.to_dict()))})
+    return len({holder for lease in leases.items if (holder := leaderelection.holder_of(lease.to_dict()))})
 
 
 def _cpu(process: Process) -> float:

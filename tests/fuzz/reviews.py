@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import msgspec
 
 from controller_runtime.apimachinery import decoding
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ApiError
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.extender import protocol

@@ -16,8 +16,8 @@ import yaml
 
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import bearer
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import (
     AlreadyExists,

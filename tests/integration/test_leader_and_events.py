@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from controller_runtime.events.recorder import EventRecorder
-from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.events import EventRecorder
+from controller_runtime.leaderelection import LeaderElector
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.sandbox import Sandbox
 from tests.waiting import PATIENCE

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from clusterset.model.token_life import claims_of, token_life
 from controller_runtime.auth import kubeconfig_file
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, Expiry
 
 _POD_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")

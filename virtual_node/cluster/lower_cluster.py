@@ -23,7 +23,7 @@ from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client import connecting
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, CacheFull, ConfigError, Unavailable
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.process import lifecycle
 from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node import metrics

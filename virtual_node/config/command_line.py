@@ -24,8 +24,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import duration, take_klog
 from controller_runtime.process.program import Program, ProgramSettings, load
-from controller_runtime.process.settings import UPPER, Setting, add_flags, settings
-from controller_runtime.util.docstrings import attribute_docstrings
+from controller_runtime.process.settings import UPPER, Setting, add_flags, attribute_docstrings, settings
 from virtual_node.config import file, program
 from virtual_node.config.types import KUBELET, SHARDED, Config
 

@@ -11,7 +11,7 @@ from clusterset.model.namespace_map import DNS_LABEL
 from clusterset.reading import ConfigFile
 from controller_runtime.auth.proxies import split_url
 from controller_runtime.errors import ConfigError
-from controller_runtime.leaderelection.elector import JITTER
+from controller_runtime.leaderelection import JITTER
 from controller_runtime.process.listening import parse_address
 from virtual_node.config import types
 from virtual_node.config.types import Config

@@ -34,11 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterset.model import names
-from controller_runtime import resources
-from controller_runtime.apimachinery import timestamps
+from controller_runtime import leaderelection, resources
 from controller_runtime.client.client import find
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
-from controller_runtime.leaderelection import candidate
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.nodes import NodeController
 from virtual_node.examine.reports import Report
@@ -191,7 +189,7 @@ class NodeLease:
             if lease is not None:
                 await upper.update(resources.LEASES, self._held(lease))
             else:
-                body = self._held(candidate.new(NAMESPACE, self.name))
+                body = self._held(leaderelection.new(NAMESPACE, self.name))
                 await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except (AlreadyExists, Conflict):
             return False
@@ -219,7 +217,7 @@ class NodeLease:
         upper = self.context.upper
         if (lease := await find(upper, resources.LEASES, self.name, namespace=NAMESPACE)) is not None:
             return lease
-        body = self._held(candidate.new(NAMESPACE, self.name), node_uid=node_uid)
+        body = self._held(leaderelection.new(NAMESPACE, self.name), node_uid=node_uid)
         try:
             return await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except AlreadyExists:

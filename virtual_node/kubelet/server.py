@@ -16,8 +16,13 @@ from prometheus_client import Counter
 
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.log import get_logger
-from controller_runtime.serving.accepting import Gate, count_requests, peer_of
-from controller_runtime.serving.connections import ConnectionLimits, Connections
+from controller_runtime.serving.connections import (
+    ConnectionLimits,
+    Connections,
+    Gate,
+    count_requests,
+    peer_of,
+)
 from controller_runtime.serving.health import HealthChecks
 from virtual_node.kubelet.auth import (
     Attributes,

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from controller_runtime.objects import Object
-from controller_runtime.util import clock
+from controller_runtime.util import event_loop
+from controller_runtime.util.event_loop import Slicer
 from controller_runtime.util.keyed import SharedAnswers
-from controller_runtime.util.responsive import Slicer
 from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.examine.health import Health
@@ -167,7 +167,7 @@ class Overview:
     async def run(self) -> None:
         """Sample the history until cancelled, and drop rows when no browser reads the page."""
         while True:
-            if self._reading is not None and clock.now() > self._reading[0] + _FORGOTTEN:
+            if self._reading is not None and event_loop.now() > self._reading[0] + _FORGOTTEN:
                 self._reading = None
                 self._reader.forget()
             self.history.sample({
@@ -226,11 +226,14 @@ class Overview:
     async def _read(self) -> Reading:
         """Return all pods, read at most a few seconds ago; concurrent callers share one read."""
         async with self._lock:
-            if self._reading is None or clock.now() >= self._reading[0]:
-                begun = clock.now()
+            if self._reading is None or event_loop.now() >= self._reading[0]:
+                begun = event_loop.now()
                 reading = await self._reader.read()
-                taken = clock.now() - begun
-                self._reading = clock.now() + min(_LONGEST, max(_SHARED_SECONDS, _SHARE * taken)), reading
+                taken = event_loop.now() - begun
+                self._reading = (
+                    event_loop.now() + min(_LONGEST, max(_SHARED_SECONDS, _SHARE * taken)),
+                    reading,
+                )
             return self._reading[1]
 
     def _verdict(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.process.listening import is_loopback, parse_address
 from controller_runtime.serving.connections import ConnectionLimits
 from controller_runtime.serving.server import RETRY_AFTER, HttpsServer
-from controller_runtime.util import clock
+from controller_runtime.util import event_loop
 from virtual_node.config.types import Config
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
@@ -170,21 +170,21 @@ class WebServer(HttpsServer):
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         view, changes = of_query(request.query), Changes()
-        sent_at = clock.now()
+        sent_at = event_loop.now()
         while True:
             parts = await self._picture(view)
             message, is_complete = changes.message(parts) if parts is not None else (b"", True)
             if message:
                 await response.write(b"data: " + message + b"\n\n")
-                sent_at = clock.now()
-            elif clock.now() - sent_at > _KEEP_ALIVE:
+                sent_at = event_loop.now()
+            elif event_loop.now() - sent_at > _KEEP_ALIVE:
                 await response.write(b": still here\n\n")
-                sent_at = clock.now()
+                sent_at = event_loop.now()
             await asyncio.sleep(pause(len(message), is_complete=is_complete, interval=_INTERVAL))
 
     async def _picture(self, view: View) -> Parts | None:
         """Return the page's data, shared by all browsers with the same view; None: too many different views."""
-        now = clock.now()
+        now = event_loop.now()
         self._pictures = {one: picture for one, picture in self._pictures.items() if now < picture.good_until}
         if view not in self._pictures:
             if len(self._pictures) >= _MOST_PICTURES:
@@ -193,12 +193,12 @@ class WebServer(HttpsServer):
         return await asyncio.shield(self._pictures[view].drawing)
 
     async def _draw(self, view: View) -> Parts:
-        begun = clock.now()
+        begun = event_loop.now()
         try:
             return await self._overview.parts(view, in_full=self._in_full)
         finally:
             # With more pods or views the interval is longer, so that all views together use little CPU time.
-            taken = clock.now() - begun
+            taken = event_loop.now() - begun
             if (picture := self._pictures.get(view)) is not None:
                 wanted = _SHARE * taken * len(self._pictures)
                 picture.good_until = begun + min(_LONGEST, max(_INTERVAL, wanted))

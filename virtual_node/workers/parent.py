@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.listening import bind
 from controller_runtime.serving.server import HealthServer
-from controller_runtime.util import backoff, clock
+from controller_runtime.util import backoff, event_loop
 from virtual_node.config.types import Config
 from virtual_node.sharding import local_host
 from virtual_node.workers import families
@@ -162,7 +162,7 @@ class _Process:
         """
         restarts, is_first = backoff.Restarts(), True
         while True:
-            started = clock.now()
+            started = event_loop.now()
             try:
                 code = await self._run_once()
             except OSError as error:
@@ -171,7 +171,7 @@ class _Process:
                 if is_first and code == _WRONG_CONFIGURATION:
                     raise ConfigError(f"worker {self.number} cannot start; its error is printed above")
                 is_first, reason = False, _reason(code)
-            delay = restarts.delay(clock.now() - started)
+            delay = restarts.delay(event_loop.now() - started)
             self._log.error("worker ended; restarting it", reason=reason, retry_in=round(delay, 1))
             await asyncio.sleep(delay)
             _RESTARTS.labels(str(self.number)).inc()

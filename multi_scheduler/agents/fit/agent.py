@@ -12,7 +12,7 @@ import msgspec
 
 from clusterset.model import names
 from controller_runtime.errors import ConfigError
-from controller_runtime.util.clock import now
+from controller_runtime.util.event_loop import now
 from multi_scheduler.agent import Agent, AgentContext, Rejections
 from multi_scheduler.agents.fit.attempts import Attempts
 from multi_scheduler.agents.fit.groups.group_filter import GroupFilter

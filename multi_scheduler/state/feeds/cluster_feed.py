@@ -20,7 +20,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, CacheFull, ConfigError, Forbidden, Unauthorized
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
-from controller_runtime.util import clock
+from controller_runtime.util import event_loop
 from multi_scheduler.state.admission.predictor import Admission
 from multi_scheduler.state.cluster import limits
 from multi_scheduler.state.cluster.index import ClusterIndex
@@ -88,7 +88,7 @@ class AdmissionFeed:
     def left(self, namespace: str) -> None:
         """Note that a lower pod was deleted or finished."""
         if self._admission.has_quotas(namespace):
-            self._admission.left(namespace, counted_by=clock.now() + _COUNTED)
+            self._admission.left(namespace, counted_by=event_loop.now() + _COUNTED)
 
     @property
     def is_settled(self) -> bool:
@@ -276,7 +276,7 @@ class Feed:
             for informer in self.informers:
                 await informer.clear()
             if self._too_large:
-                await clock.wait(self._reconnected, _TOO_LARGE_PAUSE)
+                await event_loop.wait(self._reconnected, _TOO_LARGE_PAUSE)
                 self._too_large = ""
 
     async def _end_when_reconnected(self) -> None:

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from controller_runtime import consistency
-from controller_runtime.auth.connection import ConnectionConfig
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import PatchType
 from controller_runtime.client.collection import ObjectList
-from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.client.limits import CacheBudget
+from controller_runtime.client.transport import Outage
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from controller_runtime.resources import Resource

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.benchmarks.exact import pods, tables

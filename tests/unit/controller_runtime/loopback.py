@@ -14,8 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import Credentials
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.tls.key_pairs import make_ca, sign
 from controller_runtime.tls.pem import KeyPair

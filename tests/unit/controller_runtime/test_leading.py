@@ -11,7 +11,7 @@ import pytest
 from controller_runtime import leading, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ConfigError
-from controller_runtime.leaderelection.settings import ControllerSettings, Election
+from controller_runtime.leaderelection import ControllerSettings, Election
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 

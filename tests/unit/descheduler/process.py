@@ -9,7 +9,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from descheduler.config import EvictionOptions
 from descheduler.moving.mover import Mover
 from descheduler.strategies.base import Context, Strategy

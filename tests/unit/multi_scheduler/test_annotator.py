@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from clusterset.model import names
-from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Client
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.annotator import app

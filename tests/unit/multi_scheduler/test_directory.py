@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from clusterset.config import Cluster, NodeConfig
 from clusterset.inventory.settings import ClusterProfiles
 from clusterset.model import names
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import Agent
 from multi_scheduler.config import Config, parse

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from clusterset.model.names import ANNOTATION_WANTS_CA as WANTS_CA
-from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Client
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import from_dict
 from webhook import manifests

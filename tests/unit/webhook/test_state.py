@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from clusterset.model.moving import node_avoidance
-from controller_runtime.client.cache_budget import CacheBudget
-from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.client.limits import CacheBudget
+from controller_runtime.client.transport import Outage
 from controller_runtime.objects import from_dict
 from webhook.mutation.mutate import Surroundings
 from webhook.state import State

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from clusterset.model.namespace_map import DNS_LABEL
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError

@@ -26,7 +26,7 @@ from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.process import terminal
 from controller_runtime.process.flags import read_text
 from controller_runtime.process.listening import is_loopback
-from controller_runtime.util import clock
+from controller_runtime.util import event_loop
 from virtual_node.commands.common import connect
 from virtual_node.commands.diagnose import read_pod
 from virtual_node.commands.diagnose.verdict import diagnose
@@ -229,9 +229,9 @@ class Join:
         Raises:
             ConfigError: the virtual node is not Ready in time.
         """
-        started = clock.now()
+        started = event_loop.now()
         why = "it is not registered"
-        while clock.now() < started + self._options.timeout:
+        while event_loop.now() < started + self._options.timeout:
             node = await find(self._upper, resources.NODES, name)
             if node is not None:
                 ready = condition(node.get("status"), "Ready")
@@ -241,7 +241,7 @@ class Join:
                 why = str(ready.get("message") or "it has no condition Ready")
             await asyncio.sleep(_POLL)
         raise ConfigError(
-            f"virtual node {name} is not Ready after {clock.now() - started:.0f} s: {why}; look: "
+            f"virtual node {name} is not Ready after {event_loop.now() - started:.0f} s: {why}; look: "
             f"'{program.name('diagnose')} node {name}', 'kubectl --namespace {self._options.namespace} logs --selector "
             "app.kubernetes.io/component=virtual-node'. Then run the command again, or 'lower-cluster leave'."
         )
@@ -286,7 +286,7 @@ async def _run_probe(upper: Client, lower: Client, node: str, options: argparse.
     """
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "virtual-node-probe-"}}
     namespace = str((await upper.create(resources.NAMESPACES, marked(space)))["metadata"]["name"])
-    started = clock.now()
+    started = event_loop.now()
     try:
         while True:
             found = await find(upper, resources.PODS, _PROBE, namespace=namespace)
@@ -299,10 +299,10 @@ async def _run_probe(upper: Client, lower: Client, node: str, options: argparse.
                 )
             if ((found or {}).get("status") or {}).get("phase") in {"Running", "Succeeded"}:
                 break
-            if clock.now() > started + options.timeout:
+            if event_loop.now() > started + options.timeout:
                 raise ConfigError(await _why_not_running(upper, found, node, options))
             await asyncio.sleep(_POLL)
-        seconds = clock.now() - started
+        seconds = event_loop.now() - started
     finally:
         await _remove_probe(upper, lower, namespace)
     say("probe", f"a pod ran on {node} after {seconds:.0f} s, and is removed")
@@ -327,8 +327,8 @@ async def _remove_probe(upper: Client, lower: Client, namespace: str) -> None:
     """Delete the upper namespace, and wait until the virtual node has also removed the lower one."""
     with contextlib.suppress(NotFound):
         await upper.delete(resources.NAMESPACES, namespace)
-    deadline = clock.now() + _REMOVAL
-    while clock.now() < deadline:
+    deadline = event_loop.now() + _REMOVAL
+    while event_loop.now() < deadline:
         left = [await find(one, resources.NAMESPACES, namespace) for one in (upper, lower)]
         if left == [None, None]:
             return

@@ -13,8 +13,7 @@ from clusterset.model import names
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
-from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
-from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.informer import BoundedInformer, BudgetKey, Informer
 from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.objects import Object, ObjectMeta
 from virtual_node.controllers.base.context import (

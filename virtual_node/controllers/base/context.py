@@ -18,7 +18,7 @@ from clusterset.model.policy.upper_only import TOPOLOGY
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer

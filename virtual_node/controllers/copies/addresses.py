@@ -16,7 +16,7 @@ from controller_runtime.apimachinery.keyed_hash import KEY_BYTES
 from controller_runtime.auth.secret_key import SecretKey
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.util.pace import Pace
+from controller_runtime.util.rate_limiter import Pace
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.translate.follow import addresses as translate

@@ -22,7 +22,7 @@ from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import find_listed
 from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
 from controller_runtime.objects import Object
-from controller_runtime.util.pace import Pace
+from controller_runtime.util.rate_limiter import Pace
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, copy_informer

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from controller_runtime.apimachinery.matching import Matcher, compile_selector
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.util.event_loop import Slicer
 from virtual_node.translate.base.view import MOST_SELECTORS_OF_NAMESPACE, Labels, Selector, selector_code
 
 _MOST_CHANGES = 1000

@@ -17,7 +17,7 @@ from controller_runtime.errors import (
     RequestTooLarge,
 )
 from controller_runtime.objects import Object, from_dict
-from controller_runtime.util.responsive import run_apart
+from controller_runtime.util.event_loop import run_apart
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.caches import shrink_large

@@ -16,7 +16,7 @@ from clusterset.model.pod.conditions import is_true
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.util.event_loop import Slicer
 from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.nodes import HealthController

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.util import backoff, clock
-from controller_runtime.util.pace import Pacer
+from controller_runtime.util import backoff, event_loop
+from controller_runtime.util.rate_limiter import Pacer
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import SHORTEST_PAUSE
 from virtual_node.controllers.pods.record import Creation
@@ -67,7 +67,7 @@ class Refusals:
 
     def pause(self, uid: str, creation: Creation) -> Result | None:
         """Return the requeue of a refused pod that must still wait; None: the pod may be tried."""
-        now = clock.now()
+        now = event_loop.now()
         self._wake_all(self._gate.ask(uid, now))
         seconds = max(self._gate.pause(uid, now), creation.retry_at - now)
         if seconds <= 0:
@@ -76,11 +76,11 @@ class Refusals:
 
     def foresee(self, uid: str, namespace: str, spec: dict[str, Any]) -> str:
         """Return a quota's refusal of an equal pod within the last second; empty: the pod may be tried."""
-        return self._gate.foresee(uid, namespace, _demand(spec), clock.now()) if len(self._gate) else ""
+        return self._gate.foresee(uid, namespace, _demand(spec), event_loop.now()) if len(self._gate) else ""
 
     def follow(self, uid: str, namespace: str, spec: dict[str, Any]) -> Result:
         """Make an untried pod wait; it is requeued when its turn comes."""
-        self._wake_all(self._gate.follow(uid, namespace, _demand(spec), clock.now()))
+        self._wake_all(self._gate.follow(uid, namespace, _demand(spec), event_loop.now()))
         return Result()
 
     def refused_by_quota(self, uid: str, namespace: str, spec: dict[str, Any], message: str) -> Result:
@@ -93,12 +93,12 @@ class Refusals:
             message: error of the lower API server: ``pods "a" is forbidden: exceeded quota: …``.
         """
         why = message.partition("forbidden: ")[2] or message
-        self._wake_all(self._gate.refused(uid, namespace, _demand(spec), clock.now(), why=why))
+        self._wake_all(self._gate.refused(uid, namespace, _demand(spec), event_loop.now(), why=why))
         return Result()
 
     def refused(self, uid: str, namespace: str, creation: Creation) -> Result:
         """Record a refusal by anything but a quota; return the requeue."""
-        now = clock.now()
+        now = event_loop.now()
         self.forget(uid)
         if namespace not in self._namespaces:
             self._namespaces = {name: one for name, one in self._namespaces.items() if not one.is_idle(now)}
@@ -111,17 +111,17 @@ class Refusals:
     def created(self, uid: str, creation: Creation) -> None:
         """Record that a pod was created, and requeue pods that waited for that."""
         creation.refusals, creation.retry_at = 0, 0.0
-        self._wake_all(self._gate.created(uid, clock.now()))
+        self._wake_all(self._gate.created(uid, event_loop.now()))
 
     def freed(self, namespace: str) -> None:
         """Record that an owned pod of a lower namespace has finished or is gone, which frees quota."""
         if len(self._gate):
-            self._wake_all(self._gate.freed(namespace, clock.now()))
+            self._wake_all(self._gate.freed(namespace, event_loop.now()))
 
     def forget(self, uid: str) -> None:
         """Forget the quota refusal of a pod that is gone or waits for something else."""
         if len(self._gate):
-            self._wake_all(self._gate.forget(uid, clock.now()))
+            self._wake_all(self._gate.forget(uid, event_loop.now()))
 
     def _wake_all(self, wakes: Wakes) -> None:
         for uid, seconds in wakes:

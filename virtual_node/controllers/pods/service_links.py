@@ -10,8 +10,8 @@ from typing import Any
 
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import Object
-from controller_runtime.util.pace import Pace
-from controller_runtime.util.responsive import run_apart
+from controller_runtime.util.event_loop import run_apart
+from controller_runtime.util.rate_limiter import Pace
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.copies.references import DependencyController

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from controller_runtime.util.pace import Pacer
+from controller_runtime.util.rate_limiter import Pacer
 
 POD_BURST, POD_QPS = 30, 1.0
 """A pod of ten containers needs about thirty writes to start, if a kubelet reports each container by itself."""

@@ -15,7 +15,7 @@ from controller_runtime.apimachinery.translation_budget import TooLargeError
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import ApiError, Conflict, Invalid, NotFound, RequestTooLarge, is_retryable
 from controller_runtime.objects import Object, from_dict
-from controller_runtime.util.responsive import run_apart
+from controller_runtime.util.event_loop import run_apart
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.base.problems import Problem, too_large

@@ -30,8 +30,8 @@ from controller_runtime.client.client import find
 from controller_runtime.errors import AlreadyExists
 from controller_runtime.objects import Object, ObjectMeta, from_dict
 from controller_runtime.store import Store
+from controller_runtime.util.event_loop import run_apart
 from controller_runtime.util.keyed import KeyedLocks
-from controller_runtime.util.responsive import run_apart
 from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.volumes.caches import VolumeCaches

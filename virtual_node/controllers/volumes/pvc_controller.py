@@ -24,7 +24,7 @@ from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.util.keyed import KeyedLocks
-from controller_runtime.util.pace import Pace
+from controller_runtime.util.rate_limiter import Pace
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, PodCaches, namespace_of

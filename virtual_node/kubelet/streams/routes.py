@@ -20,7 +20,7 @@ from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.errors import ApiError, ConfigError, Unauthorized, error_from_response
 from controller_runtime.log import get_logger
 from controller_runtime.resources import PODS
-from controller_runtime.serving.accepting import Front
+from controller_runtime.serving.connections import Front
 from controller_runtime.serving.raw_connection import Connection
 from virtual_node.kubelet.auth import UserInfo
 from virtual_node.kubelet.base import (

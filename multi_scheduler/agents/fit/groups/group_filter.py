@@ -11,7 +11,7 @@ from prometheus_client import Gauge, Histogram
 
 from clusterset.model.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
-from controller_runtime.util.clock import now
+from controller_runtime.util.event_loop import now
 from multi_scheduler.agent import NOTHING, Rejections
 from multi_scheduler.agents.fit.attempts import Attempts
 from multi_scheduler.agents.fit.groups.eviction import GroupEviction

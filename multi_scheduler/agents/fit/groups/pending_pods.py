@@ -9,7 +9,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
-from controller_runtime.cache.bounded import BoundedInformer
+from controller_runtime.cache.informer import BoundedInformer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from multi_scheduler.agents.fit.attempts import FAILURE, NOMINATED, failure

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime import resources
-from controller_runtime.cache.bounded import BoundedInformer, BudgetKey
+from controller_runtime.cache.informer import BoundedInformer, BudgetKey
 from controller_runtime.cache.namespace_budget import NamespaceBudget, is_stub
 from controller_runtime.client.collection import ObjectList
 from controller_runtime.errors import Unavailable

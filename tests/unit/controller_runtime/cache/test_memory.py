@@ -11,8 +11,8 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.collection import decode_watch_event
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import CacheFull, Expired
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from tests.background import working
@@ -155,7 +155,7 @@ def test_an_object_that_was_not_created_takes_no_room():
 def test_a_created_object_that_no_cache_shows_takes_room_for_half_a_minute(monkeypatch):
     """It may be deleted before a cache shows it."""
     now = [100.0]
-    monkeypatch.setattr("controller_runtime.client.cache_budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("controller_runtime.client.limits.time.monotonic", lambda: now[0])
     budget = CacheBudget(1_000_000, cluster="test")
     for number in range(80):
         with budget.growing("Pod", "ns", f"p{number}", 10_000):

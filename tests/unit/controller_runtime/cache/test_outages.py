@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Batch
 from controller_runtime.client.collection import ObjectList
-from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.client.limits import CacheBudget
+from controller_runtime.client.transport import Outage
 from controller_runtime.errors import ConnectionFailed, Expired, Forbidden, NotConnected
 from controller_runtime.objects import from_dict
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
-from controller_runtime.client.response_limits import ResponseLimits
+from controller_runtime.client.limits import ResponseLimits
 from controller_runtime.errors import ApiError
 from tests.unit.controller_runtime.loopback import client_of, failure, serve
 

@@ -18,7 +18,7 @@ import pytest
 import structlog
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, CacheFull

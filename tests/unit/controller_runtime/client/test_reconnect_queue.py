@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from controller_runtime import resources
-from controller_runtime.client.cache_budget import CacheBudget
-from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.client.limits import CacheBudget
+from controller_runtime.client.transport import Outage
 from controller_runtime.errors import NotConnected
 from tests.unit.controller_runtime.loopback import answers, client_of, reply, serve
 

@@ -16,11 +16,11 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.client.connection_pool import CpuMeter
-from controller_runtime.client.response_limits import MIB, ResponseLimits, ResponseReader
+from controller_runtime.client.limits import MIB, ResponseLimits, ResponseReader
 from controller_runtime.errors import ApiError, ConnectionFailed, Invalid, ResponseTooLarge
 from tests.unit.controller_runtime.loopback import client_of, reply, serve
 

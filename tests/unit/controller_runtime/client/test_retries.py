@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import Credentials, StaticCredentials
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import (
     ConnectionFailed,

@@ -12,8 +12,8 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import StaticCredentials
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConnectionFailed, NotConnected, NotFound
 from hack.sandbox.ports import free_ports

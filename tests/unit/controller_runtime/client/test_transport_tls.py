@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import Credentials
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.client.connection_pool import MeteredResponseHandler
 from controller_runtime.errors import (

@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client import REGISTRY
 
 from controller_runtime.client.client import PatchType
-from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.events import EventRecorder
 from tests.background import working
 from tests.fakes.apiserver import server as apiserver
 from tests.fakes.apiserver.client import MemoryClient

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from controller_runtime.events.correlator import EventCorrelator, Happening
+from controller_runtime.events import EventCorrelator, Happening
 from controller_runtime.util.buffers import Recent
 from tests.unit.controller_runtime.events.recording import NOW, POD, Server, dropped, recorder_for, running
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from controller_runtime.errors import ConnectionFailed
-from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.leaderelection import LeaderElector
 from tests.background import working
 from tests.fakes.apiserver.client import MemoryClient, copied
 from tests.fakes.apiserver.server import Server

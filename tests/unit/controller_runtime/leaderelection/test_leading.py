@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.leaderelection import LeaderElector
 from tests.unit.controller_runtime.leaderelection.election import (
     Client,
     Store,

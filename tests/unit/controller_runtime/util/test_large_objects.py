@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from controller_runtime.util.responsive import LARGE, run_apart
+from controller_runtime.util.event_loop import LARGE, run_apart
 
 
 async def test_only_large_objects_use_the_thread():

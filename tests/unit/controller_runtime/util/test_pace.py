@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_runtime.util.pace import Pace, Pacer
+from controller_runtime.util.rate_limiter import Pace, Pacer
 
 
 def test_an_object_has_a_burst_and_then_a_rate():

@@ -10,7 +10,7 @@ import pytest
 
 from clusterset.config import Cluster
 from clusterset.model import names
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agents.division import DividedPods, DivisionAgent
 from multi_scheduler.agents.fit.agent import FitAgent

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.config import Cluster
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.agents.fragmentation import Fragmentation, FragmentationAgent, Shape, Typical, Workload

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict
 from hack.placement.estimates import Logged, doubly_robust, inverse_propensity
 from multi_scheduler.agent import AgentContext

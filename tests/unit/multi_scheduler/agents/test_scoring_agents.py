@@ -12,7 +12,7 @@ import pytest
 
 from clusterset.config import Cluster
 from clusterset.usage import UsageConfig
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import Agent, AgentContext

@@ -11,7 +11,7 @@ import pytest
 
 from clusterset.config import Cluster
 from clusterset.model.policy.config import Policy
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
 from multi_scheduler import config

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from controller_runtime import resources
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler import malformed
 from multi_scheduler.agent import Agent

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from clusterset import waiting
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError
 from hack.sandbox.ports import free_ports
 from multi_scheduler.bound_pods import bound_pods

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from clusterset import following
 from clusterset.config import Cluster
 from clusterset.inventory.settings import ClusterProfiles
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from multi_scheduler.config import Config

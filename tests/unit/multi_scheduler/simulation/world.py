@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterset.config import Cluster
 from clusterset.model import names
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.agent import FitAgent

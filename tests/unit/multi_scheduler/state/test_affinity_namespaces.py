@@ -13,7 +13,7 @@ from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig, NamespaceMap
 from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext

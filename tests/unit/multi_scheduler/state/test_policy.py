@@ -10,7 +10,7 @@ import pytest
 
 from clusterset.config import Cluster, VolumeConfig
 from clusterset.model.policy.config import Policy, Rules
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.config import parse

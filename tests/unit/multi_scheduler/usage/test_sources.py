@@ -11,7 +11,7 @@ import pytest
 
 from clusterset.model import names
 from clusterset.usage import Kind, PrometheusConfig, UsageConfig
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden, Unavailable
 from multi_scheduler import config
 from multi_scheduler.usage import node_annotations

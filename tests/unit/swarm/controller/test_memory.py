@@ -36,7 +36,7 @@ async def test_a_swarm_beyond_its_namespaces_limit_is_refused_until_there_is_roo
 ):
     """The others go on, and the refused one can be deleted."""
     monkeypatch.setattr(caches, "SWARM_BYTES", 20_000)
-    monkeypatch.setattr("controller_runtime.cache.bounded._AGAIN", 0.05)
+    monkeypatch.setattr("controller_runtime.cache.informer._AGAIN", 0.05)
     scene = Scene()
     scene.pod()
     scene.swarm("a", jobs=_jobs(3))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.tls.key_pairs import make_ca, self_signed, sign
 from controller_runtime.tls.reloader import server_context
 from tests.unit.virtual_node.commands.healthy_clusters import healthy

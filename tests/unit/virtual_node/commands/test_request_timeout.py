@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from tests.thorough import some
 from tests.unit.controller_runtime.loopback import reply, serve

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict
 from tests.fakes.apiserver.client import MemoryClient, copied
 from tests.fakes.apiserver.selectors import selection

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from controller_runtime import resources
 from controller_runtime.errors import ConnectionFailed
-from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.leaderelection import LeaderElector
 from controller_runtime.objects import from_dict
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import ExecCredentials, Plugin
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import make_ca, sign

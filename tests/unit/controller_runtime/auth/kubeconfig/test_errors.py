@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import sign
 from tests.kubeconfigs import whole, write

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import StaticCredentials
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.tls.client_tls import TlsMaterial
 from tests.kubeconfigs import whole, write

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller_runtime import resources
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ApiError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.state.admission.predictor import Admission

@@ -13,7 +13,7 @@ from unittest.mock import AsyncMock
 
 from clusterset.config import Cluster
 from clusterset.model.namespace_map import NamespaceConfig
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.groups import pending_pods

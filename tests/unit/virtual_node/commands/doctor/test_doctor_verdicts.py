@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterset.config import Cluster
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from multi_scheduler.config import Config
 from multi_scheduler.directory import NodeDirectory
 from tests.unit.virtual_node.commands.doctor_facts import (

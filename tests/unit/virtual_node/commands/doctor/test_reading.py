@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve

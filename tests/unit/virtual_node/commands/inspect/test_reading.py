@@ -12,7 +12,7 @@ import pytest
 
 from clusterset.config import Cluster
 from clusterset.model.namespace_map import NamespaceConfig
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConnectionFailed, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.auth.connection import ConnectionConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from tests.unit.controller_runtime.loopback import reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import conditions, node, pod

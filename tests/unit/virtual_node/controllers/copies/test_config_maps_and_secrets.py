@@ -19,7 +19,7 @@ from clusterset.model.policy.rules import PolicySet
 from controller_runtime import resources
 from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import Invalid
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Controller

@@ -12,8 +12,8 @@ import structlog
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.cache_budget import CacheBudget
-from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.client.limits import CacheBudget
+from controller_runtime.client.transport import Outage
 from controller_runtime.errors import ConfigError, NotFound
 from tests.background import working
 from virtual_node.controllers.events import EventMirror, MirroredKind

@@ -85,7 +85,7 @@ async def test_result_is_current_after_each_change():
 async def test_random_changes(seed: int, monkeypatch: pytest.MonkeyPatch):
     """The result is the one of a new evaluation, also if changes were forgotten or happen during an evaluation."""
     monkeypatch.setattr(selected, "_MOST_CHANGES", 3)
-    monkeypatch.setattr("controller_runtime.util.responsive._SLICE", -1.0)  # yields after each comparison
+    monkeypatch.setattr("controller_runtime.util.event_loop._SLICE", -1.0)  # yields after each comparison
     choice, found = random.Random(seed), Namespaces()
 
     def change() -> None:

@@ -13,10 +13,10 @@ from prometheus_client import REGISTRY
 from clusterset.config import Cluster, NodeConfig
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
-from controller_runtime.client.cache_budget import CacheBudget
 from controller_runtime.client.client import Batch
 from controller_runtime.client.collection import ObjectList
-from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.client.limits import CacheBudget
+from controller_runtime.client.transport import Outage
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from tests.background import working
 from virtual_node.config import types as configuration

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
+from controller_runtime import leaderelection
 from controller_runtime.apimachinery import timestamps
-from controller_runtime.leaderelection import candidate
 from virtual_node.controllers import node_lease
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -21,14 +21,14 @@ def _held(lease: dict[str, Any], process: str) -> dict[str, Any]:
 
 def _held_by_earlier_release(lease: dict[str, Any], process: str) -> dict[str, Any]:
     """Return the Lease as a release writes it that knows no annotation."""
-    return candidate.held(lease, identity=process, duration=40, now=NOW)
+    return leaderelection.held(lease, identity=process, duration=40, now=NOW)
 
 
 def _released_by_earlier_release(lease: dict[str, Any]) -> dict[str, Any]:
     return {**lease, "spec": {**lease["spec"], "holderIdentity": "vn"}}
 
 
-NEW = candidate.new("kube-node-lease", "vn")
+NEW = leaderelection.new("kube-node-lease", "vn")
 OURS = _held(NEW, "us")
 OLD = _held_by_earlier_release(NEW, "old")
 

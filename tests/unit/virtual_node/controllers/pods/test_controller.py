@@ -10,7 +10,7 @@ import pytest
 from clusterset.model.namespace_map import NamespaceMap
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.queue import WorkQueue

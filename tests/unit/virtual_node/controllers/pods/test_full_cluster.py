@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, mirroring, pod, running
 
 pytestmark = pytest.mark.looptime

@@ -18,7 +18,7 @@ from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
-from controller_runtime.util.pace import BURST
+from controller_runtime.util.rate_limiter import BURST
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import (

@@ -16,7 +16,7 @@ from weakref import ref
 
 import pytest
 
-from controller_runtime.serving import accepting
+from controller_runtime.serving import connections
 from tests.unit.virtual_node.kubelet.conftest import Node, Rig, Serve
 from tests.unit.virtual_node.kubelet.lower import Exchange, rest_of
 from tests.unit.virtual_node.kubelet.stream_client import EXEC, SPDY, closed, echo, upgrade
@@ -45,7 +45,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ref[Any]]]:
 
     gc.collect()
     gc.disable()
-    for kind in (SSLProtocol, accepting.Front, splice.Splice, splice.End):
+    for kind in (SSLProtocol, connections.Front, splice.Splice, splice.End):
         remember(kind)
     yield found
     gc.enable()

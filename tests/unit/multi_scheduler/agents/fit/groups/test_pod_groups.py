@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterset.model.pod.groups import Group
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.agents.fit.groups.members import PodGroups
 

@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 
 from clusterset.config import Cluster
 from clusterset.model.autoscaling import Autoscaling
-from controller_runtime.client.cache_budget import CacheBudget
+from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.bound_pods import shrink

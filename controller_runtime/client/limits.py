@@ -1,7 +1,10 @@
-"""Limits on the responses of one API server: bytes, and JSON values before they are decoded.
+"""Limits on what one API server costs: the bytes and JSON values of its responses, and the memory of its caches.
 
 A lower API server may be hostile. It shares a process with other lower clusters, so none of its responses may
 exhaust the common memory or block the event loop for long.
+
+The limits of single responses do not bound their sum, because the server's users may create as many objects as
+their quotas allow. So the memory of all caches of the server is counted, too.
 """
 
 from __future__ import annotations
@@ -10,19 +13,36 @@ import asyncio
 import contextlib
 import copy
 import random
-from collections.abc import Callable
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import aiohttp
+from prometheus_client import Gauge
 
-from controller_runtime.errors import ResponseTooLarge, without_frames
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.errors import CacheFull, ResponseTooLarge, without_frames
+from controller_runtime.objects import Object
+from controller_runtime.util.event_loop import Slicer
 
 MIB = 1024 * 1024
 _SAMPLES, _SAMPLED = 64, 16
 """Number of samples of a body, and the divisor: a sixteenth of the body is sampled."""
 _SLICE = 64 * 1024
 """Bytes that are split at once, because the parts take many times the memory of the bytes."""
+_BYTES = Gauge("virtual_node_cache_bytes", "Approximate bytes of objects in informer caches.", ["cluster"])
+_USABLE = 0.9
+"""Share of the limit that is given to namespaces. The rest is for objects that grow without being asked, such as
+statuses."""
+_GREED = 5
+"""A namespace may have this multiple of what is left. So one namespace gets 75 % of the limit, two get 41 % each, three
+28 %, and there is always room for another one (Choudhury and Hahne, dynamic queue length thresholds, 1998)."""
+_SMALL, _USABLE_BY_SMALL = 0.01, 0.95
+"""Namespaces with at most this share of the limit may use more of it, because several greedy namespaces that come one
+after another leave little."""
+_PATIENCE = 30.0
+"""Seconds for which the growth of an object counts that no cache shows yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +178,114 @@ def _has_more_values(raw: bytes, limit: int) -> bool:
             return True
         is_string ^= len(parts) % 2 == 0
     return False
+
+
+class CacheBudget:
+    """Counts bytes by namespace. The informers of one client share it."""
+
+    def __init__(self, limit: int, *, cluster: str) -> None:
+        """Create an empty budget.
+
+        Args:
+            limit: maximum bytes; 0: no limit, and nothing is counted.
+            cluster: the cluster's name, for the error and the metric.
+        """
+        self.limit = limit
+        self._cluster = cluster
+        self._sum = 0
+        self._reading = 0
+        self._sums: Counter[str] = Counter()
+        self._coming: dict[tuple[str, str], tuple[str, int, float]] = {}
+        """Namespaces, bytes and times of growth that no cache shows yet, by kind and key of the object; oldest first."""
+        self._coming_sums: Counter[str] = Counter()
+        if limit:
+            # A weak reference, because the metric lives as long as the process.
+            this = weakref.ref(self)
+            _BYTES.labels(cluster).set_function(lambda: 0 if (budget := this()) is None else budget.used)
+
+    @property
+    def used(self) -> int:
+        """Return the counted bytes."""
+        return self._sum
+
+    def change(self, old: Object | None, new: Object | None) -> None:
+        """Count an object that replaces another in a cache.
+
+        Raises:
+            CacheFull: the limit is exceeded; the new object is not counted, and must not be stored.
+        """
+        changed = new or old
+        if not self.limit or changed is None:
+            return
+        growth = (0 if new is None else new.memory) - (0 if old is None else old.memory)
+        if growth > 0 and self._sum + growth > self.limit:
+            raise self._full()
+        namespace = changed.namespace
+        if new is not None:
+            self._arrived(new.kind, new.key)
+        self._sum += growth
+        self._sums[namespace] += growth
+        if not self._sums[namespace]:
+            del self._sums[namespace]
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Callable[[Object], None]]:
+        """Yield a function that counts the objects of a list while it is read; they count until the block ends.
+
+        The function raises CacheFull when the limit is exceeded.
+        """
+        read = 0
+
+        def count(listed: Object) -> None:
+            nonlocal read
+            size = listed.memory
+            read += size
+            self._reading += size
+            if self._sum + self._reading > self.limit:
+                raise self._full()
+
+        try:
+            yield count if self.limit else lambda _listed: None
+        finally:
+            self._reading -= read
+
+    def has_room(self, namespace: str, growth: int = 0) -> bool:
+        """Report whether the objects of a namespace may grow by some bytes, so that no tenant fills the caches for all."""
+        if not self.limit:
+            return True
+        oldest = time.monotonic() - _PATIENCE
+        while self._coming and (first := next(iter(self._coming.items())))[1][2] < oldest:
+            self._arrived(*first[0])
+        used = self._sum + self._coming_sums.total() + growth
+        wanted = self._sums[namespace] + self._coming_sums[namespace] + growth
+        if wanted <= self.limit * _SMALL:
+            return used <= self.limit * _USABLE_BY_SMALL
+        return wanted <= _GREED * (self.limit * _USABLE - used)
+
+    @contextlib.contextmanager
+    def growing(self, kind: str, namespace: str, name: str, growth: int) -> Iterator[None]:
+        """Count the growth of an object that the block creates or changes, until a cache shows it; not if the block fails."""
+        key = f"{namespace}/{name}"
+        self._arrived(kind, key)
+        self._coming[kind, key] = (namespace, growth, time.monotonic())
+        self._coming_sums[namespace] += growth
+        try:
+            yield
+        except BaseException:
+            self._arrived(kind, key)
+            raise
+
+    def _arrived(self, kind: str, key: str) -> None:
+        if (coming := self._coming.pop((kind, key), None)) is not None:
+            namespace, size, _ = coming
+            self._coming_sums -= Counter({namespace: size})
+
+    def _full(self) -> CacheFull:
+        largest = ", ".join(
+            f"{namespace or 'objects without a namespace'} {size / 1024**2:.1f} MiB"
+            for namespace, size in self._sums.most_common(3)
+        )
+        return CacheFull(
+            f"the objects of cluster {self._cluster} that have to be cached exceed {self.limit // 1024**2} MiB "
+            f"(largest: {largest or 'one list'}); delete objects there, or raise cacheBytes of this cluster"
+        )

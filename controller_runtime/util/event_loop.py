@@ -1,8 +1,9 @@
-"""Keeps the event loop responsive during long work without IO: yields to other tasks, or runs the work in a thread."""
+"""The event loop: its clock, waiting by it, and long work that does not block it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -14,6 +15,19 @@ LARGE = 256 * 1024
 """Bytes of JSON from which work runs in the thread. Below, translations of pods take less than 50 ms."""
 _thread = ThreadPoolExecutor(1, thread_name_prefix="large-objects")
 """One thread, because each more would delay the event loop by another 5 ms per turn and need more memory."""
+
+
+def now() -> float:
+    """Return the seconds of the event loop's clock, which never goes back."""
+    return asyncio.get_running_loop().time()
+
+
+async def wait(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait until an event is set, at most some seconds, None: without limit; return whether it is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 class Slicer:

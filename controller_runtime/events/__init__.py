@@ -1,1 +1,0 @@
-"""Kubernetes Events: recorder, aggregation of similar events, and the queue before the API server."""

@@ -1,1 +1,0 @@
-"""Leader election by a Lease, as in client-go's tools/leaderelection."""
