@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from clusterset.config import Cluster
 from clusterset.model import cluster_selector, names, namespace_map
 from clusterset.model.namespace_map import NEVER_MIRRORED, NamespaceMap
-from clusterset.model.overrides.applying import OverrideSet, applied
+from clusterset.model.overrides import OverrideSet, applied
 from clusterset.model.pod import resource_claims
 from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
 from clusterset.model.pod.conditions import claim_names

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import msgspec
 
@@ -23,15 +24,18 @@ from clusterset.config import (
     ClusterSet,
     NodeConfig,
     profile_cluster,
+    profile_problems,
 )
-from clusterset.inventory import settings
-from clusterset.inventory.profiles import CLUSTERS_PER_PROCESS
-from clusterset.model import autoscaling, namespace_map
+from clusterset.model import autoscaling, names, namespace_map
 from clusterset.model.autoscaling import TAINT_EFFECTS
 from clusterset.model.namespace_map import DNS_LABEL, NamespaceConfig
-from clusterset.model.overrides import validation as overrides_validation
+from clusterset.model.overrides import ContainerPatch, ImageRewrite, Override, Toleration
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS, SERVICE_CONTROLLERS
-from clusterset.model.policy import validation as policy_validation
+from clusterset.model.policy import volumes
+from clusterset.model.policy.config import Policy, Rules
+from clusterset.model.policy.images import repository_name
+from clusterset.model.policy.rules import ALL, PROC_MOUNTS, PROFILE_TYPES, field_of
+from clusterset.profiles import CLUSTERS_PER_PROCESS
 from controller_runtime.apimachinery import matching, quantity
 from controller_runtime.apimachinery.decoding import field_name
 
@@ -52,6 +56,25 @@ _OF_NODE = (
 _RESERVED_PREFIX = "kube-"
 _SYSTEM = ("default", "kube-node-lease", "kube-public", "kube-system")
 """Namespaces of every cluster. A lower one is used only for the upper namespace of that name, if ``adopt`` allows it."""
+_MOST = 100
+"""Maximum overrides of a cluster, because each is compared with each pod."""
+_OVERRIDE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)", re.ASCII)
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_IMAGE = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*/?", re.ASCII)
+_OBJECT_NAME_LENGTH = 253
+_OURS = (
+    names.LABEL_VIRTUAL_POD,
+    names.ANNOTATION_TRIPPED_LABELS,
+    names.ANNOTATION_CLUSTER_SELECTOR,
+    names.ANNOTATION_LAST_APPLIED,
+)
+"""Keys outside our domain that the virtual node reads, writes or leaves out."""
+_CHOICES = {
+    "seccomp_profiles": PROFILE_TYPES,
+    "app_armor_profiles": PROFILE_TYPES,
+    "proc_mounts": PROC_MOUNTS,
+}
 
 
 def problems(config: ClusterSet) -> Iterator[str]:
@@ -87,7 +110,7 @@ def _cluster_problems(config: ClusterSet) -> Iterator[str]:
         if not cluster.kubeconfig:
             yield f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})"
         yield from matching.selector_problems(f"{where}.podSelector", cluster.pod_selector)
-        yield from policy_validation.problems(f"{where}.policy", cluster.policy)
+        yield from policy_problems(f"{where}.policy", cluster.policy)
         yield from _controller_problems(f"{where}.enableControllers", cluster.enable_controllers or ())
         has_services = SERVICE_CONTROLLERS in config.controllers(cluster)
         yield from _follow_problems(where, cluster, has_services=has_services)
@@ -95,7 +118,7 @@ def _cluster_problems(config: ClusterSet) -> Iterator[str]:
         yield from _dns_problems(f"{where}.dns.servers", cluster.dns.servers)
         if cluster.usage is not None:
             yield from usage.problems(f"{where}.usage", cluster.usage)
-        yield from overrides_validation.problems(f"{where}.overrides", cluster.overrides)
+        yield from override_problems(f"{where}.overrides", cluster.overrides)
         if cluster.nodes:
             given = [field for field in _OF_NODE if getattr(cluster, field) not in ("", {}, None)]
             yield from (
@@ -146,7 +169,7 @@ def _profile_problems(config: ClusterSet) -> list[str]:
     """Return what is wrong with ``clusterProfiles``; its defaults are validated as those of an ordinary cluster."""
     if (profiles := config.cluster_profiles) is None:
         return []
-    if found := list(settings.problems(profiles)):
+    if found := list(profile_problems(profiles)):
         return found
     try:
         cluster = profile_cluster(profiles, "profile", "profile")
@@ -260,3 +283,146 @@ def _may_begin(prefix: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(
         beginning.startswith(prefix) or prefix.startswith(beginning) for beginning in beginnings
     )
+
+
+def override_problems(where: str, overrides: Sequence[Override]) -> list[str]:
+    """Return the errors of a cluster's overrides, each as ``field: what``; empty: none."""
+    if len(overrides) > _MOST:
+        return [f"{where}: {len(overrides)} are too many for one cluster; at most {_MOST}"]
+    found: list[str] = []
+    seen: set[str] = set()
+    for position, override in enumerate(overrides):
+        field = f"{where}[{position}]"
+        if not _OVERRIDE_NAME.fullmatch(override.name):
+            found.append(f"{field}.name: {override.name!r} must be a DNS label of at most 63 characters")
+        elif override.name in seen:
+            found.append(f"{field}.name: {override.name!r} is there twice")
+        seen.add(override.name)
+        found += _override_problems(field, override)
+    return found
+
+
+def _override_problems(where: str, override: Override) -> Iterator[str]:
+    yield from matching.selector_problems(f"{where}.podSelector", override.pod_selector)
+    for position, rewrite in enumerate(override.images):
+        yield from _of_rewrite(f"{where}.images[{position}]", rewrite)
+    yield from _of_tolerations(f"{where}.tolerations", override.tolerations)
+    metadata, spec = override.patch.metadata, override.patch.spec
+    for kind, values in (("labels", metadata.labels), ("annotations", metadata.annotations)):
+        field = f"{where}.patch.metadata.{kind}"
+        for key in values:
+            if names.is_reserved(key) or key in _OURS:
+                yield f"{field}[{key}]: belongs to virtual-node and cannot be changed"
+        yield from _of_pairs(field, values, is_label=kind == "labels")
+    yield from _of_pairs(f"{where}.patch.spec.nodeSelector", spec.node_selector, is_label=True)
+    yield from _of_tolerations(f"{where}.patch.spec.tolerations", spec.tolerations or ())
+    for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
+        for position, container in enumerate(containers):
+            yield from _of_container(f"{where}.patch.spec.{kind}[{position}]", container)
+    references = [reference.name for reference in spec.image_pull_secrets]
+    yield from _of_references(f"{where}.patch.spec.imagePullSecrets", references)
+
+
+def _of_rewrite(where: str, rewrite: ImageRewrite) -> Iterator[str]:
+    for field, text in (("from", rewrite.source), ("to", rewrite.to)):
+        whole = f"{text.removesuffix('/')}/x/y"
+        if not _IMAGE.fullmatch(text) or not repository_name(whole).endswith(whole):
+            yield f"{where}.{field}: {text!r} must begin with a registry in lower case, such as docker.io/ or quay.io/team"
+        elif repository_name(whole) != whole:
+            yield f"{where}.{field}: {text!r} never begins a full name; write {repository_name(whole).removesuffix('/x/y')!r}"
+    if rewrite.source.endswith("/") != rewrite.to.endswith("/"):
+        yield f"{where}: from {rewrite.source!r} and to {rewrite.to!r} must both end with / or both not"
+
+
+def _of_tolerations(where: str, tolerations: Sequence[Toleration]) -> Iterator[str]:
+    for position, one in enumerate(tolerations):
+        field = f"{where}[{position}]"
+        if one.operator == "Exists" and one.value:
+            yield f"{field}.value: not allowed with operator Exists"
+        if one.operator == "Equal" and not one.key:
+            yield f"{field}.key: required, except with operator Exists"
+        if one.key and not _is_key(one.key):
+            yield f"{field}.key: {one.key!r} is not the key of a taint"
+        if one.toleration_seconds is not None and one.effect != "NoExecute":
+            yield f"{field}.tolerationSeconds: needs effect NoExecute"
+
+
+def _of_pairs(where: str, pairs: Mapping[str, str | None], *, is_label: bool) -> Iterator[str]:
+    for key, value in pairs.items():
+        if not _is_key(key if is_label else key.lower()):
+            yield f"{where}[{key}]: {key!r} is not a valid key"
+        if is_label and value and not _NAME.fullmatch(value):
+            yield f"{where}[{key}]: {value!r} is not a valid value of a label"
+
+
+def _of_container(where: str, container: ContainerPatch) -> Iterator[str]:
+    if not container.name:
+        yield f"{where}.name: required; '*' is every container"
+    for position, variable in enumerate(container.env):
+        field = f"{where}.env[{position}]"
+        if not variable.name or "=" in variable.name:
+            yield f"{field}.name: {variable.name!r} is not the name of a variable"
+        source = variable.value_from
+        if variable.directive and (source or variable.value is not None):
+            yield f"{field}: $patch: delete contradicts a value"
+        if source is None:
+            continue
+        if variable.value is not None:
+            yield f"{field}: value and valueFrom contradict each other"
+        given = [one for one in (source.config_map_key_ref, source.secret_key_ref) if one is not None]
+        if len(given) + sum(one is not None for one in (source.field_ref, source.resource_field_ref)) != 1:
+            yield f"{field}.valueFrom: exactly one source is required"
+        yield from _of_references(f"{field}.valueFrom", [one.name for one in given])
+    for kind in ("limits", "requests"):
+        for resource, value in getattr(container.resources, kind).items():
+            if value is not None and not _is_amount(value):
+                yield f"{where}.resources.{kind}.{resource}: {value!r} is not a quantity such as 500m, 2 or 1Gi"
+
+
+def _of_references(where: str, referenced: Sequence[str]) -> Iterator[str]:
+    for name in referenced:
+        if not _DOMAIN.fullmatch(name) or len(name) > _OBJECT_NAME_LENGTH:
+            yield f"{where}: {name!r} is not the name of a ConfigMap or Secret"
+
+
+def _is_key(key: str) -> bool:
+    """Report whether a text is a qualified name, such as ``example.com/name``."""
+    domain, separator, name = key.rpartition("/")
+    is_domain = not separator or (bool(_DOMAIN.fullmatch(domain)) and len(domain) <= _OBJECT_NAME_LENGTH)
+    return is_domain and bool(_NAME.fullmatch(name))
+
+
+def _is_amount(value: str | int) -> bool:
+    try:
+        return quantity.milli(value) >= 0
+    except ValueError:
+        return False
+
+
+def policy_problems(where: str, policy: Policy) -> list[str]:
+    """Return the errors of a policy, each as ``field: what``; empty: none."""
+    found = list(_rule_problems(where, policy))
+    for pattern, rules in policy.namespaces.items():
+        found += _rule_problems(f"{where}.namespaces[{pattern}]", rules)
+    return found
+
+
+def _rule_problems(where: str, rules: Rules) -> Iterator[str]:
+    for rule, known in _CHOICES.items():
+        yield from _unknown_values(f"{where}.{field_of(rule)}", getattr(rules, rule) or (), (*known, ALL))
+    yield from volumes.problems(where, rules.volume_types or (), rules.host_paths or ())
+    if rules.images is None:
+        return
+    for field in ("allow", "deny"):
+        for pattern in getattr(rules.images, field):
+            if "/" not in pattern and not pattern.startswith("*"):
+                yield (
+                    f"{where}.images.{field}: {pattern!r} matches no image, because full names begin with a registry: "
+                    f"docker.io/library/{pattern}"
+                )
+
+
+def _unknown_values(where: str, found: Sequence[Any], known: Sequence[str]) -> Iterator[str]:
+    for value in found:
+        if value not in known:
+            yield f"{where}: unknown {value!r}, known are {', '.join(known)}"

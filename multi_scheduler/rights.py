@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterset.inventory import settings as inventory
+from clusterset import config as inventory
 from clusterset.model.rights import EXTENDER_LEASE, EXTENDER_SECRET
 from controller_runtime.rights import OWN_NAMESPACE, Right, leader_election
 

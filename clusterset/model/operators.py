@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from clusterset.model.key_patterns import KeyPatterns
+from clusterset.model.policy.copied_keys import KeyPatterns
 
 OperatorName = Literal[
     "argo-workflows",

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from clusterset.model import label_keys, names
+from clusterset.model import names
 from clusterset.model.moving import node_avoidance
+from clusterset.model.pod import affinity_terms
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
 
@@ -71,7 +72,7 @@ def of(
     spec = {field: value for field, value in pod["spec"].items() if field not in _DROPPED_FIELDS}
     if spec.get("runtimeClassName"):
         spec.pop("overhead", None)  # computed by admission
-    spec = node_avoidance.avoid(node_avoidance.readmit(label_keys.settled(spec), before), nodes)
+    spec = node_avoidance.avoid(node_avoidance.readmit(affinity_terms.settled(spec), before), nodes)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
 
 

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from clusterset.inventory.inventory import REASON
 from clusterset.model import names
+from clusterset.profile_clusters import REASON
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
-from clusterset.model.overrides.applying import OverrideSet, applied
-from clusterset.model.overrides.config import Override
+from clusterset.model.overrides import Override, OverrideSet, applied
 from controller_runtime.apimachinery.decoding import convert
 from hack.sandbox import Sandbox
 from hack.sandbox.commands.demo import configuration

@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterset.config import Cluster
 from clusterset.following import connection
-from clusterset.inventory import providers
+from clusterset.profiles import load_providers
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client, find
@@ -96,7 +96,7 @@ async def unusable(config: Config) -> str:
         await kubeconfig.load(config.kubeconfig, server=config.server)
         refuse_files(config.kubelet)
         if config.cluster_profiles is not None:
-            providers.load(config.cluster_profiles.providers_file)
+            load_providers(config.cluster_profiles.providers_file)
     except ConfigError as error:
         return str(error)
     return ""

@@ -19,7 +19,7 @@ from clusterset.model.autoscaling import TAINT_EFFECTS, Taint
 from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.policy.config import Policy, PresetName
-from clusterset.model.policy.presets import DEFAULT_PRESET
+from clusterset.model.policy.rules import DEFAULT_PRESET
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import duration, take_klog

@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from clusterset.config import PODS, ClusterSet
 from clusterset.model import operators
-from clusterset.model.key_patterns import KeyPatterns
 from clusterset.model.operators import OperatorName
+from clusterset.model.policy.copied_keys import KeyPatterns
 from controller_runtime.apimachinery.decoding import ConfigStruct
 from controller_runtime.process.flags import address, duration
 from controller_runtime.process.settings import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clusterset.inventory import settings as inventory
+from clusterset import config as inventory
 from clusterset.model.names import SWARMS
 from clusterset.model.rights import LEASE, TOKEN_SECRET, VIRTUAL_NODE
 from controller_runtime import rights

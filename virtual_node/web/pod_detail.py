@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.overrides.changes import recorded_changes
+from clusterset.model.overrides import recorded_changes
 from clusterset.model.pod.conditions import condition
 from controller_runtime.objects import Object
 from virtual_node.cluster.lower_cluster import LowerCluster

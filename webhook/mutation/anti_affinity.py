@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from clusterset.model import label_keys, names
+from clusterset.model import names
+from clusterset.model.pod import affinity_terms
 from clusterset.model.policy.rules import matches
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.matching import REQUIRED
@@ -59,7 +60,7 @@ def split(
         )
     staying, moving = [], []
     for term in terms:
-        complete = label_keys.expanded(term, labels)
+        complete = affinity_terms.expanded(term, labels)
         if _selects_its_own_pod(complete, labels, namespace):
             moving.append(complete)
         else:

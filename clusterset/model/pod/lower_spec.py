@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from clusterset.model import cluster_selector, label_keys, names
-from clusterset.model.pod import resource_claims
+from clusterset.model import cluster_selector, names
+from clusterset.model.pod import affinity_terms, resource_claims
 from clusterset.model.pod.affinity_terms import Reach
 from clusterset.model.policy.rules import Effective, matches
 from clusterset.model.policy.scheduling import SYSTEM_CLASSES
@@ -154,7 +154,7 @@ def _scheduling(
 ) -> dict[str, Any]:
     # Without this, the lower API server would add the expressions for matchLabelKeys again and refuse the
     # pod.
-    above = cluster_selector.with_anti_affinity(label_keys.settled(above), selector)
+    above = cluster_selector.with_anti_affinity(affinity_terms.settled(above), selector)
     affinity = reach.lower_affinity(above)
     node_selector = None
     if selector is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from clusterset.model import division, names
-from clusterset.model.pod import api_server, groups
+from clusterset.model.pod import api_access, groups
 from clusterset.model.pod.lower_spec import is_node_name
 from controller_runtime.apimachinery.readable import guess
 
@@ -33,7 +33,7 @@ def _any(_labels: Texts, _annotations: Texts) -> str:
 
 def _api_server(_labels: Texts, annotations: Texts) -> str:
     try:
-        api_server.requested(annotations)
+        api_access.requested(annotations)
     except ValueError as error:
         return str(error)
     return ""

@@ -1,4 +1,4 @@
-"""The rule about labels and annotations of copies other than pods: programs in the lower cluster act on many keys.
+"""The rules about labels and annotations of copies: programs in the lower cluster act on many keys.
 
 A tenant who writes such a key to an upper object would give orders to a program of the lower cluster, with the rights of
 this program: publish a DNS name, open a load balancer, replicate a Secret into another namespace, take over objects of
@@ -7,17 +7,25 @@ list cannot be complete, because every lower cluster has other programs.
 
 Annotations of pods have a rule of their own (``decision``), which refuses the pod, because a pod without an
 annotation would run in another way than its user asked for. For the same reason, ``refused`` refuses routes.
+
+Lower pods do not get the labels and annotations of upper pods that are state of the upper cluster. A network plugin records the addresses of a pod in its annotations, and reads them later. In the lower cluster, values of the
+upper cluster would be wrong, and would overwrite lower values. ``policy.annotations`` changes the list.
+
+Sources: Calico ``libcalico-go/lib/backend/k8s/conversion``, Kube-OVN ``pkg/util/const.go``, OVN-Kubernetes ``go-controller/pkg/util``,
+Multus ``network-attachment-definition-client``, Amazon VPC CNI, kubelet ``pkg/kubelet/types``, KEP-4742 (topology labels).
 """
 
 from __future__ import annotations
 
+import fnmatch
 import functools
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from clusterset.model import names
-from clusterset.model.key_patterns import KeyPatterns
-from clusterset.model.policy.config import MetadataRules
+from clusterset.model.policy.config import AnnotationRules, MetadataRules
 
 DENIED: Mapping[str, tuple[str, ...]] = {
     "DNS names": (
@@ -163,6 +171,33 @@ _NEVER: Mapping[str, tuple[str, ...]] = {
     "Secret": ("kubernetes.io/service-account.*",),
 }
 """By kind: keys that belong to controllers of the upper cluster. No setting copies them. Empty: all kinds."""
+STATE: Mapping[str, tuple[str, ...]] = {
+    "networks": (
+        "cni.projectcalico.org/containerID",
+        "cni.projectcalico.org/podIP",
+        "cni.projectcalico.org/podIPs",
+        "ovn.kubernetes.io/*",
+        "*.ovn.kubernetes.io/*",
+        "k8s.ovn.org/pod-networks",
+        "k8s.v1.cni.cncf.io/network-status",
+        "k8s.v1.cni.cncf.io/networks-status",
+        "vpc.amazonaws.com/pod-eni",
+        "vpc.amazonaws.com/pod-ips",
+        "vpc.amazonaws.com/PrivateIPv4Address",
+    ),
+    "kubelet": ("kubernetes.io/config.hash", "kubernetes.io/config.seen", "kubernetes.io/config.source"),
+    "admission": ("kubernetes.io/limit-ranger", "openshift.io/scc"),
+}
+"""Shell patterns of annotations that programs of a cluster write on its pods, by program."""
+_BUILT_IN = tuple(pattern for patterns in STATE.values() for pattern in patterns)
+TOPOLOGY = frozenset({"topology.kubernetes.io/region", "topology.kubernetes.io/zone", names.LABEL_HOSTNAME})
+"""Labels that the API server copies from a node to the pods that are bound to it. A lower pod has those of its lower node."""
+_OWN = frozenset(
+    {names.ANNOTATION_LAST_APPLIED, names.ANNOTATION_DELETION_COST, names.ANNOTATION_REQUIRED_NODE}
+)
+"""Annotations that only upper controllers read, or that lower pods have with another value. No setting copies them."""
+LONGEST = 4096
+"""Maximum characters of a key that are compared. Valid keys are shorter."""
 
 
 class Metadata(NamedTuple):
@@ -225,3 +260,42 @@ class _Matcher:
 
 _matcher = functools.lru_cache(maxsize=256)(_Matcher)
 """A matcher is compiled once for each kind and rules, because every change of an object asks it."""
+
+
+def is_upper_only(field: str, key: str, rules: AnnotationRules) -> bool:
+    """Report whether a label or annotation of a pod stays in the upper cluster.
+
+    Args:
+        field: ``labels`` or ``annotations``.
+        key: its key.
+        rules: ``policy.annotations`` for the pod's namespace.
+    """
+    if field == "labels":
+        return key in TOPOLOGY
+    if key in _OWN:
+        return True
+    return key in KeyPatterns((*_BUILT_IN, *rules.leave_out)) and key not in KeyPatterns(tuple(rules.keep))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPatterns:
+    """The keys that match any of some shell patterns, such as ``kueue.x-k8s.io/*``; without patterns, none."""
+
+    patterns: tuple[str, ...] = ()
+
+    def __contains__(self, key: object) -> bool:
+        """Report whether a key matches."""
+        return isinstance(key, str) and compiled(self.patterns).match(key[:LONGEST]) is not None
+
+    def among(self, keys: Iterable[str]) -> list[str]:
+        """Return the keys that match, in their order."""
+        if not self.patterns:
+            return []
+        match = compiled(self.patterns).match
+        return [key for key in keys if match(key[:LONGEST])]
+
+
+@functools.lru_cache(maxsize=256)
+def compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Return one expression for shell patterns; without patterns, it matches nothing."""
+    return re.compile("|".join(map(fnmatch.translate, patterns)) or r"(?!)")

@@ -9,10 +9,9 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.policy import images, pod_security, scheduling, volumes
 from clusterset.model.policy.config import AnnotationRules, ImageRules
+from clusterset.model.policy.copied_keys import is_upper_only
 from clusterset.model.policy.findings import FieldValue
-from clusterset.model.policy.presets import ALL
-from clusterset.model.policy.rules import Effective, field_of, matches
-from clusterset.model.policy.upper_only import is_upper_only
+from clusterset.model.policy.rules import ALL, Effective, field_of, matches
 
 _OURS = frozenset(
     {

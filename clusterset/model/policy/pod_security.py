@@ -20,8 +20,7 @@ from clusterset.model.policy.findings import (
     contexts,
     is_windows,
 )
-from clusterset.model.policy.presets import UNDEFINED
-from clusterset.model.policy.rules import matches
+from clusterset.model.policy.rules import UNDEFINED, matches
 
 Pod = Mapping[str, Any]
 _APP_ARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from clusterset.model.pod import access_volume
+from clusterset.model.pod import api_access
 from clusterset.model.policy.findings import NOT_SET, FieldValue
-from clusterset.model.policy.presets import VOLUME_TYPES
-from clusterset.model.policy.rules import matches
+from clusterset.model.policy.rules import VOLUME_TYPES, matches
 
 Pod = Mapping[str, Any]
 RULED_ELSEWHERE = {"hostPath": "hostPaths", "csi": "csiDrivers", "ephemeral": "persistentVolumeClaim"}
@@ -28,7 +27,7 @@ def volume_types(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield volumes of forbidden types, and sources of projected volumes that this release does not know."""
     for where, volume in _volumes(pod):
         for kind in _kinds(volume):
-            is_token = kind == "projected" and access_volume.is_injected(volume, pod)
+            is_token = kind == "projected" and api_access.is_injected(volume, pod)
             # A generic ephemeral volume counts as a PVC, because the virtual node creates one for it. So the
             # virtual node and the fit agent, which sees the volume itself, report the same field.
             ruled = RULED_ELSEWHERE.get(kind, kind)

@@ -11,8 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from clusterset.config import Cluster, NodeConfig
-from clusterset.inventory.settings import ClusterProfiles
+from clusterset.config import Cluster, ClusterProfiles, NodeConfig
 from clusterset.model import names
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict

@@ -12,11 +12,10 @@ import msgspec
 from clusterset.admission import ClusterRules, on_allowed_nodes
 from clusterset.config import Cluster
 from clusterset.model import names
-from clusterset.model.key_patterns import KeyPatterns
-from clusterset.model.overrides.applying import OverrideSet
-from clusterset.model.overrides.config import Override
+from clusterset.model.overrides import Override, OverrideSet
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
+from clusterset.model.policy.copied_keys import KeyPatterns
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.scaling.measure import Kind, Stage
 from virtual_node.translate.base.options import PodOptions

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from clusterset.inventory.profiles import select
-from clusterset.inventory.providers import ExecConfig, Provider
-from clusterset.inventory.settings import ClusterProfiles
+from clusterset.config import ClusterProfiles
+from clusterset.profiles import ExecConfig, Provider, select
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import from_dict
 from tests.unit.scaling.measure import Kind, Stage

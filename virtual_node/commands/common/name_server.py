@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig, NamespaceMap
-from clusterset.model.pod.api_server import SERVICE
+from clusterset.model.pod.api_access import SERVICE
 from controller_runtime import resources
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import Forbidden

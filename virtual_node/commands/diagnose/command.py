@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from clusterset.model.overrides.changes import recorded_changes
+from clusterset.model.overrides import recorded_changes
 from clusterset.model.policy.findings import containers
 from controller_runtime import resources
 from controller_runtime.errors import ConfigError

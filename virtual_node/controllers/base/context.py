@@ -11,10 +11,9 @@ import structlog
 from clusterset.admission import ClusterRules
 from clusterset.config import Cluster, NodeConfig
 from clusterset.model import names
-from clusterset.model.key_patterns import KeyPatterns
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
-from clusterset.model.policy.upper_only import TOPOLOGY
+from clusterset.model.policy.copied_keys import TOPOLOGY, KeyPatterns
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client

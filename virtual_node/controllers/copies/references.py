@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.overrides.applying import applied
+from clusterset.model.overrides import applied
 from clusterset.model.pod.resource_claims import as_admitted
 from controller_runtime.apimachinery.translation_budget import TooLargeError
 from controller_runtime.cache.informer import Informer

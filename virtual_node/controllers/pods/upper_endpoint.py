@@ -8,8 +8,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from clusterset.model.pod.access_volume import ROOT_CA
-from clusterset.model.pod.api_server import SERVICE
+from clusterset.model.pod.api_access import ROOT_CA, SERVICE
 from controller_runtime import resources
 from controller_runtime.auth.proxies import split_url
 from controller_runtime.client.client import Client, find_listed

@@ -19,9 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from clusterset.model import names
-from clusterset.model.key_patterns import KeyPatterns
 from clusterset.model.policy.config import MetadataRules
-from clusterset.model.policy.copied_keys import allowed_metadata
+from clusterset.model.policy.copied_keys import KeyPatterns, allowed_metadata
 from controller_runtime.apimachinery.decoding import decode
 
 DEFAULT_RULES = MetadataRules()

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from clusterset.admission import ClusterRules
 from clusterset.config import Cluster, NodeConfig
 from clusterset.model import names
-from clusterset.model.key_patterns import KeyPatterns
-from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.overrides import OverrideSet
 from clusterset.model.pod.affinity_terms import Reach
+from clusterset.model.policy.copied_keys import KeyPatterns
 from clusterset.model.policy.rules import PolicySet
 from virtual_node.config.types import Config
 from virtual_node.translate.base.ownership import Owner

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from clusterset.model.pod.api_server import AUTO, SERVICE, UPPER, Choice, requested
+from clusterset.model.pod.api_access import AUTO, SERVICE, UPPER, Choice, requested
 from virtual_node.translate.base.fields import is_dns_name
 from virtual_node.translate.pods.token_secrets import token_requests
 

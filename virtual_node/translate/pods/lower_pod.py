@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterset.admission import Admitted, on_allowed_nodes
-from clusterset.model import names
-from clusterset.model.overrides import applying
-from clusterset.model.overrides.changes import changed_fields
+from clusterset.model import names, overrides
+from clusterset.model.overrides import changed_fields
 from clusterset.model.pod.lower_spec import lower_spec, required_node
-from clusterset.model.policy.upper_only import is_upper_only
+from clusterset.model.policy.copied_keys import is_upper_only
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from virtual_node.translate.base.metadata import render_record, render_tripped, sent, trip
 from virtual_node.translate.base.options import PodOptions
@@ -144,7 +143,7 @@ def overridden(
     pod: Mapping[str, Any] = requested
     changes: dict[str, list[str]] = {}
     for one in found:
-        before, pod = pod, applying.applied(pod, [one], budget)
+        before, pod = pod, overrides.applied(pod, [one], budget)
         changes[one.name] = changed_fields(before, pod)
     metadata = pod["metadata"]
     note = json.loads(requested["metadata"]["annotations"][names.ANNOTATION_APPLIED])
@@ -182,8 +181,8 @@ def ephemeral_containers(
         service_account.with_upper_root_ca(spec, cluster_id=options.owner.cluster_id)
     else:
         service_account.with_lower_identity(spec)
-    images = applying.for_images(options.overrides.of(upper))
-    return list(applying.applied({"spec": spec}, images, budget)["spec"]["ephemeralContainers"])
+    images = overrides.for_images(options.overrides.of(upper))
+    return list(overrides.applied({"spec": spec}, images, budget)["spec"]["ephemeralContainers"])
 
 
 def _digest(spec: Mapping[str, Any]) -> str:

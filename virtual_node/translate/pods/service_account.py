@@ -14,12 +14,12 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from clusterset.model.pod import access_volume
+from clusterset.model.pod import api_access
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods.downward_api import with_sources
 from virtual_node.translate.pods.token_secrets import places_of, requests_token
 
-ROOT_CA = access_volume.ROOT_CA
+ROOT_CA = api_access.ROOT_CA
 _CONTAINER_KINDS = ("containers", "initContainers", "ephemeralContainers")
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -152,7 +152,7 @@ def with_lower_identity(spec: dict[str, Any]) -> None:
 
 def is_injected(volume: Mapping[str, Any]) -> bool:
     """Report whether admission, not the user, added a volume."""
-    return volume["name"].startswith(access_volume.PREFIX) and requests_token(volume)
+    return volume["name"].startswith(api_access.PREFIX) and requests_token(volume)
 
 
 def _legacy_token_volumes(spec: Mapping[str, Any]) -> set[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from clusterset.model.pod.api_server import SERVICE as API_SERVER
+from clusterset.model.pod.api_access import SERVICE as API_SERVER
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 
 _LOWER_LINK = "KUBERNETES_PORT_443_TCP"

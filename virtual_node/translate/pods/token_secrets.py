@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.pod import access_volume
+from clusterset.model.pod import api_access
 from virtual_node.translate.base.options import PodOptions
 
 _DEFAULT_EXPIRATION = 3600
@@ -50,7 +50,7 @@ def token_secrets(pod: Mapping[str, Any], options: PodOptions) -> list[TokenSecr
         return []
     if not options.shared_tokens:
         metadata = pod["metadata"]
-        name = access_volume.token_secret_name(metadata["name"], metadata["uid"])
+        name = api_access.token_secret_name(metadata["name"], metadata["uid"])
         return [TokenSecret(metadata["uid"], name, tuple(requests))]
     return list(dict.fromkeys(_shared(pod, request, options) for request in requests))
 
@@ -93,7 +93,7 @@ def places_of(pod: Mapping[str, Any], options: PodOptions) -> list[tuple[str, st
 
 def _shared(pod: Mapping[str, Any], request: TokenRequestSpec, options: PodOptions) -> TokenSecret:
     owner = options.owner
-    of, name = access_volume.shared_token(
+    of, name = api_access.shared_token(
         owner.node_name,
         owner.cluster_id,
         pod["metadata"]["namespace"],

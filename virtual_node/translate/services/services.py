@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.pod import api_server
+from clusterset.model.pod import api_access
 from controller_runtime.objects import Object
 from virtual_node.translate.base.metadata import copied
 from virtual_node.translate.base.view import NOT_NEEDED, Translation, View, of_spec
@@ -64,7 +64,7 @@ def is_kept_for_others(copy: Object, view: View) -> bool:
 
 def lower_service(upper: Mapping[str, Any], _view: View) -> Translation:
     """Return the copy of a Service; no content for ``default/kubernetes``, which ``api_service`` stands for."""
-    if (upper["metadata"]["namespace"], upper["metadata"]["name"]) == api_server.SERVICE:
+    if (upper["metadata"]["namespace"], upper["metadata"]["name"]) == api_access.SERVICE:
         return NOT_NEEDED
     spec = upper["spec"]
     below: dict[str, Any] = {field: spec[field] for field in _KEPT if field in spec}

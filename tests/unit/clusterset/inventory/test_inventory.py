@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from clusterset.inventory.inventory import Inventory, following
-from clusterset.inventory.settings import ClusterProfiles
+from clusterset.config import ClusterProfiles
+from clusterset.profile_clusters import Inventory, followed
 from controller_runtime.errors import Forbidden, NotFound
 from tests.background import working
 from tests.fakes.apiserver.client import MemoryClient
@@ -106,7 +106,7 @@ async def test_a_refused_profile_is_reported_once(server: Server, settings: Clus
     """It is reported again when the reason changes. The directory of kubeconfigs is private and removed at the end."""
     reported: list[tuple[str, str]] = []
     client: Any = MemoryClient(server)
-    async with following(
+    async with followed(
         client, settings, on_refused=lambda one, why: reported.append((one.name, why))
     ) as found:
         assert found is not None

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterset.inventory import providers
-from clusterset.inventory.profiles import select
-from clusterset.inventory.providers import EnvVar, ExecConfig, Provider
-from clusterset.inventory.settings import ClusterProfiles
+from clusterset.config import ClusterProfiles
+from clusterset.profiles import EnvVar, ExecConfig, Provider, load_providers, select
 from controller_runtime.auth import kubeconfig_file
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object, decode_object
@@ -203,7 +201,7 @@ def test_refuses_invalid_files_of_providers(tmp_path: Path, text: str, why: str)
     file = tmp_path / "providers.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"clusterProfiles\.providersFile") as caught:
-        providers.load(str(file))
+        load_providers(str(file))
     assert why in str(caught.value)
 
 
@@ -215,7 +213,7 @@ def test_commands_are_relative_to_the_file(tmp_path: Path):
         for command in ("./bin/x", "aws", "/abs")
     ]
     file.write_text(json.dumps({"providers": plugins}), encoding="utf-8")
-    assert [one.exec_config.command for one in providers.load(str(file))] == [
+    assert [one.exec_config.command for one in load_providers(str(file))] == [
         str(tmp_path / "bin/x"),
         "aws",
         "/abs",

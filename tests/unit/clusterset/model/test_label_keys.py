@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterset.model.label_keys import settled
+from clusterset.model.pod.affinity_terms import settled
 
 STORED = {
     "labelSelector": {

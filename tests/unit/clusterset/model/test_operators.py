@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from clusterset.model import operators
-from clusterset.model.key_patterns import KeyPatterns
 from clusterset.model.operators import OPERATORS, OperatorName
+from clusterset.model.policy.copied_keys import KeyPatterns
 
 
 def test_every_preset_has_patterns():

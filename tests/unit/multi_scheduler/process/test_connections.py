@@ -14,8 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from clusterset import following
-from clusterset.config import Cluster
-from clusterset.inventory.settings import ClusterProfiles
+from clusterset.config import Cluster, ClusterProfiles
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 
 from clusterset.admission import Admitted, ClusterRules
 from clusterset.config import Cluster
-from clusterset.model.overrides.config import Override
+from clusterset.model.overrides import Override
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.policy.config import ImageRules, Policy
 from controller_runtime.apimachinery.decoding import convert

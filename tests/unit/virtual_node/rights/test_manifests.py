@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterset.config import Cluster
-from clusterset.inventory.settings import ClusterProfiles
+from clusterset.config import Cluster, ClusterProfiles
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from virtual_node.config.types import Config
 from virtual_node.rights import copies, daemon, manifests

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.overrides import OverrideSet
 from clusterset.model.policy.decision import Violation, summary
 from controller_runtime.apimachinery import readable
 from virtual_node.commands.inspect.facts import ERROR, WARNING, ClusterFacts, Findings, InspectFacts, Subject

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterset.model.overrides.applying import OverrideSet, applied
-from clusterset.model.overrides.config import Override
+from clusterset.model.overrides import Override, OverrideSet, applied
 from controller_runtime.apimachinery.decoding import convert
 
 POD: dict[str, Any] = {

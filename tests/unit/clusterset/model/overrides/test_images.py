@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterset.model.overrides.applying import rewritten
-from clusterset.model.overrides.config import ImageRewrite
+from clusterset.model.overrides import ImageRewrite, rewritten
 
 DIGEST = "sha256:" + "0" * 64
 HUB = ("docker.io/", "mirror.example/")

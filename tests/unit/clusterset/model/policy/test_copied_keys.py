@@ -9,8 +9,7 @@ import pytest
 
 from clusterset.model.policy.config import MetadataRules, Policy, Rules
 from clusterset.model.policy.copied_keys import DENIED, REFUSED, allowed_metadata, refused
-from clusterset.model.policy.presets import PRESETS
-from clusterset.model.policy.rules import PolicySet
+from clusterset.model.policy.rules import PRESETS, PolicySet
 
 DEFAULT = MetadataRules()
 PAGE = Path(__file__).parents[5] / "docs" / "policy.md"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from clusterset.model.policy import validation
+from clusterset import validation
 from clusterset.model.policy.config import Policy, Rules
 from clusterset.model.policy.decision import RULES, summary
-from clusterset.model.policy.presets import DEFAULTS, PRESETS
-from clusterset.model.policy.rules import PolicySet
+from clusterset.model.policy.rules import DEFAULTS, PRESETS, PolicySet
 from tests.unit.clusterset.model.policy.pods import container, judge, pod
 
 PRIVILEGED = pod(containers=[container(privileged=True)])
@@ -141,7 +140,7 @@ def test_a_summary_fits_into_an_event_for_any_pod():
 )
 def test_an_invalid_policy_is_reported_with_its_field(policy, problem):
     """The program must not start with a policy that has no effect."""
-    (found,) = validation.problems("p", _policy(policy))
+    (found,) = validation.policy_problems("p", _policy(policy))
     assert found.startswith(problem)
 
 
@@ -153,4 +152,4 @@ def test_a_valid_policy_has_no_problems():
         "seccompProfiles": ["*"],
         "images": {"allow": ["*", "*.example.com/*", "docker.io/library/nginx:*"]},
     }
-    assert validation.problems("p", _policy(policy)) == []
+    assert validation.policy_problems("p", _policy(policy)) == []

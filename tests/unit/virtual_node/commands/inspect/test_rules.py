@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterset.model.overrides.applying import OverrideSet
-from clusterset.model.overrides.config import Override
+from clusterset.model.overrides import Override, OverrideSet
 from controller_runtime.apimachinery.decoding import convert
 from tests.unit.virtual_node.commands.healthy_clusters import (
     NOW,

@@ -13,8 +13,7 @@ import structlog
 
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceMap
-from clusterset.model.overrides.applying import OverrideSet
-from clusterset.model.overrides.config import Override
+from clusterset.model.overrides import Override, OverrideSet
 from clusterset.model.policy.rules import PolicySet
 from controller_runtime import resources
 from controller_runtime.apimachinery.decoding import convert

@@ -9,8 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from clusterset.model.namespace_map import NamespaceMap
-from clusterset.model.overrides.applying import OverrideSet
-from clusterset.model.overrides.config import MetadataPatch, Override, PodPatch
+from clusterset.model.overrides import MetadataPatch, Override, OverrideSet, PodPatch
 from controller_runtime.cache.namespace_budget import stub
 from controller_runtime.errors import Expired, Forbidden, NotFound, Unavailable
 from tests.fakes.apiserver.client import refusing

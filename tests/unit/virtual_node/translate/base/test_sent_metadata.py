@@ -10,8 +10,8 @@ import pytest
 
 from clusterset.model import names
 from clusterset.model.policy.config import AnnotationRules, Policy
+from clusterset.model.policy.copied_keys import TOPOLOGY, is_upper_only
 from clusterset.model.policy.rules import PolicySet
-from clusterset.model.policy.upper_only import TOPOLOGY, is_upper_only
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.base.metadata import left_as_changed
 from virtual_node.translate.base.view import View

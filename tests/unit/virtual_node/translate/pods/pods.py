@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from clusterset.model.key_patterns import KeyPatterns
+from clusterset.model.policy.copied_keys import KeyPatterns
 from tests.unit.clusterset.model.policy.pods import INJECTED
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner

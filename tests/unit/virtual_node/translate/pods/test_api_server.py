@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
-from clusterset.model.pod.api_server import requested
+from clusterset.model.pod.api_access import requested
 from virtual_node.translate.pods import api_server
 from virtual_node.translate.pods.api_server import MISMATCH, NOT_USABLE, Endpoint
 

@@ -9,7 +9,7 @@ import pytest
 
 from clusterset.admission import Admitted, ClusterRules
 from clusterset.config import Cluster, DNSConfig
-from clusterset.model.overrides.config import Override
+from clusterset.model.overrides import Override
 from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.virtual_node.translate.pods.pods import upper_pod

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
-from clusterset.model.key_patterns import KeyPatterns
+from clusterset.model.policy.copied_keys import KeyPatterns
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import downward_api, lower_pod

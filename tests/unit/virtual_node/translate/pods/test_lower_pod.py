@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.model import names
-from clusterset.model.key_patterns import KeyPatterns
-from clusterset.model.pod import access_volume
+from clusterset.model.pod import api_access
 from clusterset.model.policy.config import Policy
+from clusterset.model.policy.copied_keys import KeyPatterns
 from clusterset.model.policy.rules import PolicySet
 from tests.unit.virtual_node.translate.pods.pods import CLUSTER, OPTIONS, upper_pod
 from virtual_node.translate.base import metadata
@@ -206,16 +206,16 @@ def test_a_shared_token_is_of_one_account_audience_lifetime_namespace_and_node()
 
     lower, volume = volume_of()
     assert volume == volume_of(uid="another")[1]
-    assert access_volume.is_injected(volume, lower)
+    assert api_access.is_injected(volume, lower)
     changes = (
         {"account": "other"}, {"audience": "vault"}, {"expirationSeconds": 600}, {"namespace": "crm"}, {"node": "vn-2"},
     )  # fmt: skip
     for change in changes:
         other, different = volume_of(**change)
         assert different != volume
-        assert access_volume.is_injected(different, other) is ("audience" not in change)
+        assert api_access.is_injected(different, other) is ("audience" not in change)
     forged = json.loads(json.dumps(volume).replace("robot-3607", "admin-3607"))
-    assert not access_volume.is_injected(forged, lower)
+    assert not api_access.is_injected(forged, lower)
 
 
 def test_without_upper_identities_the_lower_cluster_injects_its_own():

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
-from clusterset.model.overrides.applying import OverrideSet
-from clusterset.model.overrides.config import Override
+from clusterset.model.overrides import Override, OverrideSet
 from clusterset.model.policy.config import AnnotationRules, ImageRules, Policy
 from clusterset.model.policy.rules import PolicySet
 from controller_runtime.apimachinery.decoding import convert

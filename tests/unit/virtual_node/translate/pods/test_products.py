@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from clusterset.model import names
-from clusterset.model.overrides.applying import OverrideSet
-from clusterset.model.overrides.config import Override
+from clusterset.model.overrides import Override, OverrideSet
 from controller_runtime.apimachinery.translation_budget import LARGEST_BODY, TooLargeError, json_size
 from controller_runtime.objects import from_dict
 from virtual_node.translate.base.options import PodOptions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
-from clusterset.model.pod import access_volume
+from clusterset.model.pod import api_access
 from clusterset.model.pod.conditions import claim_names
 from controller_runtime.apimachinery import timestamps
 from virtual_node.translate.base.options import PodOptions
@@ -205,7 +205,7 @@ def test_an_existing_name_stays():
     for end, kept in (("-", "-"), (".", "")):
         pod = {"metadata": {"name": "p" * 199 + end + "tail", "uid": "12345678-a"}}
         assert (
-            access_volume.token_secret_name(pod["metadata"]["name"], pod["metadata"]["uid"])
+            api_access.token_secret_name(pod["metadata"]["name"], pod["metadata"]["uid"])
             == f"{'p' * 199}{kept}-token-12345678"
         )
 

@@ -1,24 +1,30 @@
 """Decides which ClusterProfiles become lower clusters, and with which kubeconfigs. No IO.
 
 Source: cluster-inventory-api v1alpha1 ``ClusterProfileStatus``; KEP-5339.
+
+The file with the credential plugins has the format of the cluster inventory's library. It belongs to the administrator of this process. It is the only source of commands, arguments and environment variables.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
-from clusterset.inventory.providers import Provider
-from clusterset.inventory.settings import LABEL, ClusterProfiles
+from clusterset.config import LABEL, ClusterProfiles
+from controller_runtime.apimachinery.decoding import ConfigStruct, convert, decode_yaml
+from controller_runtime.auth.credentials import API_VERSIONS
 from controller_runtime.auth.kubeconfig import split_server
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
+from controller_runtime.process.flags import read_text
 
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 _LABEL = re.compile(LABEL)
@@ -33,6 +39,7 @@ _REFUSED = ("insecure-skip-tls-verify", "certificate-authority")
 file of this process."""
 CLUSTERS_PER_PROCESS = 500
 """Maximum number of lower clusters, because each has watches and caches."""
+_SETTING = "clusterProfiles.providersFile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +172,70 @@ def _document(name: str, provider: Provider, cluster: Mapping[str, Any]) -> dict
         "contexts": [{"name": name, "context": {"cluster": name, "user": provider.name}}],
         "users": [{"name": provider.name, "user": {"exec": plugin}}],
     }
+
+
+class EnvVar(ConfigStruct):
+    """An environment variable of a plugin."""
+
+    name: str
+    value: str = ""
+
+
+class ExecConfig(ConfigStruct):
+    """A plugin, with the fields of ``users[].user.exec`` of a kubeconfig."""
+
+    command: str
+    api_version: str = "client.authentication.k8s.io/v1"
+    args: list[str] | None = None
+    env: list[EnvVar] | None = None
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+    interactive_mode: Literal["Never", "IfAvailable", ""] = ""
+
+
+class Provider(ConfigStruct):
+    """How to get credentials for the ClusterProfiles that name this provider."""
+
+    name: str
+    exec_config: ExecConfig
+    # The format lets a ClusterProfile add arguments and variables to the command. That is refused, see the module's docstring.
+    profile_sourced_cli_args_policy: Literal["Ignore", ""] = ""
+    profile_sourced_env_vars_policy: Literal["Ignore", ""] = ""
+
+
+class _File(ConfigStruct):
+    providers: list[Provider]
+
+
+def load_providers(path: str) -> list[Provider]:
+    """Return the providers of a file, in order of preference.
+
+    A command with a slash is relative to the file's directory, as in a kubeconfig.
+
+    Raises:
+        ConfigError: the file cannot be read or is invalid; the error names file and field.
+    """
+    try:
+        document: Any = decode_yaml(read_text(_SETTING, path))
+        found = convert(document, _File).providers
+    except ValueError as error:
+        raise ConfigError(f"{_SETTING}: {path}: {error}") from None
+    seen: set[str] = set()
+    for position, provider in enumerate(found):
+        where = f"{_SETTING}: {path}: providers[{position}]"
+        if not provider.name:
+            raise ConfigError(f"{where}.name: is empty")
+        if provider.name in seen:
+            raise ConfigError(f"{where}.name: {provider.name!r} is there twice")
+        seen.add(provider.name)
+        plugin = provider.exec_config
+        if not plugin.command:
+            raise ConfigError(f"{where}.execConfig.command: is empty")
+        if plugin.api_version not in API_VERSIONS:
+            known = ", ".join(sorted(API_VERSIONS))
+            raise ConfigError(
+                f"{where}.execConfig.apiVersion: {plugin.api_version!r} is not supported (known: {known})"
+            )
+        if os.sep in plugin.command:
+            plugin.command = str(Path(path).absolute().parent / plugin.command)
+    return found

@@ -1,6 +1,6 @@
-"""The token volume that API servers add to pods (admission plug-in ServiceAccount), in both clusters. No IO.
+"""How a pod reaches an API server: the token volume that API servers add to pods, and the Service that it asks for. No IO.
 
-In a lower pod the virtual node has replaced the token by a Secret, and the CA by a copy of the upper
+The volume is that of admission plug-in ServiceAccount. In a lower pod the virtual node has replaced the token by a Secret, and the CA by a copy of the upper
 cluster's CA.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, Literal
 
 from clusterset.model import names
 
@@ -19,6 +19,14 @@ _CERTIFICATES = re.compile(rf"{re.escape(ROOT_CA)}(-[0-9a-f]{{8}})?|openshift-se
 """Names of ConfigMaps in the volume. ``openshift-service-ca.crt`` exists in OpenShift only."""
 _SHARED = re.compile(r"(?P<account>.+)-(?P<seconds>\d{1,10})-token-[0-9a-f]{8}")
 _CERTIFICATE_FILES = {"ca.crt", "service-ca.crt"}
+Choice = Literal["Auto", "Lower", "Upper"]
+AUTO: Final = "Auto"
+LOWER: Final = "Lower"
+UPPER: Final = "Upper"
+SERVICE = ("default", "kubernetes")
+"""Namespace and name of the Service of the API server, which every cluster has."""
+_SHOWN = 40
+_CHOICES: Mapping[str, Choice] = {"auto": AUTO, "lower": LOWER, "upper": UPPER}
 
 
 def token_secret_name(name: str, uid: str) -> str:
@@ -99,3 +107,17 @@ def _is_token_secret(name: str, metadata: Mapping[str, Any]) -> bool:
         seconds=int(found["seconds"]),
     )
     return name == expected
+
+
+def requested(annotations: Mapping[str, str]) -> Choice | None:
+    """Return the choice in a pod's annotation, in any letter case; None: the annotation is missing or empty.
+
+    Raises:
+        ValueError: the value is not valid; the message names the annotation.
+    """
+    text = annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or ""
+    if not text or (choice := _CHOICES.get(text.lower())) is not None:
+        return choice if text else None
+    raise ValueError(
+        f"annotation {names.ANNOTATION_KUBERNETES_SERVICE}: {text[:_SHOWN]!r}: write upper, lower or auto"
+    )
