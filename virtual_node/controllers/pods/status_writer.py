@@ -99,20 +99,12 @@ class StatusWriter:
             # A finished pod stays finished, as on a kubelet.
             sync.compared = compared
             return None
-        annotations: dict[str, str] = {}
-        mark = proof_of_mirroring(lower.uid, upper.uid)
-        if len(lower.uid) <= _LONGEST_UID and upper.annotations.get(names.ANNOTATION_LOWER_UID) != mark:
-            annotations[names.ANNOTATION_LOWER_UID] = mark
-        if devices and upper.annotations.get(names.ANNOTATION_ALLOCATED_DEVICES) != devices:
-            annotations[names.ANNOTATION_ALLOCATED_DEVICES] = devices
+        annotations = _changed_annotations(upper, lower, devices)
         patch = pod_status.status_patch(current, desired, uid=upper.uid, annotations=annotations)
         if patch is None or (not annotations and sync.dropped == _digest(patch)):
             sync.compared = compared
             sync.changed_at = 0.0
             return None
-        # Not for the node alone, so that an upgrade does not write every pod.
-        if "status" in patch and (node := _node_annotation(upper, lower, annotations)):
-            patch["metadata"]["annotations"] = {**annotations, **node}
         now = asyncio.get_running_loop().time()
         waited = now - record.creation.created_at
         is_minor = _is_minor_patch(patch)
@@ -231,14 +223,18 @@ def _loss(current: Mapping[str, Any], desired: Mapping[str, Any], message: str) 
     return {"reason": synthetic_status.LOWER_POD_DELETED, "message": message} if is_unexplained else {}
 
 
-def _node_annotation(upper: Object, lower: Object, changed: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the annotation with the lower node to merge into a patch that has the changed annotations; empty: it is current."""
-    known = upper.annotations.get(names.ANNOTATION_LOWER_NODE)
-    if known is not None and names.ANNOTATION_LOWER_UID not in changed:
-        return {}  # it may belong to the pod from which this pod was copied
+def _changed_annotations(upper: Object, lower: Object, devices: str) -> dict[str, str | None]:
+    """Return the annotations ``names.REPORTED_ON_PODS`` of an upper pod that are not current; None: to be removed.
+
+    A user may have changed them, or created the pod from the manifest of another pod, which has its own.
+    """
     name = (lower.spec or {}).get("nodeName")
-    node = name if is_name(name) else None
-    return {names.ANNOTATION_LOWER_NODE: node} if node != known else {}
+    current: dict[str, str | None] = {names.ANNOTATION_LOWER_NODE: name if is_name(name) else None}
+    if len(lower.uid) <= _LONGEST_UID:
+        current[names.ANNOTATION_LOWER_UID] = proof_of_mirroring(lower.uid, upper.uid)
+    if devices:
+        current[names.ANNOTATION_ALLOCATED_DEVICES] = devices
+    return {key: value for key, value in current.items() if upper.annotations.get(key) != value}
 
 
 def _refused(error: Invalid) -> set[str]:

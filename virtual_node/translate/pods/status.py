@@ -310,7 +310,7 @@ def status_patch(
     desired: Mapping[str, Any],
     *,
     uid: str,
-    annotations: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any] | None:
     """Return a strategic merge patch for ``pods/status`` that turns one status into another; None: nothing to do.
 
@@ -321,7 +321,7 @@ def status_patch(
         current: the upper pod's status.
         desired: the result of ``upper_status``, or another complete status.
         uid: the upper pod's uid, as a precondition, so that another pod of the same name is not changed.
-        annotations: annotations to set in the same patch.
+        annotations: annotations to set in the same patch, or to remove (None).
     """
     change: dict[str, Any] = {}
     for field, value in desired.items():

@@ -9,6 +9,7 @@ import pytest
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition
+from controller_runtime import resources
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     KEY,
@@ -117,6 +118,31 @@ async def test_annotation_of_another_pod_is_replaced():
         scene.lower.change("pods", KEY, status=_RUNNING)
         await asyncio.sleep(5)
         assert scene.above()["metadata"]["annotations"][names.ANNOTATION_LOWER_NODE] == "n1"
+
+
+@pytest.mark.parametrize("annotation", [names.ANNOTATION_LOWER_NODE, names.ANNOTATION_LOWER_UID])
+@pytest.mark.parametrize("value", ["changed", None])
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_changed_report_is_restored(annotation, value, is_up):
+    """Also if it was changed while no process ran. Nothing else of the pod has changed."""
+    upper, lower = clusters()
+    scene, change = Scene(upper, lower), {"metadata": {"annotations": {annotation: value}}}
+    async with mirroring(scene):
+        scene.bind()
+        await asyncio.sleep(5)
+        lower.change("pods", KEY, status=_RUNNING)
+        await asyncio.sleep(15)
+        reported = scene.above()["metadata"]["annotations"]
+        assert annotation in reported
+        if is_up:
+            await upper.patch(resources.PODS, "web", change, namespace="shop")
+            await asyncio.sleep(5)
+            assert scene.above()["metadata"]["annotations"] == reported
+    if not is_up:
+        await upper.patch(resources.PODS, "web", change, namespace="shop")
+        async with mirroring(Scene(upper, lower)) as scene:
+            await asyncio.sleep(5)
+            assert scene.above()["metadata"]["annotations"] == reported
 
 
 async def test_lower_cluster_that_was_restored_disrupts_its_pods():
