@@ -162,7 +162,7 @@ class CopyController:
         # An object that waits for its finalizers still has its effect, so its copy stays, too.
         if upper is None or (upper.metadata.deletion_timestamp is not None and not is_copied):
             self._forget(key)
-            self.copies.forget_unused(key)
+            self.copies.unused.forget(key)
             if not is_copied:
                 self._release_secrets(key)
                 return None
@@ -305,7 +305,7 @@ class CopyController:
             await self.copies.release(key, copy)
             if self.kind.is_kept_for_others(copy, self.surroundings.view()):
                 return None  # when that installation removes its annotation, the event requeues this key
-        if copy is None or not self.copies.may_remove_unused(key, copy):
+        if copy is None or not self.copies.unused.may_remove(key, copy):
             self._release_secrets(key)
             await self._delete_others(key, upper)
             return None

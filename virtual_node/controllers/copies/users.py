@@ -1,4 +1,7 @@
-"""Upper namespaces that need copies: they have pods on our virtual nodes, or had some less than a grace period ago."""
+"""Decides when copies are needed, and when a copy that none of our pods needs may be deleted.
+
+Upper namespaces need copies if they have pods on our virtual nodes, or had some less than a grace period ago.
+"""
 
 from __future__ import annotations
 
@@ -56,3 +59,26 @@ class NamespaceUsers:
         if not uids:
             del self._uids[pod.namespace]
             self.on_change(pod.namespace)
+
+
+class UnusedCopies:
+    """Remembers the lower uids of copies that may be deleted because none of our pods uses them.
+
+    A copy with another uid than at the first call was recreated by another process, for pods that have no lower pods yet.
+    It is not deleted, because that process would recreate it again and again.
+    """
+
+    def __init__(self) -> None:
+        self._uids: dict[str, dict[str, str]] = {}
+
+    def may_remove(self, key: str, copy: Object) -> bool:
+        """Report whether to delete a copy of the upper object or namespace ``key`` that none of our pods uses."""
+        return self._uids.setdefault(key, {}).setdefault(copy.namespace, copy.uid) == copy.uid
+
+    def needed(self, key: str, namespace: str) -> None:
+        """Note that our pods need the copy in a lower namespace again."""
+        self._uids.get(key, {}).pop(namespace, None)
+
+    def forget(self, key: str) -> None:
+        """Forget the copies of an upper object or namespace, because it is gone."""
+        self._uids.pop(key, None)

@@ -35,7 +35,8 @@ from virtual_node.controllers.base.preconditions import (
 )
 from virtual_node.controllers.base.problems import Problem, contested, name_taken, not_mirrored
 from virtual_node.controllers.copies.repairs import Repairs
-from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.copies.users import UnusedCopies
+from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base.view import Translation, UntranslatableError, View
 from virtual_node.translate.kinds import Body, Demand, Kind
 
@@ -80,9 +81,8 @@ class CopyWriter:
     _repairs: Repairs = field(default_factory=Repairs)
     _taken: dict[str, str] = field(default_factory=dict)
     """Uids of upper objects for which an unmanaged object had the name at the last try, by key."""
-
-    _unused: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Lower uids of copies that may be deleted because none of our pods uses them, by upper key and lower namespace."""
+    unused: UnusedCopies = field(default_factory=UnusedCopies)
+    """Which copies may be deleted as unused, by the key of the upper object."""
 
     def forget(self, key: str) -> None:
         """Forget the state kept for an upper object; its copy is compared again at the next write."""
@@ -93,10 +93,6 @@ class CopyWriter:
     def depends_on_change(self, key: str) -> None:
         """Note that something else than the upper object changes what its copy contains, so the next write is no repair."""
         self._compared.pop(key, None)
-
-    def forget_unused(self, key: str) -> None:
-        """Forget which copies of an upper object may be deleted as unused, because the object is gone."""
-        self._unused.pop(key, None)
 
     def lost(self, key: str, copy: Object) -> None:
         """Note that a copy was deleted, so that it is created again although the upper object has not changed."""
@@ -116,14 +112,6 @@ class CopyWriter:
         found, (_, name) = self._in_place(key), self._place(key, upper)
         return [copy for copy in found if copy.name != name] if name else found[1:]
 
-    def may_remove_unused(self, key: str, copy: Object) -> bool:
-        """Report whether to delete a copy that none of our pods uses.
-
-        A copy with another uid than at the first call was recreated by another process, for pods that have no lower
-        pods yet. It is not deleted, because that process would recreate it again and again.
-        """
-        return self._unused.setdefault(key, {}).setdefault(copy.namespace, copy.uid) == copy.uid
-
     async def remove_misplaced(self, key: str, has_lower_pods: Callable[[str], bool]) -> bool:
         """Delete unused copies in other lower namespaces than the configured one; report whether a used one is left.
 
@@ -138,7 +126,7 @@ class CopyWriter:
             if (
                 has_lower_pods(copy.namespace)
                 or self.kind.is_kept_for_others(copy, self.view())
-                or not self.may_remove_unused(key, copy)
+                or not self.unused.may_remove(key, copy)
                 or await have_pods_in(self.context, copy.namespace)
             ):
                 is_left = True
@@ -176,7 +164,7 @@ class CopyWriter:
         Raises:
             ApiError: a cluster refuses or does not answer; the caller retries.
         """
-        self._unused.get(key, {}).pop(self.context.lower_namespace(key.partition("/")[0]), None)
+        self.unused.needed(key, self.context.lower_namespace(key.partition("/")[0]))
         if self._is_up_to_date(key, upper):
             return DONE
         async with self.locks.of(key):

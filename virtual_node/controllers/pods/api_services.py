@@ -20,10 +20,11 @@ from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import INDEX_PLACE, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only, have_pods_in, patch_only
-from virtual_node.controllers.copies.users import GRACE, NamespaceUsers
-from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.copies.users import GRACE, NamespaceUsers, UnusedCopies
+from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.upper_endpoint import FRESH, UpperEndpoint
 from virtual_node.translate.base import ownership
+from virtual_node.translate.objects.namespaces import upper_names
 from virtual_node.translate.pods import api_server
 from virtual_node.translate.pods.api_server import NAME, Endpoint, may_use_upper
 from virtual_node.translate.services import api_service
@@ -56,6 +57,9 @@ class ApiServices:
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
     _failures: dict[str, tuple[str, float]] = field(default_factory=dict)
     """By upper namespace, why its Service could not be created, and the loop time until which it is not tried for pods."""
+    _unused_services: UnusedCopies = field(default_factory=UnusedCopies)
+    """Which Services may be deleted, by upper namespace."""
+    _unused_slices: UnusedCopies = field(default_factory=UnusedCopies)
 
     def __post_init__(self) -> None:
         """Create the caches and the work queue."""
@@ -69,6 +73,8 @@ class ApiServices:
             "api-services", self.reconcile, workers=_WORKERS, first_delay=1.0
         )
         self._users = NamespaceUsers(self.caches.pods.upper.values(), on_change=self.controller.queue.add)
+        self.caches.upper_namespaces.add_handler(on_delete=lambda gone: self.controller.queue.add(gone.name))
+        self.caches.lower_namespaces.add_handler(on_add=lambda made, _initial: self._namespace_made(made))
         for informer in self.informers:
             informer.add_handler(on_add=lambda found, _initial: self._changed(found), on_delete=self._changed)
 
@@ -82,6 +88,10 @@ class ApiServices:
         namespace = ownership.upper_namespace(found)
         if api_service.is_ours(found, self.context.cluster_id, namespace):
             self.controller.queue.add(namespace)
+
+    def _namespace_made(self, lower: Object) -> None:
+        for name in upper_names(lower):
+            self.controller.queue.add(name)
 
     async def found(self, upper_namespace: str) -> Endpoint:
         """Return the endpoint with the address of a namespace's Service, which is created if necessary.
@@ -122,13 +132,15 @@ class ApiServices:
         endpoint = await self.endpoint.get()
         if upper_namespace not in self._users:
             return await self._remove(upper_namespace)
+        for unused in (self._unused_services, self._unused_slices):
+            unused.needed(upper_namespace, self.context.lower_namespace(upper_namespace))
         settings = self.context.settings
         is_for_all = may_use_upper(settings.kubernetes_service, identities=settings.enable_serviceaccount)
         is_known = upper_namespace in self._addresses
         if not (is_for_all or is_known or self._existing(self._services, self._place(upper_namespace))):
             return None  # ``found`` creates it if a pod's annotation asks for it
         if not await self.namespaces.is_usable(upper_namespace):
-            return None  # ``found`` creates it for the first pod that is created there
+            return None  # when the lower namespace is created, the event requeues this key
         try:
             if not await self._ensure(upper_namespace, endpoint):
                 return None
@@ -230,6 +242,20 @@ class ApiServices:
             self._addresses.pop(upper_namespace, None)
             self._locks.pop(upper_namespace, None)
             self._failures.pop(upper_namespace, None)
+            if upper_namespace not in self.caches.upper_namespaces.store:
+                self._unused_services.forget(upper_namespace)
+                self._unused_slices.forget(upper_namespace)
+            return None
+        # Both decide now, so that one that is recreated later is known as that.
+        removable = [
+            (resource, one)
+            for resource, one, unused in (
+                (resources.SERVICES, found, self._unused_services),
+                (resources.ENDPOINT_SLICES, endpoints, self._unused_slices),
+            )
+            if one is not None and unused.may_remove(upper_namespace, one)
+        ]
+        if not removable:
             return None
         if left := self._users.grace(upper_namespace):
             return Result(requeue_after=left)
@@ -237,7 +263,6 @@ class ApiServices:
             self.context, place["namespace"]
         ):
             return Result(requeue_after=GRACE)
-        for resource, one in ((resources.SERVICES, found), (resources.ENDPOINT_SLICES, endpoints)):
-            if one is not None:
-                await delete_only(self.context.lower, resource, one)
+        for resource, one in removable:
+            await delete_only(self.context.lower, resource, one)
         return None

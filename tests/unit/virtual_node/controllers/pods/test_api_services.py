@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from clusterset.model import names
 from clusterset.model.policy.config import Policy
 from controller_runtime.errors import Forbidden, Invalid
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
@@ -90,6 +91,28 @@ async def test_a_deleted_service_gets_its_address_again():
         await asyncio.sleep(5)
         assert scene.lower.find("services", KEY) is not None
         assert next(taken, None) is None
+
+
+async def test_a_service_that_another_process_recreates_stays():
+    """That process has pods in the namespace that have no lower pods yet. Two processes must not undo each other's writes."""
+    async with _scene() as scene:
+        scene.bind()
+        await asyncio.sleep(5)
+        theirs = {plural: scene.lower.the(plural, KEY) for plural in ("services", "endpointslices")}
+        scene.upper.remove("pods", "shop/web")
+        scene.lower.remove("pods", "shop/web")
+        await asyncio.sleep(300)
+        for plural, body in theirs.items():
+            assert scene.lower.find(plural, KEY) is None
+            scene.lower.put(plural, {**body, "metadata": {**body["metadata"], "uid": f"{plural}-again"}})
+        await asyncio.sleep(300)
+        assert all(scene.lower.find(plural, KEY) is not None for plural in theirs)
+        scene.bind("later", uid="u-2")
+        await asyncio.sleep(5)
+        scene.upper.remove("pods", "shop/later")
+        scene.lower.remove("pods", "shop/later")
+        await asyncio.sleep(300)
+        assert all(scene.lower.find(plural, KEY) is None for plural in theirs)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +206,10 @@ async def test_a_missing_lower_namespace_gets_its_service_with_its_first_pod():
         await asyncio.sleep(300)
         assert lower.find("namespaces", "shop") is None
         assert not lower.asked("create", "services")
+        marks = {"labels": {names.LABEL_UPPER_CLUSTER: CLUSTER}}
+        lower.put("namespaces", {"metadata": {"name": "shop", **marks}})  # as the copies of Services do
+        await asyncio.sleep(10)
+        assert lower.find("services", KEY) is not None
         scene.bind("later", uid="u-2")
         await asyncio.sleep(10)
         assert _aliases(scene, "later") == [lower.the("services", KEY)["spec"]["clusterIP"]]
