@@ -148,7 +148,9 @@ _ALLOWED = (
         r"(services|endpointslices) .* annotations\[virtual-node.io/upper-namespace\] changed",
         Allowed.RECREATED,
     ),
-    (r"endpointslices .* labels\[kubernetes.io/service-name\]", Allowed.RECREATED),
+    (r"endpointslices .*/(?!kubernetes-)\S+ labels\[kubernetes.io/service-name\]", Allowed.RECREATED),
+    # Without its label it counts as a copy without an upper object, until it is restored.
+    (r"(services|endpointslices) .* labels\[virtual-node.io/api-server\] removed", Allowed.RECREATED),
     (r"configmaps .* annotations\[virtual-node.io/source\] removed down", Allowed.RECREATED),
 )
 """Patterns of mutations (resource, key, path, whether the process is up or down), and what is allowed after them."""

@@ -14,6 +14,7 @@ from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import is_ending, key_of, labels_of, uid_of
 from tests.unit.simulation.outcome_copies import PLURALS, wrong_copies, wrong_tokens
 from tests.unit.simulation.process import CLUSTER_ID, Process
+from virtual_node.translate.base.ownership import is_owned
 from virtual_node.translate.base.view import View
 from virtual_node.translate.kinds import SERVICES
 from virtual_node.translate.pods import dependencies, lower_pod, update
@@ -155,7 +156,11 @@ def _wrong_api_services(world: World, lower: Server, used: set[str]) -> Iterator
         pod["metadata"]["namespace"] for pod in lower.all("pods") if names.LABEL_UPPER_UID in labels_of(pod)
     }
     for plural in ("services", "endpointslices"):
-        there = {one["metadata"]["namespace"] for one in lower.all(plural) if _is_of_api_server(one)}
+        there = {
+            one["metadata"]["namespace"]
+            for one in lower.all(plural)
+            if _is_of_api_server(one) and is_owned(labels_of(one), CLUSTER_ID)
+        }
         for namespace in sorted((running & used) - there):
             yield f"{lower.name}: {plural} of the API server are missing in {namespace}"
         for namespace in sorted(there - running - used):

@@ -20,6 +20,7 @@ from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import INDEX_PLACE, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only, have_pods_in, patch_only
+from virtual_node.controllers.copies.repairs import Repairs
 from virtual_node.controllers.copies.users import GRACE, NamespaceUsers, UnusedCopies
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.upper_endpoint import FRESH, UpperEndpoint
@@ -57,6 +58,7 @@ class ApiServices:
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
     _failures: dict[str, tuple[str, float]] = field(default_factory=dict)
     """By upper namespace, why its Service could not be created, and the loop time until which it is not tried for pods."""
+    _repairs: Repairs = field(default_factory=Repairs)
     _unused_services: UnusedCopies = field(default_factory=UnusedCopies)
     """Which Services may be deleted, by upper namespace."""
     _unused_slices: UnusedCopies = field(default_factory=UnusedCopies)
@@ -76,7 +78,11 @@ class ApiServices:
         self.caches.upper_namespaces.add_handler(on_delete=lambda gone: self.controller.queue.add(gone.name))
         self.caches.lower_namespaces.add_handler(on_add=lambda made, _initial: self._namespace_made(made))
         for informer in self.informers:
-            informer.add_handler(on_add=lambda found, _initial: self._changed(found), on_delete=self._changed)
+            informer.add_handler(
+                on_add=lambda found, _initial: self._changed(found),
+                on_update=self._changed,
+                on_delete=self._changed,
+            )
 
     async def run(self) -> None:
         """Follow changes until cancelled; the caches of pods have synced."""
@@ -84,10 +90,11 @@ class ApiServices:
             await informer.wait_synced()
         await self.controller.run()
 
-    def _changed(self, found: Object) -> None:
-        namespace = ownership.upper_namespace(found)
-        if api_service.is_ours(found, self.context.cluster_id, namespace):
-            self.controller.queue.add(namespace)
+    def _changed(self, *states: Object) -> None:
+        """Requeue the upper namespace of an object, also if its annotation has changed."""
+        for found in states:
+            if api_service.is_ours(found, self.context.cluster_id):
+                self.controller.queue.add(ownership.upper_namespace(found))
 
     def _namespace_made(self, lower: Object) -> None:
         for name in upper_names(lower):
@@ -137,7 +144,11 @@ class ApiServices:
         settings = self.context.settings
         is_for_all = may_use_upper(settings.kubernetes_service, identities=settings.enable_serviceaccount)
         is_known = upper_namespace in self._addresses
-        if not (is_for_all or is_known or self._existing(self._services, self._place(upper_namespace))):
+        if not (
+            is_for_all
+            or is_known
+            or self._existing(self._services, self._place(upper_namespace)["namespace"])
+        ):
             return None  # ``found`` creates it if a pod's annotation asks for it
         if not await self.namespaces.is_usable(upper_namespace):
             return None  # when the lower namespace is created, the event requeues this key
@@ -162,29 +173,30 @@ class ApiServices:
             slice_body = api_service.endpoint_slice(
                 context.cluster_id, **place, ips=endpoint.ips, port=endpoint.port
             )
-            service = self._existing(self._services, place)
+            service = self._existing(self._services, place["namespace"])
             if service is None and not endpoint.needs_service and upper_namespace not in self._addresses:
                 return ""
+            body = api_service.service(context.cluster_id, **place)
             if service is None:
                 known = self._addresses.get(upper_namespace) or self._used(place, endpoint)
-                body = api_service.service(context.cluster_id, **place, ip=known)
+                with_ip = api_service.service(context.cluster_id, **place, ip=known)
                 try:
-                    service = await self._created(resources.SERVICES, body)
+                    service = await self._created(resources.SERVICES, with_ip)
                 except Invalid:
                     if not known:
                         raise
                     # Another Service has the address now.
                     self._addresses.pop(upper_namespace, None)
-                    body = api_service.service(context.cluster_id, **place)
                     service = await self._created(resources.SERVICES, body)
             if service is None:
                 raise NameTakenError("Service", self._name(upper_namespace))
+            await self._repair(resources.SERVICES, service, body, upper_namespace)
             await self._ensure_slice(slice_body, place)
             self._addresses[upper_namespace] = address = api_service.address(service.spec or {}, endpoint.ips)
             return address
 
     async def _ensure_slice(self, body: Mapping[str, Any], place: Mapping[str, str]) -> None:
-        found = self._existing(self._slices, place)
+        found = self._existing(self._slices, place["namespace"])
         if found is not None and (found.to_dict().get("addressType") != body["addressType"]):
             await delete_only(self.context.lower, resources.ENDPOINT_SLICES, found)
             found = None
@@ -192,9 +204,18 @@ class ApiServices:
             found = await self._created(resources.ENDPOINT_SLICES, body)
         if found is None:
             raise NameTakenError("EndpointSlice", f"{place['namespace']}/{body['metadata']['name']}")
-        if not api_service.has_endpoints(found.to_dict(), body):
-            patch = {"endpoints": body["endpoints"], "ports": body["ports"]}
-            await patch_only(self.context.lower, resources.ENDPOINT_SLICES, found, patch)
+        await self._repair(resources.ENDPOINT_SLICES, found, body, place["upper_namespace"])
+
+    async def _repair(
+        self, resource: Resource, found: Object, body: Mapping[str, Any], upper_namespace: str
+    ) -> None:
+        """Restore an object that was changed, or whose desired content has; pause if it is changed again and again."""
+        if not (patch := api_service.repair(found.to_dict(), body)):
+            return
+        if wait := self._repairs.wait(f"{resource.plural} {upper_namespace}", body):
+            self.controller.queue.add_after(upper_namespace, wait)
+        else:
+            await patch_only(self.context.lower, resource, found, patch)
 
     def _place(self, upper_namespace: str) -> dict[str, str]:
         return {
@@ -202,13 +223,9 @@ class ApiServices:
             "upper_namespace": upper_namespace,
         }
 
-    def _existing(self, informer: Informer, place: Mapping[str, str]) -> Object | None:
-        name = api_service.name_of(self.context.cluster_id)
-        found = informer.store.get(f"{place['namespace']}/{name}")
-        is_ours = found is not None and api_service.is_ours(
-            found, self.context.cluster_id, place["upper_namespace"]
-        )
-        return found if is_ours else None
+    def _existing(self, informer: Informer, namespace: str) -> Object | None:
+        found = informer.store.get(f"{namespace}/{api_service.name_of(self.context.cluster_id)}")
+        return found if found is not None and api_service.is_ours(found, self.context.cluster_id) else None
 
     def _used(self, place: Mapping[str, str], endpoint: Endpoint) -> str:
         """Return the address of a former Service in the hosts files of running pods; empty: they have none."""
@@ -230,18 +247,19 @@ class ApiServices:
         if existing is None:
             found = await self.context.lower.get(resource, metadata["name"], namespace=metadata["namespace"])
             existing = from_dict(found)
-        upper_namespace = metadata["annotations"][names.ANNOTATION_UPPER_NAMESPACE]
-        return existing if api_service.is_ours(existing, self.context.cluster_id, upper_namespace) else None
+        return existing if api_service.is_ours(existing, self.context.cluster_id) else None
 
     async def _remove(self, upper_namespace: str) -> Result | None:
         """Delete the Service of a namespace without pods after a grace period, unless other processes have pods there."""
         place = self._place(upper_namespace)
-        found = self._existing(self._services, place)
-        endpoints = self._existing(self._slices, place)
+        found = self._existing(self._services, place["namespace"])
+        endpoints = self._existing(self._slices, place["namespace"])
         if found is None and endpoints is None:
             self._addresses.pop(upper_namespace, None)
             self._locks.pop(upper_namespace, None)
             self._failures.pop(upper_namespace, None)
+            for resource in (resources.SERVICES, resources.ENDPOINT_SLICES):
+                self._repairs.forget(f"{resource.plural} {upper_namespace}")
             if upper_namespace not in self.caches.upper_namespaces.store:
                 self._unused_services.forget(upper_namespace)
                 self._unused_slices.forget(upper_namespace)

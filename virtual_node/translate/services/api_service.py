@@ -14,6 +14,7 @@ from typing import Any
 from clusterset.model import names
 from controller_runtime.objects import Object
 from virtual_node.translate.base import ownership
+from virtual_node.translate.services import services
 from virtual_node.translate.services.endpoints import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGED_BY
 from virtual_node.translate.services.services import cluster_ip
 
@@ -32,10 +33,15 @@ def is_api_service(name: str, labels: Mapping[str, str]) -> bool:
     return names.LABEL_API_SERVER in labels and bool(cluster_id) and name == name_of(cluster_id)
 
 
-def is_ours(found: Object, cluster_id: str, upper_namespace: str) -> bool:
-    """Report whether a lower object is the Service or EndpointSlice of an upper namespace."""
-    return is_api_service(found.name, found.labels) and ownership.is_owned_by(
-        found, cluster_id, upper_namespace
+def is_ours(found: Object, cluster_id: str) -> bool:
+    """Report whether a lower object is such a Service or EndpointSlice, also if only our label with the cluster is left.
+
+    A copy of an upper object with that name has another label, with the uid of the upper object.
+    """
+    return (
+        found.name == name_of(cluster_id)
+        and ownership.is_owned(found.labels, cluster_id)
+        and names.LABEL_UPPER_UID not in found.labels
     )
 
 
@@ -45,7 +51,7 @@ def service(cluster_id: str, *, namespace: str, upper_namespace: str, ip: str = 
     spec = {
         "type": "ClusterIP",
         "ipFamilyPolicy": "PreferDualStack",
-        "ports": [{"name": _PORT_NAME, "protocol": "TCP", "port": PORT}],
+        "ports": [{"name": _PORT_NAME, "protocol": "TCP", "port": PORT, "targetPort": PORT}],
     }
     return {
         "apiVersion": "v1",
@@ -78,16 +84,35 @@ def address(spec: Mapping[str, Any], ips: Sequence[str]) -> str:
     return next((ip for ip in spec.get("clusterIPs") or [first] if (":" in ip) == (":" in ips[0])), "")
 
 
-def has_endpoints(current: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
-    """Report whether an EndpointSlice has the desired addresses and ports."""
+def repair(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a merge patch that restores a Service or EndpointSlice; empty: nothing has changed.
 
-    def content(one: Mapping[str, Any]) -> object:
-        return (
-            [endpoint.get("addresses") for endpoint in one.get("endpoints") or ()],
-            [port.get("port") for port in one.get("ports") or ()],
-        )
+    Labels and annotations that others added stay.
+    """
+    patch: dict[str, Any] = {}
+    metadata = current["metadata"]
+    for field in ("labels", "annotations"):
+        has = metadata.get(field) or {}
+        if missing := {
+            key: value for key, value in desired["metadata"][field].items() if has.get(key) != value
+        }:
+            patch.setdefault("metadata", {})[field] = missing
+    if desired["kind"] == "Service":
+        return patch | services.changes(current, desired)
+    if _endpoints(current) != _endpoints(desired):
+        patch |= {field: desired[field] for field in ("endpoints", "ports")}
+    return patch
 
-    return content(current) == content(desired)
+
+def _endpoints(found: Mapping[str, Any]) -> object:
+    """Return what counts of an EndpointSlice; the API server adds fields."""
+    return (
+        [
+            (endpoint.get("addresses"), (endpoint.get("conditions") or {}).get("ready") is not False)
+            for endpoint in found.get("endpoints") or ()
+        ],
+        [(port.get("name"), port.get("port")) for port in found.get("ports") or ()],
+    )
 
 
 def _metadata(cluster_id: str, namespace: str, upper_namespace: str) -> dict[str, Any]:

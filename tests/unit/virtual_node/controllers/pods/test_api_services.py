@@ -93,6 +93,36 @@ async def test_a_deleted_service_gets_its_address_again():
         assert next(taken, None) is None
 
 
+async def test_what_others_changed_is_restored_at_once_and_then_with_pauses():
+    async with _scene() as scene:
+        scene.bind()
+        await asyncio.sleep(5)
+        lower, made = scene.lower, {}
+        for plural in ("services", "endpointslices"):
+            found = lower.the(plural, KEY)
+            made[plural] = found["metadata"]["labels"], found["metadata"]["annotations"]
+        lower.change("services", KEY, spec={"selector": {"app": "x"}})
+        for plural in made:
+            changes = {
+                "annotations": {names.ANNOTATION_UPPER_NAMESPACE: "x"},
+                "labels": {names.LABEL_API_SERVER: "x"},
+            }
+            lower.change(plural, KEY, metadata=changes)
+        lower.change("endpointslices", KEY, endpoints=[])
+        await asyncio.sleep(5)
+        for plural, (labels, annotations) in made.items():
+            found = lower.the(plural, KEY)
+            assert found["metadata"]["labels"] == labels
+            assert found["metadata"]["annotations"] == annotations
+        assert not lower.the("services", KEY)["spec"].get("selector")
+        assert _addresses(scene) == (["192.0.2.1"], 6443)
+        before_all = len(lower.asked("patch", "services"))
+        for _ in range(100):
+            lower.change("services", KEY, spec={"selector": {"app": "x"}})
+            await asyncio.sleep(1)
+        assert 3 <= len(lower.asked("patch", "services")) - before_all <= 12
+
+
 async def test_a_service_that_another_process_recreates_stays():
     """That process has pods in the namespace that have no lower pods yet. Two processes must not undo each other's writes."""
     async with _scene() as scene:

@@ -26,8 +26,8 @@ def test_controllers_of_copies_ignore_it(kind, body):
     assert kind.upper_key(found) == ()
     assert not kind.is_copy_of(found, f"shop/{found.name}", CLUSTER)
     assert not kind.is_marked(found.labels)
-    assert api_service.is_ours(found, CLUSTER, "shop")
-    assert not api_service.is_ours(found, CLUSTER, "other")
+    assert api_service.is_ours(found, CLUSTER)
+    assert not api_service.is_ours(found, "upper-2")
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,63 @@ def test_service_kubernetes_is_not_copied():
     assert SERVICES.copy_of(elsewhere, view) is not None
 
 
-def test_endpoints_are_compared_by_addresses_and_ports():
-    """The API server adds fields."""
-    shown = {
-        **SLICE,
-        "endpoints": [{"addresses": ["192.0.2.1"], "conditions": {"ready": True, "serving": True}}],
-    }
-    assert api_service.has_endpoints(shown, SLICE)
-    assert not api_service.has_endpoints({**shown, "ports": [{"port": 443}]}, SLICE)
+def test_copy_of_an_upper_service_with_that_name_is_not_ours():
+    """Users choose names; the label with the uid of the upper object tells the two apart."""
+    labels = {**SERVICE["metadata"]["labels"], names.LABEL_UPPER_UID: "u"}
+    copy = from_dict({**SERVICE, "metadata": {**SERVICE["metadata"], "labels": labels}})
+    assert not api_service.is_ours(copy, CLUSTER)
+
+
+_SHOWN_SPEC = {
+    **SERVICE["spec"],
+    "clusterIP": "10.97.0.9",
+    "clusterIPs": ["10.97.0.9"],
+    "ipFamilies": ["IPv4"],
+    "internalTrafficPolicy": "Cluster",
+    "sessionAffinity": "None",
+}
+_SHOWN = {"addresses": ["192.0.2.1"], "conditions": {"ready": True, "serving": True}}
+
+
+@pytest.mark.parametrize(
+    ("desired", "changed", "patch"),
+    [
+        # The API server adds fields.
+        (SERVICE, {"spec": _SHOWN_SPEC}, {}),
+        (SERVICE, {"spec": {**_SHOWN_SPEC, "selector": {"app": "x"}}}, {"spec": {"selector": None}}),
+        (
+            SERVICE,
+            {"spec": {**_SHOWN_SPEC, "ports": [{"port": 1, "targetPort": 1}]}},
+            {"spec": {"ports": SERVICE["spec"]["ports"]}},
+        ),
+        (
+            SERVICE,
+            {"spec": {**_SHOWN_SPEC, "internalTrafficPolicy": "Local"}},
+            {"spec": {"internalTrafficPolicy": None}},
+        ),
+        (SLICE, {"endpoints": [_SHOWN]}, {}),
+        *(
+            (SLICE, change, {"endpoints": SLICE["endpoints"], "ports": SLICE["ports"]})
+            for change in (
+                {"ports": [{"port": 443}]},
+                {"endpoints": []},
+                {"endpoints": [{**_SHOWN, "conditions": {"ready": False}}]},
+            )
+        ),
+        (SLICE, {"metadata": {**SLICE["metadata"], "labels": {**SLICE["metadata"]["labels"], "x": "y"}}}, {}),
+        *(
+            (
+                body,
+                {"metadata": {**body["metadata"], field: None}},
+                {"metadata": {field: body["metadata"][field]}},
+            )
+            for body in (SERVICE, SLICE)
+            for field in ("labels", "annotations")
+        ),
+    ],
+)
+def test_what_others_changed_is_restored(desired: Any, changed: dict[str, Any], patch: dict[str, Any]):
+    assert api_service.repair({**desired, **changed}, desired) == patch
 
 
 @pytest.mark.parametrize(
