@@ -93,6 +93,8 @@ class Kind:
     is_restriction: bool = False
     """Whether an outdated copy allows what users no longer want to allow. So it is kept current also while the namespace is
     too large to be read, and new pods wait for it; its translation reads no other objects of the namespace."""
+    reports_foreign_slices: bool = False
+    """Whether the upper object gets an event if others add EndpointSlices to its copy."""
     addresses: AddressField | None = None
     """The status field of copies whose addresses are written to the upper status; None: there is none."""
     is_optional: bool = False
@@ -273,6 +275,7 @@ SERVICES = Kind(
     changes=services.changes,
     must_replace=services.must_replace,
     is_kept_for_others=services.is_kept_for_others,
+    reports_foreign_slices=True,
     is_marked=lambda labels: names.LABEL_API_SERVER not in labels,
     taken_advice="Pods there use it instead of this one",
     kept_spec=("selector",),

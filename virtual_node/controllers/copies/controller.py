@@ -116,7 +116,7 @@ class CopyController:
             for given, informer in ((self.upper, self._upper), (self.lower, self.copies.lower)):
                 if given is None:
                     group.create_task(informer.run(), name=f"{self.context.name} {informer.name}")
-            if self.kind is SERVICES:
+            if self.kind.reports_foreign_slices:
                 foreign = self.surroundings.foreign_slices
                 group.create_task(foreign.run(), name=f"{self.context.name} {foreign.name}")
             # Objects that are not listed yet would look deleted.
@@ -238,7 +238,7 @@ class CopyController:
         if translation.notes:
             notes = "; ".join(translation.notes)
             self.pending.report(upper, "PartlyMirrored", f"Lower cluster {self.context.name}: {notes}")
-        if self.kind is SERVICES and (wrong := self.surroundings.foreign_endpoints(key)):
+        if self.kind.reports_foreign_slices and (wrong := self.surroundings.foreign_endpoints(key)):
             self.pending.report(upper, "ForeignEndpoints", f"Lower cluster {self.context.name}: {wrong}")
         self.pending.settled(upper)
         # Other objects of the namespace may have fewer selectors later.
@@ -384,7 +384,7 @@ class CopyController:
         self._upper.on_change(upper_changed, upper_changed)
         self.copies.lower.on_change(copy_changed, copy_deleted, with_old=True)
         self.surroundings.on_users(lambda namespace: self._add_all(INDEX_NAMESPACE, namespace, 0))
-        if kind is SERVICES:
+        if kind.reports_foreign_slices:
             self.surroundings.on_foreign_endpoints(queue.add)
         if kind.demand is Demand.SERVICE:
             self.surroundings.on_services(lambda key: self._add_all(_SERVICE, key, 0))
