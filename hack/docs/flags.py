@@ -10,8 +10,7 @@ import msgspec
 
 from clusterset.config import Cluster
 from controller_runtime.process.flags import boolean, duration, format_duration
-from controller_runtime.process.settings import settings
-from controller_runtime.util.docstrings import attribute_docstrings
+from controller_runtime.process.settings import attribute_docstrings, settings
 from hack.docs import markdown
 from hack.programs import DAEMON, programs
 from virtual_node import cli

@@ -33,13 +33,11 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.errors import ApiError, ConfigError
-from controller_runtime.events.correlator import SPAM_BURST, SPAM_QPS, Series
-from controller_runtime.events.recorder import DROPPED, EventRecorder
+from controller_runtime.events import DROPPED, SPAM_BURST, SPAM_QPS, EventRecorder, Series
 from controller_runtime.objects import Object, decode_object, from_dict
 from controller_runtime.util.buffers import FairBuffer, Recent
-from controller_runtime.util.pace import Pace
-from controller_runtime.util.rate_limiter import TokenBucket
-from controller_runtime.util.responsive import Slicer
+from controller_runtime.util.event_loop import Slicer
+from controller_runtime.util.rate_limiter import Pace, TokenBucket
 from virtual_node.controllers.base.context import INDEX_LOWER_KEY, ClusterContext, PodCaches
 from virtual_node.translate.base import ownership
 from virtual_node.translate.objects import events

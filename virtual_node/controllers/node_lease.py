@@ -35,6 +35,7 @@ from typing import Any
 
 from clusterset.model import names
 from controller_runtime import leaderelection, resources
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import find
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from virtual_node.controllers.base.context import ClusterContext
@@ -260,7 +261,7 @@ class NodeLease:
 
 def process_of(lease: Mapping[str, Any], node: str) -> str:
     """Return the process that holds the Lease of a node; empty: it was released, or never held."""
-    holder = candidate.holder_of(lease)
+    holder = leaderelection.holder_of(lease)
     if holder not in {"", node}:
         return holder  # an earlier release
     annotations = (lease.get("metadata") or {}).get("annotations") or {}
@@ -280,17 +281,17 @@ def held(
         duration: seconds for which the Lease is valid, rounded up.
         now: wall clock, timezone-aware.
     """
-    if spec := candidate.spec_of(lease):
+    if spec := leaderelection.spec_of(lease):
         # So that the transitions are counted by processes.
         lease = {**lease, "spec": {**spec, "holderIdentity": process_of(lease, node)}}
-    made = candidate.held(lease, identity=process, duration=duration, now=now)
+    made = leaderelection.held(lease, identity=process, duration=duration, now=now)
     spec = {**made["spec"], "holderIdentity": node}
     return _annotated({**made, "spec": spec}, f"{process} {_transitions(made)}")
 
 
 def released(lease: Mapping[str, Any], node: str) -> dict[str, Any]:
     """Return the Lease without a process. The times stay, because other components use them to judge the node."""
-    spec = {**candidate.spec_of(lease), "holderIdentity": node}
+    spec = {**leaderelection.spec_of(lease), "holderIdentity": node}
     return _annotated({**lease, "spec": spec}, None)
 
 
@@ -308,7 +309,7 @@ def may_hold(
     """
     if process_of(lease, node) in {"", process}:
         return True
-    spec = candidate.spec_of(lease)
+    spec = leaderelection.spec_of(lease)
     duration = float(spec.get("leaseDurationSeconds") or 0)
     if unchanged_for >= duration:
         return True
@@ -320,7 +321,7 @@ def may_hold(
 
 
 def _transitions(lease: Mapping[str, Any]) -> str:
-    return str(candidate.spec_of(lease).get("leaseTransitions") or 0)
+    return str(leaderelection.spec_of(lease).get("leaseTransitions") or 0)
 
 
 def _annotated(lease: Mapping[str, Any], value: str | None) -> dict[str, Any]:

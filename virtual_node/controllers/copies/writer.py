@@ -36,7 +36,7 @@ from virtual_node.controllers.base.preconditions import (
 from virtual_node.controllers.base.problems import Problem, contested, name_taken, not_mirrored
 from virtual_node.controllers.copies.repairs import Repairs
 from virtual_node.controllers.copies.users import UnusedCopies
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.base.view import Translation, UntranslatableError, View
 from virtual_node.translate.kinds import Body, Demand, Kind
 

@@ -22,7 +22,7 @@ from virtual_node.controllers.base.context import INDEX_PLACE, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only, have_pods_in, patch_only
 from virtual_node.controllers.copies.repairs import Repairs
 from virtual_node.controllers.copies.users import GRACE, NamespaceUsers, UnusedCopies
-from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pods.upper_endpoint import FRESH, UpperEndpoint
 from virtual_node.translate.base import ownership
 from virtual_node.translate.objects.namespaces import upper_names

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from clusterset.model import names
-from clusterset.model.overrides.applying import OverrideSet
+from clusterset.model.overrides import OverrideSet
 from clusterset.model.policy import decision
 from clusterset.model.policy.decision import Violation, summary, violations
 from clusterset.model.policy.findings import DEBUG_CONTAINERS
