@@ -18,18 +18,17 @@ from controller_runtime.process.listening import is_loopback
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
+from multi_scheduler import connections, safe_scheduler
 from multi_scheduler.bound_pods import bound_pods, caught_up
 from multi_scheduler.certificates import ExtenderCertificates
+from multi_scheduler.connections import LowerClients
 from multi_scheduler.directory import NodeDirectory
-from multi_scheduler.extender import decisions
 from multi_scheduler.extender.active import ActiveReplica, lease_candidate
-from multi_scheduler.extender.extender import Extender, Weighted
+from multi_scheduler.extender.extender import REASON, Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
-from multi_scheduler.process import configuration, connections
-from multi_scheduler.process.connections import LowerClients
+from multi_scheduler.process import configuration
 from multi_scheduler.program import PROGRAM, SchedulerSettings
-from multi_scheduler.safe_scheduler import scheduler
-from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
+from multi_scheduler.safe_scheduler import SafeScheduler, read_settings
 from multi_scheduler.shared import Shared
 
 _log = log.get_logger(component=PROGRAM.name)
@@ -62,7 +61,7 @@ async def _serve(options: SchedulerSettings, upper: Client, lower: LowerClients)
         active = _active(options, upper, bound)
         server = _server(options, extender, certificates, active)
         if options.safe_scheduler_routes:
-            scheduler.add_routes(
+            safe_scheduler.add_routes(
                 server,
                 SafeScheduler(read_settings(os.environ)),
                 extender.alone(),
@@ -151,4 +150,4 @@ def _server(
 def _record_event(pod: Object, extender: Extender, recorder: EventRecorder) -> None:
     """Write an Event with the agents' answers about a newly bound pod, if there are any."""
     if message := extender.settle(pod.uid, (pod.spec or {}).get("nodeName", "")):
-        recorder.event(pod, "Normal", decisions.REASON, message)
+        recorder.event(pod, "Normal", REASON, message)

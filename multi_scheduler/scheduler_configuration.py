@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from multi_scheduler.safe_scheduler.scheduler import PRIORITIES_ONLY
+from multi_scheduler.safe_scheduler import PRIORITIES_ONLY
 
 
 def scheduler_configuration(

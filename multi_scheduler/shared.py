@@ -17,7 +17,7 @@ from multi_scheduler.bound_pods import BoundPods
 from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.state.cluster_state import ClusterState
-from multi_scheduler.state.measured import UpperNodes
+from multi_scheduler.state.lower_state import UpperNodes
 from multi_scheduler.view import View
 from multi_scheduler.virtual_node import VirtualNode
 

@@ -16,7 +16,7 @@ from multi_scheduler.state.cluster.node_filter import Node
 from multi_scheduler.state.cluster.pod_requirements import Placed
 from multi_scheduler.state.cluster.scoring import Prediction
 from multi_scheduler.state.cluster_state import ClusterState
-from multi_scheduler.state.measured import MeasuredNodes
+from multi_scheduler.state.lower_state import MeasuredNodes
 from multi_scheduler.usage.store import Measured, Usage, UsageStore
 from multi_scheduler.virtual_node import VirtualNode
 

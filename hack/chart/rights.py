@@ -10,7 +10,7 @@ import yaml
 from controller_runtime.rights import Right, rules
 from descheduler import rights as descheduler
 from multi_scheduler import rights as multi_scheduler
-from multi_scheduler.annotator import rights as annotator
+from multi_scheduler.annotator import program as annotator
 from swarm import rights as swarm
 from virtual_node.rights import copies, operator
 from virtual_node.rights import daemon as virtual_node

@@ -12,12 +12,13 @@ from controller_runtime.client.client import Client
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
+from multi_scheduler import connections
 from multi_scheduler.annotator.program import PROGRAM, AnnotatorSettings
 from multi_scheduler.annotator.writer import Writer
 from multi_scheduler.bound_pods import bound_pods
+from multi_scheduler.connections import LowerClients
 from multi_scheduler.directory import NodeDirectory
-from multi_scheduler.process import configuration, connections
-from multi_scheduler.process.connections import LowerClients
+from multi_scheduler.process import configuration
 from multi_scheduler.shared import Shared
 
 

@@ -1,4 +1,4 @@
-"""The declaration of ``virtual-node-annotator``."""
+"""The declaration of ``virtual-node-annotator``, and the rights that it needs in the upper cluster."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from clusterset.model.rights import VIRTUAL_NODE
 from controller_runtime.leaderelection import Election
 from controller_runtime.process.flags import duration
 from controller_runtime.process.program import Program
 from controller_runtime.process.settings import PROCESS, Positive, Setting
+from controller_runtime.rights import Right, leader_election
 from multi_scheduler.process.configuration import ProcessSettings
 
 _ANNOTATIONS = "annotations"
@@ -43,9 +45,18 @@ PROGRAM = Program(
     "it may. The keys are those of kube-safe-scheduler's annotators.",
     settings=AnnotatorSettings,
     run="multi_scheduler.annotator.app:run",
-    rights="multi_scheduler.annotator.rights",
+    rights="multi_scheduler.annotator.program",
     examples=[
         ("Annotate virtual nodes", "--kubeconfig upper.yaml --config clusters.yaml"),
         ("Annotate lower nodes, too", "--kubeconfig upper.yaml --config clusters.yaml --lower-nodes"),
     ],
 )
+
+UPPER: tuple[Right, ...] = (
+    Right("", "nodes", ("list", "watch"), "map virtual nodes to lower clusters"),
+    Right("", "nodes", ("patch",), "annotations of usage", "", "", (VIRTUAL_NODE,)),
+    *leader_election(PROGRAM.name, "only one of several replicas writes"),
+)
+
+LOWER_ANNOTATE: tuple[Right, ...] = (Right("", "nodes", ("patch",), "annotations of usage (--lower-nodes)"),)
+"""Added to the multi-scheduler's `LOWER` with `--lower-nodes`. No command or chart grants this right."""

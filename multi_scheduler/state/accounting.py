@@ -24,11 +24,11 @@ from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import PENDING, BoundPods, node_of, priority_of
 from multi_scheduler.malformed import UNREADABLE
-from multi_scheduler.state.feeds.cluster_feed import LowerPod
+from multi_scheduler.state.cluster_feed import LowerPod
 from multi_scheduler.state.growing import Growing
 from multi_scheduler.state.judge import Judge, Judgement, no_fit
 from multi_scheduler.state.lower_state import LowerState
-from multi_scheduler.state.reservations.reservations import Place, Reservations, Stage
+from multi_scheduler.state.reservations import Place, Reservations, Stage
 from multi_scheduler.virtual_node import VirtualNode
 
 _AT_ONCE = 100

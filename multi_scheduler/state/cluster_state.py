@@ -27,7 +27,7 @@ from multi_scheduler.state.cluster.scoring import Prediction
 from multi_scheduler.state.growing import Growing
 from multi_scheduler.state.judge import Judge, Judgement
 from multi_scheduler.state.lower_state import LowerState, StateSettings
-from multi_scheduler.state.reservations.reservations import Reservations
+from multi_scheduler.state.reservations import Reservations
 from multi_scheduler.virtual_node import VirtualNode
 
 

@@ -14,7 +14,7 @@ from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import BoundPods
 from multi_scheduler.state.future_nodes import Failure
 from multi_scheduler.state.lower_state import LowerState
-from multi_scheduler.state.reservations.reservations import Reservations
+from multi_scheduler.state.reservations import Reservations
 
 _WAITING = "WaitingForNode"
 _NOT_ADDED = "NodeNotAdded"

@@ -10,15 +10,15 @@ from typing import Any
 
 from clusterset.model.pod.conditions import claim_names
 from multi_scheduler import malformed
-from multi_scheduler.state.admission.gate import GateResult
+from multi_scheduler.state import placing
+from multi_scheduler.state.admission import GateResult
 from multi_scheduler.state.cluster.limits import TooManyRequirementsError
 from multi_scheduler.state.cluster.pod_requirements import Demand, demand, placed_on
 from multi_scheduler.state.cluster.scoring import Prediction, predict
 from multi_scheduler.state.cluster.topology import MISSING_LABEL
 from multi_scheduler.state.lower_state import LowerState, StateSettings
-from multi_scheduler.state.reservations import placing
-from multi_scheduler.state.reservations.placing import Entry, Work
-from multi_scheduler.state.reservations.reservations import Place
+from multi_scheduler.state.placing import Entry, Work
+from multi_scheduler.state.reservations import Place
 from multi_scheduler.virtual_node import VirtualNode
 
 _MOST_REASONS = 20

@@ -24,8 +24,7 @@ from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_annotator, start_descheduler, start_multi_scheduler
 from multi_scheduler.rights import LOWER_KUBELETS
-from multi_scheduler.usage.feed import Source
-from multi_scheduler.usage.sources import MetricsApi, Resource, Summary
+from multi_scheduler.usage.sources import MetricsApi, Resource, Source, Summary
 from multi_scheduler.usage.store import Sample
 from tests.e2e.conftest import REAL, SIMULATED, pod
 from tests.e2e.test_inspect import least

@@ -10,8 +10,8 @@ import pytest
 from controller_runtime.process.flags import take_klog
 from hack.sandbox.builds import binaries
 from hack.sandbox.command import command
-from multi_scheduler.kube_scheduler_flags import KUBE_SCHEDULER
 from multi_scheduler.print_configuration import PROGRAM
+from multi_scheduler.program import KUBE_SCHEDULER
 
 pytestmark = pytest.mark.e2e
 _FLAG = re.compile(r"^ +(?:-\w, )?--([a-z0-9-]+)(?: (\S+))?  ", re.MULTILINE)

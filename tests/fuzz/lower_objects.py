@@ -14,7 +14,7 @@ from clusterset.model import names
 from controller_runtime.apimachinery import decoding
 from controller_runtime.objects import decode_object, from_dict
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.feeds.cluster_feed import shrink_node, shrink_pod, shrink_volume
+from multi_scheduler.state.cluster_feed import shrink_node, shrink_pod, shrink_volume
 from tests.fuzz.target import MALFORMED, Target
 from virtual_node.controllers.events import pack, unpack
 from virtual_node.translate.follow import addresses, gateways, ingresses

@@ -14,7 +14,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden, Invalid
 from hack.sandbox import Cluster, Sandbox
-from multi_scheduler.state.admission.predictor import Admission
+from multi_scheduler.state.admission import Admission
 from tests.waiting import becomes, create, eventually, get, make_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]

@@ -13,10 +13,10 @@ from controller_runtime.client.client import Client
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.nodes.kwok import kwok_node
 from multi_scheduler.state import judge
-from multi_scheduler.state.admission.predictor import Admission
+from multi_scheduler.state.admission import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import demand
-from multi_scheduler.state.feeds.cluster_feed import Feed, LowerPod
+from multi_scheduler.state.cluster_feed import Feed, LowerPod
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = [pytest.mark.e2e]

@@ -22,9 +22,9 @@ from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_annotator, start_multi_scheduler, write_configuration
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from multi_scheduler.annotator.rights import LOWER_ANNOTATE
-from multi_scheduler.annotator.rights import UPPER as ANNOTATOR
-from multi_scheduler.extender.decisions import REASON as SCORED
+from multi_scheduler.annotator.program import LOWER_ANNOTATE
+from multi_scheduler.annotator.program import UPPER as ANNOTATOR
+from multi_scheduler.extender.extender import REASON as SCORED
 from multi_scheduler.rights import LOWER, LOWER_METRICS_API
 from tests import metrics_api, prometheus_api
 from tests.e2e.test_commands import command

@@ -16,15 +16,15 @@ from controller_runtime.util.event_loop import now
 from multi_scheduler.agent import Agent, AgentContext, Rejections
 from multi_scheduler.agents.fit.attempts import Attempts
 from multi_scheduler.agents.fit.groups.group_filter import GroupFilter
-from multi_scheduler.agents.fit.groups.pending_pods import PendingPods
+from multi_scheduler.agents.fit.groups.members import PendingPods
 from multi_scheduler.agents.fit.groups.planning import Planner
 from multi_scheduler.bound_pods import node_of, priority_of
+from multi_scheduler.state import placing as choosing
 from multi_scheduler.state.cluster.pod_requirements import Demand
 from multi_scheduler.state.cluster.scoring import Strategy, score
 from multi_scheduler.state.judge import Judgement
 from multi_scheduler.state.lower_state import StateSettings
-from multi_scheduler.state.reservations import preemption as choosing
-from multi_scheduler.state.reservations.reservations import RECENT_SECONDS, Place, Stage
+from multi_scheduler.state.reservations import RECENT_SECONDS, Place, Stage
 from multi_scheduler.virtual_node import VirtualNode
 
 

@@ -20,7 +20,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.event_loop import now
-from multi_scheduler.state.reservations.reservations import (
+from multi_scheduler.state.reservations import (
     ATTEMPT_SECONDS,
     SILENT_SECONDS,
     Reservations,

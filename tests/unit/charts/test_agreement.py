@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import descheduler.rights
-import multi_scheduler.annotator.rights
+import multi_scheduler.annotator.program
 import multi_scheduler.config
 import multi_scheduler.rights
 import swarm.program
@@ -181,7 +181,7 @@ def test_rights_are_those_of_the_tables(case):
         multi += multi_scheduler.rights.BIND
     if given.get("multiScheduler", {}).get("upperUsage"):
         multi += multi_scheduler.rights.UPPER_KUBELETS
-    annotates = list(multi_scheduler.annotator.rights.UPPER)
+    annotates = list(multi_scheduler.annotator.program.UPPER)
     removes = [*operator.UNINSTALL, *(operator.UNINSTALL_SHARDS if is_sharded else ())]
     if (profiles := _configuration(case).cluster_profiles) is not None:
         read = [

@@ -19,8 +19,7 @@ from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.policy.config import AnnotationRules, Policy
 from clusterset.model.policy.decision import violations
 from controller_runtime.objects import from_dict
-from multi_scheduler.state.admission.gate import AdmissionGate
-from multi_scheduler.state.admission.predictor import Admission
+from multi_scheduler.state.admission import Admission, AdmissionGate
 from multi_scheduler.virtual_node import VirtualNode
 from tests.generated_pods import generate
 from tests.unit.clusterset.model.policy.pods import INJECTED

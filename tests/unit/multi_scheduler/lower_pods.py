@@ -16,8 +16,8 @@ from multi_scheduler.bound_pods import BoundPods, bound_pods
 from multi_scheduler.config import Config
 from multi_scheduler.shared import Shared
 from multi_scheduler.state.cluster.pod_requirements import Demand, demand
+from multi_scheduler.state.cluster_feed import Feed
 from multi_scheduler.state.cluster_state import ClusterState
-from multi_scheduler.state.feeds.cluster_feed import Feed
 
 
 def lower_pod(

@@ -256,7 +256,7 @@ def target(first: str, second: str | None) -> tuple[str, str, str]:
 
 
 SCORED = "NodeScored"
-"""Reason of the Event; ``multi_scheduler/extender/decisions.py`` writes its message."""
+"""Reason of the Event; ``multi_scheduler/extender/extender.py`` writes its message."""
 _AGENT = re.compile(
     r"(?P<agent>[^:]+): (?:(?P<scores>.*?) \(weight (?P<weight>[^)]+)\))?(?:; )?(?:rejected: (?P<rejected>.*))?"
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multi_scheduler.extender.decisions import _PODS, _SECONDS, Decisions, Opinion, sentence
+from multi_scheduler.extender.extender import _PODS, _SECONDS, Decisions, Opinion, sentence
 
 
 @pytest.mark.parametrize(

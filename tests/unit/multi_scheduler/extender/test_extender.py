@@ -23,7 +23,7 @@ from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 from multi_scheduler.state.cluster.pod_requirements import Placed, required_terms
-from multi_scheduler.state.reservations.reservations import ATTEMPT_SECONDS
+from multi_scheduler.state.reservations import ATTEMPT_SECONDS
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.lower_pods import fit_agent, lower_pod, mark_synced, report
 

@@ -20,7 +20,7 @@ from multi_scheduler import malformed
 from multi_scheduler.agent import Agent
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.protocol import Candidates, filter_result
-from multi_scheduler.state.feeds.cluster_feed import shrink_node, shrink_pod
+from multi_scheduler.state.cluster_feed import shrink_node, shrink_pod
 from multi_scheduler.virtual_node import VirtualNode
 from tests.thorough import IS_THOROUGH
 from tests.unit.multi_scheduler.agents.test_scoring_agents import FIT, Scene, agent, pod

@@ -18,9 +18,9 @@ from clusterset.config import Cluster, ClusterProfiles
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
+from multi_scheduler import connections
 from multi_scheduler.config import Config
-from multi_scheduler.process import connections
-from multi_scheduler.process.connections import LowerClients
+from multi_scheduler.connections import LowerClients
 from tests.background import working
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from random import Random
 
-from multi_scheduler.state.reservations.reservations import Stage
+from multi_scheduler.state.reservations import Stage
 from tests.unit.multi_scheduler.simulation.lower import LowerCluster, LowerPod, Node
 from tests.unit.multi_scheduler.simulation.world import LATE, UpperPod, World
 from tests.unit.simulation.clock import VirtualLoop

@@ -20,11 +20,11 @@ from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.agent import FitAgent
-from multi_scheduler.agents.fit.groups import pending_pods
+from multi_scheduler.agents.fit.groups import members
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
-from multi_scheduler.state.feeds.cluster_feed import shrink_pod
+from multi_scheduler.state.cluster_feed import shrink_pod
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.lower_pods import fit_agent
 from tests.unit.multi_scheduler.simulation.lower import FAST, LowerCluster, LowerPod, Node
@@ -440,4 +440,4 @@ def _lower(pod: LowerPod) -> Object:
 
 
 def _pending(pod: UpperPod) -> Object:
-    return pending_pods._shrink(from_dict(pod.to_dict()))
+    return members._shrink_pod(from_dict(pod.to_dict()))

@@ -9,7 +9,7 @@ import pytest
 
 from controller_runtime.objects import from_dict
 from multi_scheduler.bound_pods import shrink
-from multi_scheduler.state.reservations.reservations import Stage
+from multi_scheduler.state.reservations import Stage
 from tests.background import working
 from tests.unit.multi_scheduler.agents.fit.groups.world import World, pod
 

@@ -16,8 +16,7 @@ from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.errors import ConfigError
 from multi_scheduler.config import parse
-from multi_scheduler.state.admission.gate import AdmissionGate
-from multi_scheduler.state.admission.predictor import Admission
+from multi_scheduler.state.admission import Admission, AdmissionGate
 from multi_scheduler.state.cluster.pod_requirements import demand
 from multi_scheduler.virtual_node import VirtualNode
 from virtual_node.translate.base.options import PodOptions

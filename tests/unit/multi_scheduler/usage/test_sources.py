@@ -15,8 +15,7 @@ from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden, Unavailable
 from multi_scheduler import config
 from multi_scheduler.usage import node_annotations
-from multi_scheduler.usage.feed import Source
-from multi_scheduler.usage.sources import MetricsApi, Prometheus, Resource, Summary, make_source
+from multi_scheduler.usage.sources import MetricsApi, Prometheus, Resource, Source, Summary, make_source
 from multi_scheduler.usage.store import Measured, Pressure, Sample, Stall
 
 AT = "2026-11-22T10:00:00Z"

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_runtime.errors import ConnectionFailed
-from multi_scheduler.usage.feed import Source, UsageFeed
-from multi_scheduler.usage.sources import MetricsApi
+from multi_scheduler.usage.sources import MetricsApi, Source, UsageFeed
 from multi_scheduler.usage.store import Measured, Pressure, Sample, Series, Stall, UsageStore
 from tests.background import working
 

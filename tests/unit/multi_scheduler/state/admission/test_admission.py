@@ -18,7 +18,7 @@ from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
-from multi_scheduler.state.feeds.cluster_feed import shrink_pod
+from multi_scheduler.state.cluster_feed import shrink_pod
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
 

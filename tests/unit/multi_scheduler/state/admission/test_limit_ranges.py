@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from multi_scheduler.state.admission import limit_ranges
-from multi_scheduler.state.admission.limit_ranges import LimitRange
+from multi_scheduler.state import limit_ranges
+from multi_scheduler.state.limit_ranges import LimitRange
 
 
 def _range(*items: dict[str, Any], name: str = "r") -> LimitRange:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from multi_scheduler.state.admission import quotas
-from multi_scheduler.state.admission.quotas import Kind
+from multi_scheduler.state import quotas
+from multi_scheduler.state.quotas import Kind
 
 
 def _quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> quotas.Quota | None:

@@ -10,7 +10,7 @@ import pytest
 from clusterset.model.policy.config import Policy
 from controller_runtime.objects import from_dict
 from multi_scheduler.bound_pods import shrink
-from multi_scheduler.state.reservations.reservations import ATTEMPT_SECONDS
+from multi_scheduler.state.reservations import ATTEMPT_SECONDS
 from tests.unit.multi_scheduler.state.admission.test_admission import Clusters, waiting_pod
 
 pytestmark = pytest.mark.looptime

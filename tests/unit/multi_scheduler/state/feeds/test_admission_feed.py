@@ -15,9 +15,9 @@ from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
-from multi_scheduler.state.admission.predictor import Admission
+from multi_scheduler.state.admission import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.feeds.cluster_feed import Feed
+from multi_scheduler.state.cluster_feed import Feed
 from tests.unit.descheduler.cluster import Client, Cluster
 
 pytestmark = pytest.mark.looptime

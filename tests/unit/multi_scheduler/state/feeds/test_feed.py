@@ -13,10 +13,10 @@ from controller_runtime import resources
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ApiError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
-from multi_scheduler.state.admission.predictor import Admission
+from multi_scheduler.state.admission import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import demand
-from multi_scheduler.state.feeds.cluster_feed import Feed, shrink_pod
+from multi_scheduler.state.cluster_feed import Feed, shrink_pod
 from tests.unit.descheduler.cluster import Client, Cluster
 
 pytestmark = pytest.mark.looptime

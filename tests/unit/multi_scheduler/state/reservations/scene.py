@@ -16,7 +16,7 @@ from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext
-from multi_scheduler.agents.fit.groups import pending_pods
+from multi_scheduler.agents.fit.groups import members
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
@@ -126,7 +126,7 @@ class Scene:
 
     def pending(self, asked: dict[str, Any], kind: str = "ADDED") -> None:
         """Let the watch of pending pods report a pod."""
-        shrunk = pending_pods._shrink(from_dict(asked))
+        shrunk = members._shrink_pod(from_dict(asked))
         self.agent.groups.members.pending.informer.change(kind, shrunk)
 
     async def place(self, uid: str) -> None:

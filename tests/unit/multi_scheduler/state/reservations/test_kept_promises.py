@@ -12,7 +12,7 @@ from multi_scheduler.agents.fit.agent import FitAgent
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import NotReadyError
-from multi_scheduler.state.reservations.reservations import Stage
+from multi_scheduler.state.reservations import Stage
 from tests.unit.multi_scheduler.lower_pods import lower_pod, report
 from tests.unit.multi_scheduler.state.reservations.scene import Scene, failed, pod
 

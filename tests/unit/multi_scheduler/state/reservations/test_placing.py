@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import demand, placed_on
-from multi_scheduler.state.reservations.placing import Entry, Work, arrange, make_room, settle
+from multi_scheduler.state.placing import Entry, Work, arrange, make_room, settle
 
 _HOSTNAME = "kubernetes.io/hostname"
 

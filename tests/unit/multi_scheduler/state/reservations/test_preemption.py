@@ -12,7 +12,7 @@ from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.state.cluster.pod_requirements import Placed, demand
-from multi_scheduler.state.reservations.reservations import Place, Stage
+from multi_scheduler.state.reservations import Place, Stage
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.lower_pods import fit_agent, lower_pod, mark_synced, report
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multi_scheduler.state.reservations.reservations import Stage
+from multi_scheduler.state.reservations import Stage
 from tests.unit.multi_scheduler.state.reservations.scene import Scene, failed, pod
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

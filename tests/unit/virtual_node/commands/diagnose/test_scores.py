@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multi_scheduler.extender.decisions import Opinion, sentence
+from multi_scheduler.extender.extender import Opinion, sentence
 from virtual_node.commands.diagnose.command import SCORED, Score, scores
 
 

@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.model.pod.groups import Group
-from multi_scheduler.agents.fit.groups.held import HELD_SECONDS, HeldGroups
-from multi_scheduler.agents.fit.groups.standing import DERIVED_PATIENCE, Member, standing
+from multi_scheduler.agents.fit.groups.standing import (
+    DERIVED_PATIENCE,
+    HELD_SECONDS,
+    HeldGroups,
+    Member,
+    standing,
+)
 
 NOW = 1000.0
 NODE: Any = object()

@@ -24,14 +24,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from multi_scheduler.state.admission.quotas import Charge
+from multi_scheduler.state import placing
 from multi_scheduler.state.cluster.pod_requirements import Demand, placed_on
 from multi_scheduler.state.cluster.scoring import Lower
 from multi_scheduler.state.future_nodes import Kind
 from multi_scheduler.state.lower_state import LowerState
-from multi_scheduler.state.reservations import placing
-from multi_scheduler.state.reservations.placing import Entry
-from multi_scheduler.state.reservations.preemption import without
+from multi_scheduler.state.placing import Entry, without
+from multi_scheduler.state.quotas import Charge
 
 ATTEMPT_SECONDS = 900.0
 """Longest time from filter to binding: a plug-in may hold a pod for 15 minutes (Permit), and volumes take up to 10."""

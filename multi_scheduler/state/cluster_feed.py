@@ -21,7 +21,7 @@ from controller_runtime.errors import ApiError, CacheFull, ConfigError, Forbidde
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
 from controller_runtime.util import event_loop
-from multi_scheduler.state.admission.predictor import Admission
+from multi_scheduler.state.admission import Admission
 from multi_scheduler.state.cluster import limits
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Placed, host_ports, required_terms

@@ -13,8 +13,8 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.pod import pod_resources
 from controller_runtime.apimachinery import matching, quantity
-from multi_scheduler.state.admission.limit_ranges import containers
 from multi_scheduler.state.cluster.limits import amount
+from multi_scheduler.state.limit_ranges import containers
 
 _COUNTS = ("pods", "count/pods")
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")

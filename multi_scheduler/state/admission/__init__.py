@@ -1,1 +1,0 @@
-"""Predicts admission in a lower cluster: policy, quotas, limit ranges. No IO."""

@@ -1,1 +1,0 @@
-"""Informers that keep index and admission rules of a lower cluster current."""
