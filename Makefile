@@ -44,7 +44,7 @@ prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 unit: $(STAMP) ## unit tests
 	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=4 --dist=worksteal
 
-bench: $(STAMP) ## all benchmarks, about 4 h on an idle machine; writes docs/benchmarks.md
+bench: $(STAMP) ## all benchmarks, about 4 h on an idle machine; writes docs/evidence/benchmarks.md
 	$(BIN)/python -m tests.benchmarks
 
 soak: $(STAMP) ## churn with faults; fails if a pod is lost or doubled, or memory grows: make soak MINUTES=60

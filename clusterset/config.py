@@ -147,7 +147,7 @@ class Unreachable(ConfigStruct):
 
 
 class DNSConfig(ConfigStruct):
-    """How pods in this cluster resolve names of the upper cluster. ``docs/services.md`` has the details."""
+    """How pods in this cluster resolve names of the upper cluster. ``docs/use/services.md`` has the details."""
 
     servers: Annotated[list[str], Meta(max_length=3)] = []
     """Addresses of name servers that answer for the names of the upper cluster, such as the one that ``lower-cluster dns``

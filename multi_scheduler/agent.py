@@ -1,7 +1,7 @@
 """The interface of agents. An agent filters and scores virtual nodes; the answers of several agents are combined.
 
 Agents are entry points in group ``virtual_node.multi_scheduler.agents``. Each entry point names a callable that takes an
-``AgentContext`` and returns an ``Agent``. ``docs/agents.md`` shows how to write one.
+``AgentContext`` and returns an ``Agent``. ``docs/operate/agents.md`` shows how to write one.
 """
 
 from __future__ import annotations

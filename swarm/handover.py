@@ -107,7 +107,7 @@ _ERRORS, _LONGEST_ERROR = 20, 200
 
 
 class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What a worker reports; see docs/swarm-worker.md."""
+    """What a worker reports; see docs/use/swarm.md."""
 
     pod_uid: _Text = msgspec.field(default="", name="podUID")
     session: _Text = ""

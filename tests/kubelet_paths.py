@@ -86,7 +86,7 @@ DIFFERENT: Mapping[str, Responses] = {
     **dict.fromkeys(("/exec/NS/POD/main?command=a&output=1", "/attach/NS/POD/main?output=1"), _NO_STREAM),
     **dict.fromkeys(("/portForward/NS/POD", "/portForward/NS/POD/"), _NO_STREAM),
 }
-"""Responses of a virtual node where it differs on purpose, as docs/neighbours.md describes."""
+"""Responses of a virtual node where it differs on purpose, as docs/operate/other-programs.md describes."""
 
 
 def expected_of_virtual_node() -> Iterator[tuple[str, str, Response]]:

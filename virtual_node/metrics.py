@@ -1,4 +1,4 @@
-"""Prometheus metrics of mirroring. ``docs/metrics.md`` documents their names, which a test checks."""
+"""Prometheus metrics of mirroring. ``docs/reference/metrics.md`` documents their names, which a test checks."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hack.page.scene import Scene
 from hack.sandbox.errors import SandboxError
 from virtual_node.web.server import WebServer
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_DOCS = Path(__file__).parents[2] / "docs" / "operate"
 _POD = "shop/checkout-7d4b9c6f5-8"
 _READY = "document.querySelector('#connection').dataset.state === 'good' && !document.querySelector('#verdict').textContent.startsWith('Conn')"
 

@@ -14,7 +14,7 @@ from hack.plots.bars import Bar, Chart, Row, draw
 from hack.plots.page import put
 from hack.plots.svg import THEMES
 
-DOCS = Path("docs")
+DOCS = Path("docs/evidence")
 PAGE = DOCS / "placement-evaluation.md"
 _NAMES = {
     "FGD": "FGD, best node",

@@ -325,7 +325,7 @@ class Processes:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sidecar's flags. Flags that are not given are read from the environment (``docs/swarm-worker.md``)."""
+    """Add the sidecar's flags. Flags that are not given are read from the environment (``docs/use/swarm.md``)."""
     parser.add_argument(
         "--exec",
         required=True,

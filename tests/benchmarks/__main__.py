@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks [run|render]``: measures, stores the raw results, and writes ``docs/benchmarks.md``."""
+"""``python -m tests.benchmarks [run|render]``: measures, stores the raw results, and writes ``docs/evidence/benchmarks.md``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--results", type=Path, default=records.RESULTS, help="other directories are not rendered"
     )
-    commands.add_parser("render", help="write docs/benchmarks.md and its plots from the raw results")
+    commands.add_parser("render", help="write docs/evidence/benchmarks.md and its plots from the raw results")
     return parser
 
 

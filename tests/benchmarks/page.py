@@ -1,4 +1,4 @@
-"""Writes ``docs/benchmarks.md`` and its plots from the raw results. A unit test checks that they are current."""
+"""Writes ``docs/evidence/benchmarks.md`` and its plots from the raw results. A unit test checks that they are current."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.benchmarks.exact import tables as exact_tables
 from tests.benchmarks.records import Record
 from tests.benchmarks.suite import BENCHMARKS
 
-DOCS = Path("docs")
+DOCS = Path("docs/evidence")
 PAGE = DOCS / "benchmarks.md"
 _BUSY = 0.5
 """Cores in use before a run above which the page warns of its figures."""

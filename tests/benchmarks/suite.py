@@ -1,4 +1,4 @@
-"""The benchmarks that ``python -m tests.benchmarks`` runs, in the order of ``docs/benchmarks.md``."""
+"""The benchmarks that ``python -m tests.benchmarks`` runs, in the order of ``docs/evidence/benchmarks.md``."""
 
 from __future__ import annotations
 

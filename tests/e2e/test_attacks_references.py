@@ -246,7 +246,7 @@ async def test_documented_policies_forbid_annotations_and_endpoints(clusters: At
     await upper.kubectl("-n", "in-policy", "create", "role", "slices", *grant)
     await upper.kubectl("-n", "in-policy", "create", "rolebinding", "slices", "--role=slices", "--user=frank")
     await enforce(upper, "reference/annotations-and-labels.md")
-    await enforce(upper, "services.md")
+    await enforce(upper, "use/services.md")
     piece = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",

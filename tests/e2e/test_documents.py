@@ -46,7 +46,12 @@ FILES = {
 INSTALLED = (
     "helm install virtual-node charts/virtual-node --namespace virtual-node-system --create-namespace --wait"
 )
-BEFORE = {"add-a-cluster.md": INSTALLED, "schedule.md": INSTALLED, "swarm.md": INSTALLED}
+BEFORE = {
+    "add-a-cluster.md": INSTALLED,
+    "schedule.md": INSTALLED,
+    "swarm.md": INSTALLED,
+    "upgrade.md": f"{INSTALLED}; touch values.yaml",
+}
 """Page → steps that precede it."""
 RUN = [page for page in PAGES if any(one.script and not one.file and not one.reason for one in blocks(page))]
 _WORKLOADS = ("PriorityClass", "Pod", "Deployment", "StatefulSet", "Job")
@@ -165,7 +170,7 @@ async def test_the_commands_of_a_page_work(clusters: Sandbox, folder: Path, page
         await _clean(clusters, folder, before)
 
 
-EXAMPLES = ("schedule.md", "division.md", "pod-groups.md")
+EXAMPLES = ("use/schedule.md", "use/division.md", "use/pod-groups.md")
 """Pages with a namespace for their examples."""
 
 

@@ -86,7 +86,7 @@ def _inside(root: Path, *argv: str) -> list[str]:
 
 
 def test_image_has_the_example_worker_of_swarms(root: Path):
-    """As docs/swarm.md starts it; without its settings it says which are missing."""
+    """As docs/use/swarm.md starts it; without its settings it says which are missing."""
     argv = ["chroot", str(root), "/usr/bin/python3", "-m", "swarm.worker.example"]
     done = subprocess.run(argv, check=False, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
     assert done.returncode != 0

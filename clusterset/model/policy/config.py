@@ -41,11 +41,11 @@ class AnnotationRules(ConfigStruct):
     or ``leaveOut`` matches them."""
     leave_out: list[str] = []
     """Shell patterns of further keys that stay in the upper cluster. They do not cause a refusal. The built-in list has what
-    network plugins, kubelets and admission of the upper cluster write; see ``docs/lower-additions.md``."""
+    network plugins, kubelets and admission of the upper cluster write; see ``docs/operate/other-programs.md``."""
 
 
 class MetadataRules(ConfigStruct):
-    """Which labels and annotations copies have, except pods. ``docs/policy.md`` has the built-in list."""
+    """Which labels and annotations copies have, except pods. ``docs/operate/policy.md`` has the built-in list."""
 
     keep: list[str] = []
     """Shell patterns of keys that copies have, although the built-in list or ``leaveOut`` matches them."""

@@ -43,7 +43,7 @@ _OLDEST: dict[str, Version] = {
 }
 """Oldest suitable version of an installed program; programs that are not listed are always built."""
 _OLDEST_HELM: Version = (3, 8)
-"""Oldest Helm that docs/install.md allows ("What you need")."""
+"""Oldest Helm that docs/operate/install.md allows ("What you need")."""
 
 
 @dataclass(frozen=True, slots=True)

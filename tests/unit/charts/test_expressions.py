@@ -20,7 +20,7 @@ ALERTS: list[dict[str, Any]] = yaml.load(
     (CHART / "files" / "alerts.yaml").read_text("utf-8"), yaml.CSafeLoader
 )["groups"][0]["rules"]
 METRICS = DOCS.read_text("utf-8").split("## Alerts worth having")[1].split("\n## ")[0]
-ROOT = DOCS.parents[1]
+ROOT = DOCS.parents[2]
 PACKAGES = (
     "controller_runtime",
     "clusterset",
@@ -85,7 +85,7 @@ def test_variables_use_existing_labels(query):
 
 @pytest.mark.parametrize("expression", re.findall(r"^\| [^|]+ \| `(\w+[({].+?)`", METRICS, re.MULTILINE))
 def test_documented_alerts_use_existing_metrics(expression):
-    """docs/metrics.md has working alerts to copy."""
+    """docs/reference/metrics.md has working alerts to copy."""
     assert _labels(expression)
 
 

@@ -20,7 +20,7 @@ from tests.unit.docs.test_metrics import REGISTERED
 from tests.unit.docs.test_pages import ALERTS as RUNBOOKS
 
 ROOT = Path(__file__).resolve().parents[3]
-OPERATE = (ROOT / "docs" / "operate.md").read_text("utf-8")
+OPERATE = (ROOT / "docs/operate/monitor.md").read_text("utf-8")
 REPOSITORY = "https://github.com/virtual-node/virtual-node/blob/main/"
 MADE = json.loads(dashboard.FILE.read_text("utf-8"))
 

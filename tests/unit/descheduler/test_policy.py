@@ -138,7 +138,7 @@ class TestPolicy:
         assert "\n" not in str(raised.value)
 
     def test_policies_in_documentation_are_valid(self):
-        text = (Path(__file__).parents[3] / "docs" / "descheduling.md").read_text(encoding="utf-8")
+        text = (Path(__file__).parents[3] / "docs/operate/descheduling.md").read_text(encoding="utf-8")
         blocks = [block for block in text.split("```yaml\n")[1:] if "DeschedulerPolicy" in block]
         assert blocks
         for block in blocks:

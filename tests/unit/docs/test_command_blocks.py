@@ -81,7 +81,12 @@ def test_most_blocks_run():
     found = [one for path in PAGES for one in blocks(path) if not one.file]
     assert len(found) > 70
     pages = {one.page.relative_to(ROOT).as_posix() for one in found if not one.reason}
-    assert {"README.md", "docs/install.md", "docs/add-a-cluster.md", "docs/services.md"} <= pages
+    assert {
+        "README.md",
+        "docs/operate/install.md",
+        "docs/operate/add-a-cluster.md",
+        "docs/use/services.md",
+    } <= pages
 
 
 KIND = {
@@ -97,7 +102,7 @@ def test_commands_of_kind_are_those_of_its_manual():
     """Each names its cluster, and clusters that the page has created."""
     found = [
         words
-        for block in blocks(ROOT / "docs/kind.md")
+        for block in blocks(ROOT / "docs/operate/install.md")
         for words in commands(block.script)
         if words[0] == "kind"
     ]
@@ -107,5 +112,5 @@ def test_commands_of_kind_are_those_of_its_manual():
         flags = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert flags <= KIND[words[1], words[2]], words
         assert words[words.index("--name") + 1] in created, words
-    text = (ROOT / "docs/kind.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/operate/install.md").read_text(encoding="utf-8")
     assert "https://lower1-control-plane:6443" in text  # what `kind get kubeconfig --internal` has

@@ -1,4 +1,4 @@
-"""docs/metrics.md lists every metric, with its type and labels."""
+"""docs/reference/metrics.md lists every metric, with its type and labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import swarm
 import virtual_node
 import webhook
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/reference/metrics.md"
 _ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<type>\w+) \| (?P<labels>[\w, ]*) \|", re.MULTILINE)
 _NOT_OURS = ("python_", "process_")
 

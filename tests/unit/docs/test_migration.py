@@ -1,4 +1,4 @@
-"""docs/migrate-from-tensile-kube.md agrees with the parsers."""
+"""docs/operate/migrate-from-tensile-kube.md agrees with the parsers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hack.docs import flags, reference
 from hack.docs.flags import variables
 
-TEXT = (reference.DIRECTORY.parent / "migrate-from-tensile-kube.md").read_text(encoding="utf-8")
+TEXT = (reference.DIRECTORY.parent / "operate/migrate-from-tensile-kube.md").read_text(encoding="utf-8")
 _FLAG = re.compile(r"^\| `(--[\w-]+)` \| (kept|accepted|gone) \|", re.MULTILINE)
 _VARIABLE = re.compile(r"^\| `([A-Z_]+)` \| (kept|gone) \|", re.MULTILINE)
 PROGRAMS = [

@@ -21,11 +21,11 @@ PACKAGES = (
     "swarm",
 )
 PAGES = [
-    "security.md",
-    "troubleshooting.md",
-    "operate.md",
-    "replicas.md",
-    "migrate-from-tensile-kube.md",
+    "operate/security.md",
+    "operate/troubleshooting.md",
+    "operate/monitor.md",
+    "operate/replicas.md",
+    "operate/migrate-from-tensile-kube.md",
     "reference/annotations-and-labels.md",
 ]
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -40,7 +40,8 @@ NOT_OURS = {
     *("--kubelet-certificate-authority", "--ignore-daemonsets", "--delete-emptydir-data", "--dry-run"),
     *("--sort-by", "--resource-version", "--raw", "--tail", "--since", "--ignore-not-found", "--selector"),
     *("--klog.v", "--version", "--help"),
-    *("--node-monitor-grace-period", "--bind-address", "--overwrite", "--wait"),
+    *("--node-monitor-grace-period", "--bind-address", "--overwrite", "--wait", "--authorization-mode"),
+    "--cluster-signing-duration",
 }
 """Flags of kubectl, helm and the control plane, and those that no parser declares."""
 ALERTS = (
@@ -94,7 +95,7 @@ def test_quoted_metrics_exist(page):
 
 def test_quoted_reasons_and_log_messages_exist():
     """Those of the troubleshooting tables are strings of the source."""
-    codes = set(_CODE.findall(_text("troubleshooting.md")))
+    codes = set(_CODE.findall(_text("operate/troubleshooting.md")))
     reasons = {code for code in codes if _REASON.fullmatch(code)} - KUBERNETES
     messages = {code.strip('"') for code in codes if code.startswith('"')}
     assert len(reasons) > 20
@@ -105,7 +106,7 @@ def test_quoted_reasons_and_log_messages_exist():
 
 def test_troubleshooting_has_many_rows_with_four_cells():
     """Symptom, cause, how to see it, and what to do."""
-    rows = [line for line in _text("troubleshooting.md").splitlines() if line.startswith("| ")]
+    rows = [line for line in _text("operate/troubleshooting.md").splitlines() if line.startswith("| ")]
     assert len(rows) >= 25
     assert [row for row in rows if row.replace("\\|", "").count("|") != 5] == []
 
@@ -135,6 +136,6 @@ def test_files_and_links_exist(page):
 @pytest.mark.parametrize("alert", ALERTS)
 def test_every_alert_has_a_runbook(alert):
     """With meaning, impact, diagnosis and mitigation under the alert's own heading."""
-    section = _text("operate.md").split(f"\n### {alert}\n")[1].split("\n#")[0]
+    section = _text("operate/monitor.md").split(f"\n### {alert}\n")[1].split("\n#")[0]
     parts = re.findall(r"^- \*\*(\w+)\.\*\*", section, re.MULTILINE)
     assert parts == ["Meaning", "Impact", "Diagnosis", "Mitigation"]

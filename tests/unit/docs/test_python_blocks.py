@@ -23,7 +23,7 @@ def _python(page: str) -> list[str]:
 def test_example_agent_scores_nodes():
     """The agent of the guide prefers a cluster where it is night."""
     scope: dict[str, Any] = {"__name__": "night"}
-    exec(_python("agents.md")[0], scope)
+    exec(_python("operate/agents.md")[0], scope)
     client: Any = None
     agent = scope["NightShift"](AgentContext("night-shift", {"label": "utc-offset"}, client, {}))
     nodes = [VirtualNode(f"vn-{hour}", "a", {"utc-offset": f"{hour}"}, {}) for hour in range(24)]
@@ -41,5 +41,5 @@ def test_rewards_of_mode_shadow_are_compared(tmp_path, monkeypatch, capsys):
     ]  # fmt: skip
     (tmp_path / "decisions.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    exec(_python("agents.md")[1], {})
+    exec(_python("operate/agents.md")[1], {})
     assert capsys.readouterr().out == "same node: 1.000 (1 pods), another node: 0.500 (1 pods)\n"

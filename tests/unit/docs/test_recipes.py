@@ -1,4 +1,4 @@
-"""The settings of docs/recipes.md have the effect that the page names. ``test_guides`` checks that they are valid."""
+"""The recipes of docs/operate/other-programs.md have the effect that the page names. ``test_guides`` checks that they are valid."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from virtual_node.kubelet.series import NodeSeries
 from webhook.mutation import anti_affinity
 from webhook.program import PROGRAM
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "recipes.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs/operate/other-programs.md").read_text(encoding="utf-8")
 _FENCE = re.compile(r"^```yaml\n# (?P<name>[\w.-]+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 VIRTUAL = {"type": "virtual-kubelet", "kubernetes.io/hostname": "lower1"}
 
 
 def block(heading: str, name: str) -> Any:
     """Return the content of a file that a recipe shows."""
-    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    section = PAGE.split(f"\n### {heading}\n")[1].split("\n### ")[0]
     return next(yaml.safe_load(found["body"]) for found in _FENCE.finditer(section) if found["name"] == name)
 
 

@@ -55,7 +55,7 @@ def verdict(
         if not why:
             return Verdict(ok=True, detail=f"pods find others by NAME.NAMESPACE.svc.{upper_domain}")
         detail = f"{why}, so pods do not find others by NAME.NAMESPACE.svc.{upper_domain}"
-        return Verdict(ok=True, detail=detail, next=f"{make}, then set dns.servers (docs/services.md)")
+        return Verdict(ok=True, detail=detail, next=f"{make}, then set dns.servers (docs/use/services.md)")
     ours = [one for one in installed if one.address in cluster.dns.servers]
     for one in ours:
         if not one.ready:

@@ -273,7 +273,7 @@ _KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
 _JOBS = "app.kubernetes.io/component=uninstall"
 _WHAT_NOW = (
     "nothing was done. Leave the Job out: `helm template --no-hooks`, skipHooks of kustomize, or uninstall.cleanup=false. "
-    "To clean up, run `virtual-node cleanup` by hand before deleting (docs/install.md, Uninstall)"
+    "To clean up, run `virtual-node cleanup` by hand before deleting (docs/operate/install.md, Uninstall)"
 )
 
 

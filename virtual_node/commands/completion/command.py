@@ -38,7 +38,7 @@ def parser() -> Parser:
         "candidates, so it stays valid after an update.",
         examples=tuple((f"In {shell}", f"completion {shell}") for shell in SCRIPTS),
         notes="bash and zsh: source <(virtual-node completion SHELL); fish: virtual-node completion fish | source. "
-        "docs/cli.md says where to put that.",
+        "docs/reference/cli.md says where to put that.",
     )
     own.add_argument("shell", choices=tuple(SCRIPTS), help="the shell that the script is for")
     return own

@@ -1,6 +1,6 @@
 """Codes of verdicts, and next steps, by messages of schedulers, provisioners and kubelets. Does no IO.
 
-The codes are stable, for programs and for ``docs/cli.md``.
+The codes are stable, for programs and for ``docs/reference/cli.md``.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def peer_names(facts: DoctorFacts) -> Outcome:
         return ok(f"pods find others by NAME.NAMESPACE.svc.{domain}")
     return ok(
         f"warning: pods do not find others by NAME.NAMESPACE.svc.{domain}: {'; '.join(warnings)}",
-        f"if they need it: {program.name('lower-cluster')} dns (docs/services.md)",
+        f"if they need it: {program.name('lower-cluster')} dns (docs/use/services.md)",
     )
 
 

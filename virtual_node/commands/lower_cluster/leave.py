@@ -136,7 +136,7 @@ class Leave:
         elif not any(is_marked(one) for one in secrets):
             raise ConfigError(
                 f"join did not make cluster {options.name}: its Secrets carry no annotation "
-                f"{names.ANNOTATION_CREATED_BY}. Remove it by hand: docs/add-a-cluster.md, Remove a cluster"
+                f"{names.ANNOTATION_CREATED_BY}. Remove it by hand: docs/operate/add-a-cluster.md, Remove a cluster"
             )
         if lower is not None:
             await refuse_another_cluster(

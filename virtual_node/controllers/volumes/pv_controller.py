@@ -85,7 +85,7 @@ class VolumeController:
                 self.context.log.warning(
                     "upper cluster has no CSIDriver for mirrors of volumes; pods may wait for them to be attached",
                     error=str(error),
-                    next="helm upgrade creates it, or: kubectl apply, as in docs/install.md",
+                    next="helm upgrade creates it, or: kubectl apply, as in docs/operate/install.md",
                 )
                 return
             except (ApiError, ConfigError) as error:

@@ -389,8 +389,8 @@ def test_fault_of_silent_cluster_counts_down(facts: Snapshot, text: str) -> None
 
 
 def test_every_kind_is_documented() -> None:
-    """docs/troubleshooting.md has a row for each kind, with its severity."""
-    text = (Path(__file__).parents[4] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    """docs/operate/troubleshooting.md has a row for each kind, with its severity."""
+    text = (Path(__file__).parents[4] / "docs/operate/troubleshooting.md").read_text(encoding="utf-8")
     for facts, (kind, *_) in FAULTS.values():
         assert f"| `{kind.value}` | {examine(facts).faults[0].severity.value} |" in text
 

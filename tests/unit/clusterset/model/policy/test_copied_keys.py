@@ -12,7 +12,7 @@ from clusterset.model.policy.copied_keys import DENIED, REFUSED, allowed_metadat
 from clusterset.model.policy.rules import PRESETS, PolicySet
 
 DEFAULT = MetadataRules()
-PAGE = Path(__file__).parents[5] / "docs" / "policy.md"
+PAGE = Path(__file__).parents[5] / "docs/operate/policy.md"
 ORDERS = [
     *("external-dns.alpha.kubernetes.io/hostname", "tailscale.com/expose", "getambassador.io/config"),
     *("service.beta.kubernetes.io/aws-load-balancer-type", "metallb.universe.tf/address-pool"),

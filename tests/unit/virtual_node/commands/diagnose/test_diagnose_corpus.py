@@ -172,8 +172,8 @@ def test_the_corpus_has_every_code():
 
 
 def test_the_documentation_has_every_code():
-    """In the table of docs/cli.md."""
-    page = (Path(__file__).parents[5] / "docs" / "cli.md").read_text(encoding="utf-8")
+    """In the table of docs/reference/cli.md."""
+    page = (Path(__file__).parents[5] / "docs/reference/cli.md").read_text(encoding="utf-8")
     table = page.partition("### Codes of diagnose")[2].partition("\n## ")[0]
     assert [code for code in Code if f"`{code}`" not in table] == []
 

@@ -212,11 +212,11 @@ def test_a_broken_rule_is_reported_and_skipped(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_every_check_is_known_and_documented():
-    """By the flag ``--ignore`` and by the table of docs/cli.md."""
+    """By the flag ``--ignore`` and by the table of docs/reference/cli.md."""
     root = Path(__file__).parents[5]
     folder = root / "virtual_node" / "commands" / "inspect"
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("rules/*.py"))
     used = set(re.findall(r'[Ss]ubject\("([a-z-]+)"', source)) | {code.check for code in Code if code.check}
     assert {"leaked", "version"} < used <= set(registry.CHECKS)
-    table = (root / "docs" / "cli.md").read_text(encoding="utf-8").partition("\n## inspect")[2]
+    table = (root / "docs/reference/cli.md").read_text(encoding="utf-8").partition("\n## inspect")[2]
     assert [check for check in registry.CHECKS if f"| `{check}` |" not in table and check != "others"] == []

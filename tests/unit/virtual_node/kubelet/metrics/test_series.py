@@ -19,7 +19,7 @@ from controller_runtime.objects import Object, from_dict
 from virtual_node.kubelet.series import NodeSeries, VolumeStats
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
-DOCS = Path(__file__).resolve().parents[5] / "docs" / "metrics.md"
+DOCS = Path(__file__).resolve().parents[5] / "docs/reference/metrics.md"
 
 
 def _pod(uid: str, phase: str, *, running: int = 0, exited: int = 0, claim: str = "") -> Object:
