@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 KEPT := .sandbox-e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-helm demo-down up e2e down test prepare bench soak lint types style generate venv unit audit
+.PHONY: help demo demo-helm demo-down up e2e down test prepare bench soak lint types style generate venv unit audit docs
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -57,7 +57,7 @@ audit: $(STAMP) ## known vulnerabilities of the image's libraries, from PyPI
 
 # The two halves take about the same time, and one core each. tests/unit/charts checks generated files that need Helm, because
 # lint runs before Helm is built.
-lint: $(STAMP) ## style, types, layers, generated files
+lint: $(STAMP) ## style, types, layers, generated files, links
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync types style
 
 types:
@@ -69,6 +69,13 @@ style:
 	$(BIN)/lint-imports
 	$(BIN)/python -m hack.docs.reference --check
 	$(BIN)/python -m hack.chart --check
+	$(BIN)/python -m hack.docs.links
+
+# A link that leads nowhere, or a page without a place in docs/README.md, fails the build.
+docs: $(STAMP) ## the documentation as a site with search, in .site/
+	@$(BIN)/pip install --quiet --constraint hack/constraints.txt --group docs
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir hack/docs/site docs .site
+	@echo "open .site/index.html"
 
 generate: $(STAMP) ## write all generated files: reference, chart, golden files, plots
 	$(BIN)/python -m hack.docs.reference

@@ -1,1 +1,1 @@
-"""Documentation pages that are generated from the code: ``python -m hack.docs.reference``."""
+"""The documentation: pages generated from the code (``python -m hack.docs.reference``), the check of links, and the site."""

@@ -2,7 +2,7 @@
 
 The image's files name each library in one version, with the SHA-256 of its wheel for every architecture of the image.
 ``pip install --require-hashes`` then refuses all other files that a package index serves. The constraints of ``make venv``
-have no hashes, because pip refuses hashes together with ``--editable``. They keep a new version on PyPI from changing
+and ``make docs`` have no hashes, because pip refuses hashes together with ``--editable``. They keep a new version on PyPI from changing
 the result of a test. ``--upgrade`` takes the newest versions that pyproject.toml allows.
 """
 
@@ -100,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _write(LIBRARIES, [*libraries, *kept(LIBRARIES)])
         _write(BACKEND, [*backend, *kept(BACKEND)])
         # Tests run with the versions of the image.
-        tools = ["pip", *declared["dependency-groups"]["dev"], *held(LIBRARIES), *held(BACKEND)]
+        groups = declared["dependency-groups"]
+        tools = ["pip", *groups["dev"], *groups["docs"], *held(LIBRARIES), *held(BACKEND)]
         _write(CONSTRAINTS, [*tools, *kept(CONSTRAINTS)], has_hashes=False)
     except BuildError as error:
         print(f"lock: {error}", file=sys.stderr)

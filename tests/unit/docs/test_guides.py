@@ -1,10 +1,9 @@
-"""The guides are correct: links and anchors, YAML that parses, values of the chart, flags of parsers."""
+"""The guides are correct: YAML that parses, values of the chart, flags of parsers. Their links: ``hack.docs.links``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import yaml
 import multi_scheduler.config
 from clusterset.config import FORMER_KINDS, KIND, Cluster
 from controller_runtime.apimachinery.decoding import convert
-from hack.docs import flags
+from hack.docs import flags, links
 from hack.programs import DAEMON
 from virtual_node.config import file as config_file
 
@@ -27,7 +26,6 @@ VALUES: dict[str, Any] = yaml.load(
     (ROOT / "charts" / "virtual-node" / "values.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
 )
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 _SET = re.compile(r"""--set[ =]['"]?([\w.\[\]]+)=""")
 _VALUE = re.compile(r"`((?:[a-z]\w*\.)+\w+)=[^`]*`")
 ORDER = ["Use", "Operate", "Reference", "Evidence"]
@@ -45,18 +43,6 @@ def _blocks(page: Path, *languages: str) -> list[str]:
         for indent, language, body in _FENCE.findall(_text(page))
         if language in languages
     ]
-
-
-@cache
-def _anchors(page: Path) -> frozenset[str]:
-    """Anchors of a page's headings as GitHub makes them: the second one of a name gets a number."""
-    found: dict[str, int] = {}
-    anchors = set()
-    for heading in re.findall(r"^#+ (.+)$", _FENCE.sub("", _text(page)), re.MULTILINE):
-        slug = re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
-        anchors.add(f"#{slug}-{found[slug]}" if slug in found else f"#{slug}")
-        found[slug] = found.get(slug, 0) + 1
-    return frozenset(anchors)
 
 
 def _is_value(path: str) -> bool:
@@ -96,10 +82,7 @@ def _commands(page: Path) -> Iterator[list[str]]:
 
 def test_every_page_is_in_the_index():
     linked = {
-        (index.parent / target).resolve()
-        for index in INDEXES
-        for target, _ in _LINK.findall(_text(index))
-        if target
+        (index.parent / target).resolve() for index in INDEXES for target, _ in links.links(index) if target
     }
     assert [str(page.relative_to(DOCS)) for page in PAGES if page not in linked | {INDEX}] == []
 
@@ -108,19 +91,6 @@ def test_the_index_begins_with_pages_for_new_users():
     """From the introduction to the reference, in reading order."""
     assert re.findall(r"^## (.+)$", _text(INDEX), re.MULTILINE) == ORDER
     assert [line for line in _text(INDEX).splitlines() if line.startswith("- ") and ": " not in line] == []
-
-
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=[*ids, "/README.md"])
-def test_links_exist(page):
-    """Each relative link is a file, and each anchor a heading of it."""
-    broken = []
-    for target, anchor in _LINK.findall(_FENCE.sub("", _text(page))):
-        if re.match(r"[a-z]+:", target):
-            continue
-        path = (page.parent / target).resolve() if target else page
-        is_broken = not path.exists() or (anchor and path.suffix == ".md" and anchor not in _anchors(path))
-        broken += [target + anchor] if is_broken else []
-    assert broken == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

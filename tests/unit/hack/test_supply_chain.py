@@ -25,7 +25,7 @@ def _declared(lock_file: Path) -> list[str]:
     found: dict[Path, list[str]] = {
         LIBRARIES: whole["project"]["dependencies"],
         BACKEND: whole["build-system"]["requires"],
-        CONSTRAINTS: whole["dependency-groups"]["dev"],
+        CONSTRAINTS: [*whole["dependency-groups"]["dev"], *whole["dependency-groups"]["docs"]],
     }
     return found[lock_file]
 
