@@ -74,7 +74,7 @@ style:
 # A link that leads nowhere, or a page without a place in docs/README.md, fails the build.
 docs: $(STAMP) ## the documentation as a site with search, in .site/
 	@$(BIN)/pip install --quiet --constraint hack/constraints.txt --group docs
-	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir hack/docs/site docs .site
+	@$(BIN)/sphinx-build --quiet --fresh-env --write-all --fail-on-warning --keep-going --conf-dir hack/docs/site docs .site
 	@echo "open .site/index.html"
 
 generate: $(STAMP) ## write all generated files: reference, chart, golden files, plots

@@ -10,6 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "charts/virtual-node/README.md")
+START = ROOT / "docs/start.md"
+"""The first page for new users. Its clusters have a real node (``test_start_page.py``)."""
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
@@ -32,6 +34,8 @@ class Block:
     """Name of the file that the block is; empty: it has commands."""
     reason: str = ""
     """Why the commands cannot run in a test; empty: they run."""
+    output: tuple[str, ...] = ()
+    """The lines below the commands of a session."""
     alone: bool = False
     """An alternative to the blocks before it: it needs clusters without them."""
 
@@ -51,26 +55,29 @@ def blocks(page: Path) -> Iterator[Block]:
         before = text[: found.start()]
         reason = _REASON.search(before)
         if language in _SHELLS:
-            script = _typed(body) if language == "console" else body
+            script, output = _session(body) if language == "console" else (body, ())
             yield Block(
                 page,
                 line,
                 script,
                 reason=reason["reason"] if reason else "",
+                output=output,
                 alone=bool(_ALONE.search(before)),
             )
         elif language == "yaml" and (named := _FILE.match(body)):
             yield Block(page, line, body, file=named["name"])
 
 
-def _typed(body: str) -> str:
-    """Return the commands of a block that shows a session: lines after ``$``, with their continuations."""
-    typed, goes_on = [], False
+def _session(body: str) -> tuple[str, tuple[str, ...]]:
+    """Return the commands of a block that shows a session (lines after ``$``, with their continuations), and the other lines."""
+    typed, output, goes_on = [], [], False
     for line in body.splitlines():
         if goes_on or line.startswith("$ "):
             typed.append(line if goes_on else line.removeprefix("$ "))
             goes_on = line.endswith("\\")
-    return "".join(f"{line}\n" for line in typed)
+        else:
+            output.append(line)
+    return "".join(f"{line}\n" for line in typed), tuple(output)
 
 
 def commands(script: str) -> Iterator[list[str]]:

@@ -32,7 +32,7 @@ from hack.sandbox.commands import environment
 from hack.sandbox.components.scheduling import start_webhook
 
 from .conftest import eventually, get, node_ready
-from .documents import PAGES, ROOT, blocks, commands
+from .documents import PAGES, ROOT, START, blocks, commands
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 NAMES = {"lower1": "lower1", "tokyo": "lower2"}
@@ -53,7 +53,11 @@ BEFORE = {
     "upgrade.md": f"{INSTALLED}; touch values.yaml",
 }
 """Page → steps that precede it."""
-RUN = [page for page in PAGES if any(one.script and not one.file and not one.reason for one in blocks(page))]
+RUN = [
+    page
+    for page in PAGES
+    if page != START and any(one.script and not one.file and not one.reason for one in blocks(page))
+]
 _WORKLOADS = ("PriorityClass", "Pod", "Deployment", "StatefulSet", "Job")
 SHARED = ("default", "kube-system", "kube-node-lease")
 _SECONDS = 120.0

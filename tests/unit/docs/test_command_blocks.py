@@ -59,6 +59,7 @@ def test_blocks_are_commands_or_files(page):
     assert one.script == "one \\\n  --more\n"
     assert (one.line, one.place, one.reason) == (4, "page.md:4", "")
     assert two.script == "two --flag \\\n    value\nthree\n"
+    assert two.output == ("what it says",)
     assert (alone.alone, two.alone) == (True, False)
     assert (four.script, four.reason) == ("four\n", "needs a moon")
     assert (values.file, values.script) == ("values.yaml", "# values.yaml: a comment\na: 1\n")

@@ -28,7 +28,7 @@ VALUES: dict[str, Any] = yaml.load(
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _SET = re.compile(r"""--set[ =]['"]?([\w.\[\]]+)=""")
 _VALUE = re.compile(r"`((?:[a-z]\w*\.)+\w+)=[^`]*`")
-ORDER = ["Use", "Operate", "Reference", "Evidence"]
+ORDER = ["Start", "Use", "Operate", "Reference", "Evidence"]
 ids = [str(page.relative_to(DOCS)) for page in PAGES]
 
 
