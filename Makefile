@@ -23,17 +23,17 @@ demo-down: $(STAMP) ## stop what demo or demo-helm started
 up: $(STAMP) ## clusters for make e2e; they keep running (as root on Debian)
 	@$(BIN)/python -m hack.sandbox up --real-node --directory $(KEPT)
 
-e2e: $(STAMP) ## one end-to-end test in the clusters of make up: make e2e TEST=tests/e2e/test_pods.py
-	VIRTUAL_NODE_SANDBOX=$(KEPT) $(BIN)/pytest $(or $(TEST),$(error set TEST, such as TEST=tests/e2e/test_pods.py))
+e2e: $(STAMP) ## one end-to-end test in the clusters of make up: make e2e TEST=tests/clusters/pods/test_pods.py
+	VIRTUAL_NODE_SANDBOX=$(KEPT) $(BIN)/pytest $(or $(TEST),$(error set TEST, such as TEST=tests/clusters/pods/test_pods.py))
 
 down: $(STAMP) ## stop the clusters of make up
 	@$(BIN)/python -m hack.sandbox down --directory $(KEPT)
 
 # Runs four modules in parallel on two cores, because a module waits most of the time. The order is that of
-# tests/e2e/conftest.py. If only a few tests fail, tests/again.py runs their modules again.
+# tests/clusters/fixtures.py. If only a few tests fail, tests/again.py runs their modules again.
 test: lint prepare ## lint and all tests, on real clusters, as CI does
 	@$(MAKE) --no-print-directory unit THOROUGH=1
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/e2e tests/field tests/integration --numprocesses=4 --dist=loadfile --no-loadscope-reorder || $(BIN)/python -m tests.again
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/clusters tests/field --numprocesses=4 --dist=loadfile --no-loadscope-reorder || $(BIN)/python -m tests.again
 
 # A separate target, because the first build takes minutes, too long for a test.
 prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once

@@ -20,9 +20,7 @@ MOST = 6
 def modules(failed: dict[str, bool]) -> list[str]:
     """Return the files of the failed tests on real clusters."""
     files = {test.partition("::")[0] for test in failed}
-    return sorted(
-        file for file in files if file.startswith(("tests/e2e/", "tests/field/", "tests/integration/"))
-    )
+    return sorted(file for file in files if file.startswith(("tests/clusters/", "tests/field/")))
 
 
 def main() -> int:

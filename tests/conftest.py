@@ -65,7 +65,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Set time limits, which end tests that hang; real clusters on a busy machine are slow. Speed up virtual time."""
     for item in items:
-        if not {"e2e", "field", "integration"}.isdisjoint(item.path.parts):
+        if not {"clusters", "field"}.isdisjoint(item.path.parts):
             item.add_marker(pytest.mark.timeout(_REAL_CLUSTERS_SECONDS), append=False)
         # A test without a loop does not need one for this fixture: making a loop takes longer than most tests.
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(_function(item)):

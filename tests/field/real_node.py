@@ -12,7 +12,8 @@ from typing import Any
 
 from hack.sandbox import Cluster, Sandbox
 from tests import workloads
-from tests.e2e.conftest import REAL, create, eventually, get, make_namespace
+from tests.clusters.virtual_nodes import REAL
+from tests.waiting import create, eventually, get, make_namespace
 
 _PASSING = re.compile(r"[0-9a-f]{64}|\d{4}-\d\d-\d\dT[0-9:.]+Z")
 """Container ids and times."""

@@ -11,8 +11,9 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
-from tests.e2e.conftest import SIMULATED, create, eventually, get
+from tests.clusters.virtual_nodes import SIMULATED
 from tests.unit.docs.test_recipes import block
+from tests.waiting import create, eventually, get
 from webhook import manifests
 
 pytestmark = [pytest.mark.e2e]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import becomes, create, eventually, get, pod, ready
+from tests.clusters.virtual_nodes import pod
+from tests.waiting import becomes, create, eventually, get, ready
 from tests.workloads import deployment, manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

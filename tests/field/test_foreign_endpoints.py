@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import SIMULATED, becomes, create, eventually, get, make_namespace, pod
+from tests.clusters.virtual_nodes import SIMULATED, pod
+from tests.waiting import becomes, create, eventually, get, make_namespace
 from tests.workloads import manifest, service
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

@@ -1,11 +1,12 @@
-"""A user's misspelt annotation is reported on the pod (``tests/integration/test_webhook.py``: and by kubectl)."""
+"""A user's misspelt annotation is reported on the pod (``tests/clusters/scheduling/test_webhook.py``: and by kubectl)."""
 
 from __future__ import annotations
 
 import pytest
 
 from hack.sandbox import Cluster
-from tests.e2e.conftest import SIMULATED, create, eventually, get, pod, ready
+from tests.clusters.virtual_nodes import SIMULATED, pod
+from tests.waiting import create, eventually, get, ready
 
 pytestmark = pytest.mark.e2e
 _KEY = "virtual-node.io/kubernetes-service"

@@ -9,7 +9,8 @@ import ssl
 import pytest
 
 from hack.sandbox import Cluster
-from tests.e2e.conftest import create, eventually, get, pod, ready
+from tests.clusters.virtual_nodes import pod
+from tests.waiting import create, eventually, get, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"

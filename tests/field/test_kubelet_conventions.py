@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hack.sandbox import Cluster
-from tests.e2e.conftest import REAL, SIMULATED, create, get, pod, ready
+from tests.clusters.virtual_nodes import REAL, SIMULATED, pod
+from tests.waiting import create, get, ready
 from virtual_node.controllers.node_lease import process_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

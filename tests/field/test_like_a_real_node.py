@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hack.sandbox import Sandbox
-from tests.e2e.conftest import becomes, eventually, ready
 from tests.field.real_node import Place, both, same_on
+from tests.waiting import becomes, eventually, ready
 from tests.workloads import manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

@@ -9,7 +9,8 @@ import pytest
 
 from clusterset.model.pod.conditions import condition
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import SIMULATED, becomes, create, eventually, get, pod, ready
+from tests.clusters.virtual_nodes import SIMULATED, pod
+from tests.waiting import becomes, create, eventually, get, ready
 from tests.workloads import manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import becomes, create, get, pod, ready
+from tests.clusters.virtual_nodes import pod
 from tests.field.admission import admission_webhook
+from tests.waiting import becomes, create, get, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 PROXY = {"name": "proxy", "image": "busybox:1.36", "command": ["sleep", "10000"]}

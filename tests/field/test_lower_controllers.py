@@ -8,8 +8,8 @@ import pytest
 
 from hack.sandbox import Cluster, Sandbox
 from tests import workloads
-from tests.e2e.conftest import SIMULATED, create, get, make_namespace, ready
-from tests.waiting import becomes
+from tests.clusters.virtual_nodes import SIMULATED
+from tests.waiting import becomes, create, get, make_namespace, ready
 from tests.workloads import kwok_pod
 
 pytestmark = pytest.mark.e2e

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hack.sandbox import Cluster
-from tests.e2e.conftest import SIMULATED, create, eventually, get, pod
-from tests.e2e.test_volumes import claim, storage_class
-from tests.integration.descheduler.setup import command
+from tests.clusters.descheduler.setup import command
+from tests.clusters.pods.test_volumes import claim, storage_class
+from tests.clusters.virtual_nodes import SIMULATED, pod
+from tests.waiting import create, eventually, get
 
 pytestmark = pytest.mark.e2e
 _CLASS = "only-upper"

@@ -16,16 +16,8 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.builds.images import Image
 from hack.sandbox.cluster import LOOPBACK
-from tests.e2e.conftest import (
-    SIMULATED,
-    becomes,
-    create,
-    get,
-    make_namespace,
-    node_ready,
-    pod,
-    ready,
-)
+from tests.clusters.virtual_nodes import SIMULATED, pod
+from tests.waiting import becomes, create, get, make_namespace, node_ready, ready
 from virtual_node.commands.common import name_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

@@ -12,8 +12,9 @@ from yarl import URL
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports
-from tests.e2e.conftest import REAL, SIMULATED, create, eventually, get, node_ready, pod, ready
+from tests.clusters.virtual_nodes import REAL, SIMULATED, pod
 from tests.kubelet_paths import DIFFERENT, KUBELET, Response, matches
+from tests.waiting import create, eventually, get, node_ready, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 EXCLUDED = "node.kubernetes.io/exclude-from-external-load-balancers"

@@ -11,9 +11,9 @@ import pytest
 
 from clusterset.model.pod.conditions import condition, is_true
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.client_loop import count, start_client
-from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, node_ready, pod, ready
-from tests.waiting import PATIENCE
+from tests.clusters.services.client_loop import count, start_client
+from tests.clusters.virtual_nodes import REAL, SIMULATED, pod
+from tests.waiting import PATIENCE, becomes, create, eventually, get, node_ready, ready
 from tests.workloads import deployment, service
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

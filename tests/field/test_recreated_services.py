@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import SIMULATED, becomes, create, get, pod, ready
+from tests.clusters.virtual_nodes import SIMULATED, pod
+from tests.waiting import becomes, create, get, ready
 from tests.workloads import manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import create, get, make_namespace, pod, ready
-from tests.e2e.test_commands import command
+from tests.clusters.commands.test_commands import command
+from tests.clusters.virtual_nodes import pod
 from tests.field.admission import WEBHOOK, admission_webhook
 from tests.field.test_lower_controllers import simulated
-from tests.waiting import becomes
+from tests.waiting import becomes, create, get, make_namespace, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 FINALIZER = "example.com/backup"

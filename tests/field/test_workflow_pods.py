@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import SIMULATED, becomes, create, eventually, get, make_namespace, pod, ready
+from tests.clusters.virtual_nodes import SIMULATED, pod
+from tests.waiting import becomes, create, eventually, get, make_namespace, ready
 from tests.workloads import manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

@@ -186,7 +186,7 @@ async def _prepare(console: Console, report: Reporter) -> int:
     wanted = [*CONTROL_PLANE, "kwok", "helm"]
     if os.geteuid() == 0:
         wanted += ["metrics-server", "kubelet", "pause", "dra-driver", *services.PROGRAMS]
-        for minor in OTHER_KUBERNETES:  # tests/e2e/test_version_skew.py
+        for minor in OTHER_KUBERNETES:  # tests/clusters/nodes/test_version_skew.py
             wanted += servers(minor).values()
         # In parallel: compiling needs the processors, packages need the network.
         found, _ = await asyncio.gather(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e import documents
-from tests.e2e.documents import PAGES, ROOT, blocks, commands
+from tests.clusters.docs import documents
+from tests.clusters.docs.documents import PAGES, ROOT, blocks, commands
 
 PAGE = """# A page
 

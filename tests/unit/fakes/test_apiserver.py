@@ -1,4 +1,4 @@
-"""The API server in memory: the cases that tests/integration runs on a real one, and its watches."""
+"""The API server in memory: the cases that tests/clusters/runtime runs on a real one, and its watches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def client(server):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_answers_as_a_real_server(case, client):
-    """tests/integration/test_preconditions.py runs the same cases on a real server."""
+    """tests/clusters/runtime/test_preconditions.py runs the same cases on a real server."""
     await run(case, client)
 
 

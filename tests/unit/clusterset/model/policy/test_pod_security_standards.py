@@ -1,7 +1,7 @@
 """Every control of the Kubernetes Pod Security Standards, with values that each level allows and forbids.
 
 The rows follow https://kubernetes.io/docs/concepts/security/pod-security-standards/. The test of a real API server is
-``tests/integration/test_pod_security.py``.
+``tests/clusters/tenants/test_pod_security.py``.
 """
 
 from __future__ import annotations

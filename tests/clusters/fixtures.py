@@ -1,0 +1,110 @@
+"""Real clusters for tests: an upper cluster, a lower one with a real node, and a simulated lower one."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.attaching import attached
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.commands.demo import configuration
+from hack.sandbox.ports import free_ports
+from tests.clusters.virtual_nodes import REAL, SIMULATED
+from tests.waiting import make_namespace, node_ready
+
+_FOLDERS = tuple(Path(__file__).parents[1] / name for name in ("clusters", "field"))
+_LONGEST = (
+    "test_documents",
+    "test_helm",
+    "test_helm_rejected",
+    "test_version_skew",
+    "test_inspect",
+    "test_join",
+)
+"""Modules that take minutes; they start first, so that none of them runs alone at the end."""
+
+
+def load(config: pytest.Config) -> None:
+    """Register this module as a plugin, once for all folders with tests on real clusters.
+
+    Fixtures that several conftests import would start clusters for each of them.
+    """
+    plugins = config.pluginmanager
+    if not plugins.has_plugin(__name__):
+        plugins.register(sys.modules[__name__], __name__)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run every test on the event loop of the shared sandbox.
+
+    Files with clusters of their own come first, the longest of them at the start, so that the shared clusters do not run
+    beside them.
+    """
+    ours = [item for item in items if not set(_FOLDERS).isdisjoint(item.path.parents)]
+    for item in ours:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+    shared = {item.path for item in ours if "sandbox" in getattr(item, "fixturenames", ())}
+    places = [number for number, item in enumerate(items) if item in set(ours)]
+
+    def order(item: pytest.Item) -> tuple[bool, int]:
+        stem = item.path.stem
+        return item.path in shared, _LONGEST.index(stem) if stem in _LONGEST else len(_LONGEST)
+
+    for place, item in zip(places, sorted(ours, key=order), strict=True):
+        items[place] = item
+
+
+@pytest.fixture(scope="session")
+def web_address() -> str:
+    """Address of the page of the session's virtual-node process."""
+    return f"{LOOPBACK}:{free_ports(1)[0]}"
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
+    """Clusters and a virtual-node process, shared by the tests of a session."""
+    if os.geteuid() != 0:
+        pytest.skip("these tests run containers on a real node, which needs root")
+    kept = os.environ.get("VIRTUAL_NODE_SANDBOX")  # make e2e
+    clusters = attached(Path(kept)) if kept else Sandbox(lower=2, real_node=True, kwok_nodes=2)
+    async with clusters as running:
+        # An earlier run in kept clusters has left its nodes, with the ports of its kubelet APIs.
+        await running.upper.kubectl("delete", "nodes", "-l", "type=virtual-kubelet", "--ignore-not-found")
+        file = running.directory / "virtual-node.yaml"
+        config = configuration(running, adopt=True)
+        for cluster in config["clusters"]:
+            cluster["resourceClaims"] = {"enabled": True}
+            cluster["volumes"] = {"published": ["local-static"]}
+            cluster["policy"] = {"namespaces": {"trusted-*": {"preset": "privileged"}}}
+        file.write_text(json.dumps(config), encoding="utf-8")
+        await running.start_virtual_node(
+            "--config", str(file), f"--web-addr={web_address}", "--log-level=debug"
+        )
+        for node in (REAL, SIMULATED):
+            await node_ready(running.upper, node)
+        yield running
+
+
+@pytest.fixture
+def upper(sandbox: Sandbox) -> Cluster:
+    """The cluster of the users."""
+    return sandbox.upper
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def namespace(sandbox: Sandbox) -> AsyncIterator[str]:
+    """A namespace for the test, deleted afterwards."""
+    name = f"t-{secrets.token_hex(4)}"
+    await make_namespace(sandbox.upper, name)
+    yield name
+    await sandbox.upper.api.delete(f"/api/v1/namespaces/{name}")
