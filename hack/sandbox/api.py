@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
@@ -19,20 +21,34 @@ _HEALTHY_SECONDS = 150.0
 
 
 class Api:
-    """An administrator's access to one API server. It keeps no connection open, so it belongs to no event loop."""
+    """An administrator's access to one API server.
+
+    It keeps no connection open, so it belongs to no event loop, except within ``connected``.
+    """
 
     def __init__(self, server: str, *, ca: Path, certificate: Path, key: Path) -> None:
         self._server = server
         self._files = (ca, certificate, key)
         self._context: ssl.SSLContext | None = None
+        self._open: aiohttp.ClientSession | None = None
 
-    async def read(self, path: str, *, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[Self]:
+        """Yield the same access with connections that stay open, because a handshake costs more than most requests."""
+        async with self._session() as session:
+            kept = copy.copy(self)
+            kept._open = session  # noqa: SLF001 - of the same class
+            yield kept
+
+    async def read(
+        self, path: str, *, query: Mapping[str, str] | None = None, accept: str = "application/json"
+    ) -> dict[str, Any]:
         """Return an object or a list, given by its path such as ``/api/v1/nodes``.
 
         Raises:
             SandboxError: it does not exist, or the server does not answer; quotes the response.
         """
-        return await self._call("GET", path, query=query)
+        return await self._call("GET", path, query=query, headers={"Accept": accept})
 
     async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in the collection at a path; a field that the server does not know is an error.
@@ -42,13 +58,27 @@ class Api:
         """
         return await self._call("POST", path, query={"fieldValidation": "Strict"}, body=body)
 
-    async def delete(self, path: str) -> None:
-        """Request the deletion of an object without waiting for it.
+    async def merge(self, path: str, change: Mapping[str, Any]) -> dict[str, Any]:
+        """Change an object by a merge patch.
 
         Raises:
             SandboxError: the server refuses it, or does not answer; quotes the response.
         """
-        await self._call("DELETE", path)
+        return await self._call(
+            "PATCH", path, body=change, headers={"Content-Type": "application/merge-patch+json"}
+        )
+
+    async def delete(self, path: str, *, query: Mapping[str, str] | None = None) -> None:
+        """Request the deletion of an object, or of those of a collection, without waiting for it.
+
+        Args:
+            path: of the object or the collection.
+            query: options of the deletion, such as ``gracePeriodSeconds``.
+
+        Raises:
+            SandboxError: the server refuses it, or does not answer; quotes the response.
+        """
+        await self._call("DELETE", path, query=query)
 
     async def ready(self) -> str:
         """Return an empty text when ``/readyz`` returns ok, otherwise the problem."""
@@ -65,11 +95,14 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         try:
             async with (
-                self._session() as session,
-                session.request(verb, f"{self._server}{path}", params=query, json=body) as answer,
+                contextlib.nullcontext(self._open) if self._open is not None else self._session() as session,
+                session.request(
+                    verb, f"{self._server}{path}", params=query, json=body, headers=headers
+                ) as answer,
             ):
                 found: dict[str, Any] = await answer.json()
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -1,4 +1,11 @@
-"""Real clusters for tests: an upper cluster, a lower one with a real node, and a simulated lower one."""
+"""Real clusters for tests. A test takes the first of these that is enough, because clusters cost time:
+
+- ``sandbox``, ``upper``, ``namespace``: an upper cluster, a lower one with a real node, a simulated lower one, and a
+  virtual-node process for both. All tests of a pytest process share them.
+- ``simulated``: the same without a real node and without programs; a module's fixture borrows them, starts the
+  programs of the test, and may change and break everything.
+- ``Sandbox(…)``: clusters of its own, for other versions, flags or real nodes.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +25,7 @@ from hack.sandbox.attaching import attached
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.ports import free_ports
+from tests.clusters.pool import Lend, Pool
 from tests.clusters.virtual_nodes import REAL, SIMULATED
 from tests.waiting import make_namespace, node_ready
 
@@ -44,21 +52,25 @@ def load(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run every test on the event loop of the shared sandbox.
+    """Run every test on the event loop of the shared clusters, and those with the same clusters one after the other.
 
-    Files with clusters of their own come first, the longest of them at the start, so that the shared clusters do not run
-    beside them.
+    Files with clusters of their own come first, the longest of them at the start; then those that borrow clusters.
     """
     ours = [item for item in items if not set(_FOLDERS).isdisjoint(item.path.parents)]
     for item in ours:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
-    shared = {item.path for item in ours if "sandbox" in getattr(item, "fixturenames", ())}
-    places = [number for number, item in enumerate(items) if item in set(ours)]
+    borrowing, sharing = (
+        {item.path for item in ours if fixture in getattr(item, "fixturenames", ())}
+        for fixture in ("simulated", "web_address")
+    )
+    known = set(ours)
+    places = [number for number, item in enumerate(items) if item in known]
 
-    def order(item: pytest.Item) -> tuple[bool, int]:
+    def order(item: pytest.Item) -> tuple[bool, bool, int]:
         stem = item.path.stem
-        return item.path in shared, _LONGEST.index(stem) if stem in _LONGEST else len(_LONGEST)
+        longest = _LONGEST.index(stem) if stem in _LONGEST else len(_LONGEST)
+        return item.path in sharing, item.path in borrowing, longest
 
     for place, item in zip(places, sorted(ours, key=order), strict=True):
         items[place] = item
@@ -71,10 +83,25 @@ def web_address() -> str:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
+async def pool() -> AsyncIterator[Pool]:
+    """The simulated clusters of this pytest process, which start with the first loan."""
+    made = Pool()
+    yield made
+    await made.close()
+
+
+@pytest.fixture(scope="session")
+def simulated(pool: Pool) -> Lend:
+    """What lends simulated clusters to a module."""
+    return pool.lend
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def sandbox(web_address: str, pool: Pool) -> AsyncIterator[Sandbox]:
     """Clusters and a virtual-node process, shared by the tests of a session."""
     if os.geteuid() != 0:
         pytest.skip("these tests run containers on a real node, which needs root")
+    await pool.close()  # modules that borrow run before; idle API servers would take CPU time
     kept = os.environ.get("VIRTUAL_NODE_SANDBOX")  # make e2e
     clusters = attached(Path(kept)) if kept else Sandbox(lower=2, real_node=True, kwok_nodes=2)
     async with clusters as running:

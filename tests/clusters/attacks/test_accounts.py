@@ -12,7 +12,7 @@ import yaml
 
 from clusterset.model import names
 from controller_runtime.client.client import Client
-from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import Cluster
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 from swarm.controller import delivery
 from tests.clusters.attacks.stolen_tokens import (
@@ -29,6 +29,7 @@ from tests.clusters.attacks.stolen_tokens import (
     refusal_of,
 )
 from tests.clusters.chart.installation import read
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import create, eventually, make_namespace
 from virtual_node.translate.storage import pvc as claims
@@ -114,9 +115,9 @@ def _binding(name: str, **metadata: Any) -> dict[str, Any]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def upper() -> AsyncIterator[Cluster]:
+async def upper(simulated: Lend) -> AsyncIterator[Cluster]:
     """An upper cluster with the chart's rights and policies, and objects of tenants and of a Swarm."""
-    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
+    async with simulated(lower=0) as sandbox:
         upper = sandbox.upper
         await upper.kubectl("create", "namespace", NAMESPACE)
         await helm(

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 
@@ -21,9 +22,9 @@ OTHERS = [{"ip": "203.0.113.5"}, {"hostname": "lb.cluster-b.example"}]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def clusters() -> AsyncIterator[Sandbox]:
+async def clusters(simulated: Lend) -> AsyncIterator[Sandbox]:
     """A virtual node for namespace shop only, which publishes a class and follows Ingresses."""
-    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+    async with simulated(lower=1) as sandbox:
         config = {
             "apiVersion": "virtual-node.io/v1alpha1",
             "kind": "VirtualNodeConfiguration",

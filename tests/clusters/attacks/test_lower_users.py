@@ -14,6 +14,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from tests import workloads
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 
@@ -58,9 +59,9 @@ class World:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def world() -> AsyncIterator[World]:
+async def world(simulated: Lend) -> AsyncIterator[World]:
     """The clusters, with upper namespaces shop and lowteam, and the lower user's namespace with an old pod."""
-    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+    async with simulated(lower=1) as sandbox:
         metrics = f"{LOOPBACK}:{free_ports(1)[0]}"
         await make_namespace(sandbox.lower[0], TEAM)
         await sandbox.lower[0].kubectl(

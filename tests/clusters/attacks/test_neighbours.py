@@ -12,6 +12,7 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from tests.clusters.attacks.test_ownership import apply, events, tenant
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 
@@ -23,9 +24,9 @@ EVERY_POD: dict[str, Any] = {"labelSelector": {}, "namespaceSelector": {}}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def clusters() -> AsyncIterator[Sandbox]:
+async def clusters(simulated: Lend) -> AsyncIterator[Sandbox]:
     """One lower cluster with one node; lower namespaces have a prefix, and up-mixed and up-routes are shared with others."""
-    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+    async with simulated(lower=1) as sandbox:
         cluster = {
             "name": "neighbours",
             "kubeconfig": str(sandbox.lower[0].kubeconfig),

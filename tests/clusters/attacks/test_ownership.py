@@ -19,6 +19,7 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.process import Process
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import create, eventually, get, make_namespace, node_ready, ready
 
@@ -53,9 +54,9 @@ async def start(sandbox: Sandbox, node: str, **namespaces: Any) -> Process:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def clusters() -> AsyncIterator[Sandbox]:
+async def clusters(simulated: Lend) -> AsyncIterator[Sandbox]:
     """Two processes for one lower cluster, with prefixes that map two upper namespaces to one."""
-    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+    async with simulated(lower=1) as sandbox:
         await start(sandbox, SHORT, prefix="a-", adopt=["a-native"])
         await start(sandbox, LONG, prefix="a-b-")
         yield sandbox

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import Cluster
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.process import Process
 from tests.clusters.attacks.test_ownership import apply, events, tenant
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import becomes, eventually, get, make_namespace, node_ready, ready
 
@@ -36,9 +37,9 @@ class Attacked(NamedTuple):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def clusters() -> AsyncIterator[Attacked]:
+async def clusters(simulated: Lend) -> AsyncIterator[Attacked]:
     """One lower cluster; namespaces with the prefix ``in-`` are mirrored to it."""
-    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+    async with simulated(lower=1) as sandbox:
         lower = sandbox.lower[0]
         cluster = {
             "name": "refs",

@@ -19,7 +19,7 @@ from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden
-from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import Cluster
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 from tests.clusters.attacks.replacement_pods import (
     POWERFUL,
@@ -40,6 +40,7 @@ from tests.clusters.attacks.stolen_tokens import (
     refusal_of,
 )
 from tests.clusters.chart.installation import read
+from tests.clusters.pool import Lend
 from tests.gateways import custom_resource
 from tests.waiting import create, eventually, make_namespace
 from virtual_node.translate.storage.pv import DRIVER
@@ -114,9 +115,9 @@ _FORCED = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def upper() -> AsyncIterator[Cluster]:
+async def upper(simulated: Lend) -> AsyncIterator[Cluster]:
     """An upper cluster with the chart's rights and policies, a virtual node, a real one, and pods on both."""
-    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
+    async with simulated(lower=0) as sandbox:
         upper = sandbox.upper
         await upper.kubectl("create", "namespace", NAMESPACE)
         await helm(

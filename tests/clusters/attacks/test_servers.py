@@ -15,6 +15,7 @@ import pytest_asyncio
 from hack.sandbox import Sandbox
 from hack.sandbox.components.scheduling import start_multi_scheduler
 from hack.sandbox.nodes.kwok import kwok_node
+from tests.clusters.pool import Lend
 from tests.waiting import create, eventually, get, node_ready, own_namespace
 
 pytestmark = pytest.mark.e2e
@@ -22,9 +23,9 @@ NODE = "vn-lower1"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """A lower cluster with 4 CPUs, and the extender and kube-scheduler with mutual TLS."""
-    async with Sandbox(lower=1, kwok_nodes=1) as running:
+    async with simulated(lower=1) as running:
         (lower,) = running.lower
         await lower.kubectl("delete", "node", "--all")
         await lower.apply(kwok_node("a", cpu="4"))

@@ -20,6 +20,7 @@ from tests.clusters.attacks.stolen_tokens import (
     enforced,
     refusal_of,
 )
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import create, make_namespace
 
@@ -50,9 +51,9 @@ def _lease(name: str) -> dict[str, Any]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def attackers() -> AsyncIterator[dict[str, Client]]:
+async def attackers(simulated: Lend) -> AsyncIterator[dict[str, Client]]:
     """Clients of the accounts of the virtual node and of ``helm uninstall``; the API server knows the policies."""
-    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
+    async with simulated(lower=0) as sandbox:
         upper = sandbox.upper
         await _install(sandbox)
         await make_namespace(upper, SHOP)

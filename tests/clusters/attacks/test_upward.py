@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import create, eventually, get, node_ready, own_namespace, ready
 
@@ -20,9 +21,9 @@ _HUGE = "x" * 60_000
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def clusters() -> AsyncIterator[Sandbox]:
+async def clusters(simulated: Lend) -> AsyncIterator[Sandbox]:
     """A lower cluster with a simulated node, and a virtual node."""
-    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+    async with simulated(lower=1) as sandbox:
         configuration = {
             "apiVersion": "virtual-node.io/v1alpha1",
             "kind": "VirtualNodeConfiguration",

@@ -22,9 +22,9 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from hack.image import build, debian, lock, python_packages, sbom
 from hack.programs import programs
-from hack.sandbox import Sandbox
 from hack.sandbox.ports import free_ports
 from tests.benchmarks.usage import usage
+from tests.clusters.pool import Lend
 from tests.waiting import PATIENCE
 
 pytestmark = [
@@ -172,13 +172,13 @@ def test_the_same_sources_give_the_same_bytes(archive: Path, tmp_path: Path):
 
 
 @pytest.mark.e2e
-async def test_the_virtual_node_serves_within_a_second_and_a_half(root: Path):
+async def test_the_virtual_node_serves_within_a_second_and_a_half(root: Path, simulated: Lend):
     """From the container's start to a healthy daemon that mirrors: an upgrade is short.
 
     Other load of the machine does not count: the daemon's CPU seconds are held to the limit, and the wall
     clock to one that only a pause in the code exceeds in each of ten starts.
     """
-    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+    async with simulated(lower=1) as sandbox:
         (port,) = free_ports(1)
         for name, cluster in (("upper", sandbox.upper), ("lower", sandbox.lower[0])):
             file = root / f"home/nonroot/{name}.kubeconfig"

@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from hack.chart.manifests import NAMESPACE_FILE, components
 from hack.chart.template import NAMESPACE
-from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import Cluster
+from tests.clusters.pool import Lend
 from tests.unit.charts import rendering
 from tests.waiting import becomes
 
@@ -33,9 +34,9 @@ NAMESPACED = (
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def upper() -> AsyncIterator[Cluster]:
+async def upper(simulated: Lend) -> AsyncIterator[Cluster]:
     """An upper cluster without nodes, so that pods stay Pending."""
-    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
+    async with simulated(lower=0) as sandbox:
         yield sandbox.upper
 
 

@@ -11,6 +11,7 @@ import pytest_asyncio
 from hack.sandbox import Sandbox
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 from tests.clusters.chart.installation import read
+from tests.clusters.pool import Lend
 
 pytestmark = pytest.mark.e2e
 
@@ -25,9 +26,9 @@ DRIVER_OBJECT = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def empty() -> AsyncIterator[Sandbox]:
+async def empty(simulated: Lend) -> AsyncIterator[Sandbox]:
     """An upper cluster without nodes: pods of the release do not run, and its hooks are left out."""
-    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
+    async with simulated(lower=0) as sandbox:
         await sandbox.upper.kubectl("create", "namespace", NAMESPACE)
         yield sandbox
 

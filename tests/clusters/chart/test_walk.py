@@ -23,6 +23,7 @@ from hack.sandbox import Sandbox
 from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 from tests.clusters.chart.installation import read
 from tests.clusters.chart.values import REFUSED_BY_HELM, REFUSED_BY_SERVER, Values, merged, valid
+from tests.clusters.pool import Lend
 
 pytestmark = pytest.mark.e2e
 
@@ -46,9 +47,9 @@ _ADDRESSES = ("clusterIP", "clusterIPs")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def empty() -> AsyncIterator[Sandbox]:
+async def empty(simulated: Lend) -> AsyncIterator[Sandbox]:
     """An upper cluster without nodes."""
-    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
+    async with simulated(lower=0) as sandbox:
         await sandbox.upper.kubectl("create", "namespace", NAMESPACE)
         yield sandbox
 

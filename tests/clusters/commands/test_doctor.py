@@ -17,6 +17,7 @@ from hack.sandbox import Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.components import scheduling
 from hack.sandbox.process import Process
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import becomes, create, eventually, node_ready, ready
 from virtual_node.cli import COMMANDS
@@ -52,9 +53,9 @@ class Installation:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def installation() -> AsyncIterator[Installation]:
+async def installation(simulated: Lend) -> AsyncIterator[Installation]:
     """A healthy system: one simulated lower cluster, one virtual node."""
-    async with Sandbox(lower=1, kwok_nodes=2) as sandbox:
+    async with simulated(lower=1, kwok_nodes=2) as sandbox:
         process = await sandbox.start_virtual_node(
             f"--client-kubeconfig={sandbox.lower[0].kubeconfig}", f"--nodename={NODE}", "--log-level=debug",
             "--adopt-namespaces=default",

@@ -24,6 +24,7 @@ from hack.sandbox.commands.demo import configuration
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from swarm import crd
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 from virtual_node.config import file as config_file
@@ -43,9 +44,9 @@ def page_address() -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def small() -> AsyncIterator[tuple[Sandbox, Process]]:
+async def small(simulated: Lend) -> AsyncIterator[tuple[Sandbox, Process]]:
     """One lower cluster of two simulated nodes and its virtual node, which the tests may break."""
-    async with Sandbox(lower=1, kwok_nodes=2) as running:
+    async with simulated(lower=1, kwok_nodes=2) as running:
         file = running.directory / "virtual-node.yaml"
         file.write_text(json.dumps(configuration(running)), encoding="utf-8")
         process = await running.start_virtual_node("--config", str(file), f"--web-addr={page_address()}")

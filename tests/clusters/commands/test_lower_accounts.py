@@ -24,6 +24,7 @@ from controller_runtime.errors import ConfigError, Forbidden
 from hack.sandbox import Sandbox
 from hack.sandbox.command import command
 from tests.clusters.chart.installation import read
+from tests.clusters.pool import Lend
 from virtual_node.cluster.credential_renewal import CredentialRenewal, kube_system
 from virtual_node.controllers.base.context import ClusterContext
 
@@ -36,9 +37,9 @@ FULL, VIEWER = SECRETS = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def clusters() -> AsyncIterator[Sandbox]:
+async def clusters(simulated: Lend) -> AsyncIterator[Sandbox]:
     """An upper cluster and a registered lower one."""
-    async with Sandbox(lower=1, kwok_nodes=0) as sandbox:
+    async with simulated(lower=1) as sandbox:
         await sandbox.upper.kubectl("create", "namespace", SPACE)
         await _register(sandbox, "--token-duration=2h")
         yield sandbox

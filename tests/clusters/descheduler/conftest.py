@@ -15,6 +15,7 @@ from hack.sandbox.nodes.kwok import kwok_node
 from tests.accounts import install_account
 from tests.clusters.descheduler.setup import LARGE, NAS, SMALL
 from tests.clusters.pods.test_volumes import STATIC
+from tests.clusters.pool import Lend
 from tests.waiting import node_ready, own_namespace
 
 
@@ -26,9 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """The clusters, and one virtual-node process for both."""
-    async with Sandbox(lower=2, kwok_nodes=1) as running:
+    async with simulated() as running:
         small = running.lower[0]
         await small.kubectl("delete", "node", "--all")
         await small.apply(kwok_node("small-0", cpu="2"), kwok_node("small-1", cpu="2"))

@@ -36,6 +36,7 @@ from tests.clusters.nodes.inventory import (
     install_rights,
     write_provider,
 )
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 
 pytestmark = pytest.mark.e2e
@@ -73,9 +74,9 @@ class World:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def world(tmp_path_factory: pytest.TempPathFactory, simulated: Lend) -> AsyncIterator[World]:
     """Both lower clusters, the CRD without ClusterProfiles, and a virtual-node process with the chart's rights."""
-    async with Sandbox(lower=2, kwok_nodes=1) as sandbox:
+    async with simulated() as sandbox:
         await sandbox.upper.apply(CRD)
         await make_namespace(sandbox.upper, FLEET)
         await make_namespace(sandbox.upper, SHOP)

@@ -18,6 +18,7 @@ from tests.benchmarks.bench_load import measure
 from tests.benchmarks.bench_many_pods import has_handled, scrape
 from tests.benchmarks.load import PodWatch, pod
 from tests.benchmarks.stage import client_of, entry, start_nodes
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = pytest.mark.e2e
@@ -45,9 +46,9 @@ not written it soon enough (``controllers/pods/status_writer.py``)."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """Two clusters in which nothing else happens."""
-    async with Sandbox(lower=1, kwok_nodes=1) as running:
+    async with simulated(lower=1) as running:
         yield running
 
 

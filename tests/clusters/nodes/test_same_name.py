@@ -23,6 +23,7 @@ from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process, start_time
 from tests.clusters.nodes.test_faults import MIRRORING, in_log
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 from virtual_node.controllers.node_lease import process_of
@@ -35,9 +36,9 @@ _SOON = 15.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def twice() -> AsyncIterator[Sandbox]:
+async def twice(simulated: Lend) -> AsyncIterator[Sandbox]:
     """Clusters without real nodes."""
-    async with Sandbox(lower=1, kwok_nodes=1) as running:
+    async with simulated(lower=1) as running:
         yield running
 
 

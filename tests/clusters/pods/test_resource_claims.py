@@ -18,6 +18,7 @@ from hack.sandbox import Cluster, Sandbox, SandboxError
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.ports import free_ports
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = pytest.mark.e2e
@@ -61,9 +62,9 @@ def pod(name: str, **source: str) -> dict[str, Any]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """A virtual node that takes ResourceClaims, the webhook that moves them, and lower devices."""
-    async with Sandbox(lower=1, kwok_nodes=1) as running:
+    async with simulated(lower=1) as running:
         (lower,) = running.lower
         (node,) = (await get(lower, "", "nodes"))["items"]
         await _publish(lower, node["metadata"]["name"])

@@ -32,7 +32,7 @@ from controller_runtime.errors import (
 )
 from controller_runtime.resources import Resource
 from hack.sandbox.cluster import Cluster
-from hack.sandbox.sandbox import Sandbox
+from tests.clusters.pool import Lend
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.e2e
@@ -44,9 +44,9 @@ MAPS = resources.CONFIG_MAPS
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster(simulated: Lend) -> AsyncIterator[Cluster]:
     """A control plane without nodes."""
-    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
+    async with simulated(lower=0) as sandbox:
         yield sandbox.upper
 
 

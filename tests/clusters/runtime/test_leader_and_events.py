@@ -20,7 +20,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.events import EventRecorder
 from controller_runtime.leaderelection import LeaderElector
 from hack.sandbox.cluster import Cluster
-from hack.sandbox.sandbox import Sandbox
+from tests.clusters.pool import Lend
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.e2e
@@ -29,9 +29,9 @@ SHORT = {"lease_duration": 6.0, "renew_deadline": 4.0, "retry_period": 0.5}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster(simulated: Lend) -> AsyncIterator[Cluster]:
     """A control plane without nodes."""
-    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
+    async with simulated(lower=0) as sandbox:
         yield sandbox.upper
 
 

@@ -11,7 +11,7 @@ from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Conflict, Invalid
-from hack.sandbox.sandbox import Sandbox
+from tests.clusters.pool import Lend
 from tests.fakes.apiserver.case_runner import run
 from tests.fakes.apiserver.cases import CASES
 from virtual_node.controllers.base.preconditions import patch_only
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def client() -> AsyncIterator[Client]:
+async def client(simulated: Lend) -> AsyncIterator[Client]:
     """An administrator's client of a control plane without nodes."""
-    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
+    async with simulated(lower=0) as sandbox:
         config = await kubeconfig.load(str(sandbox.upper.kubeconfig))
         async with Client(config, cluster="upper", qps=0, user_agent="tester/1") as client:
             yield client

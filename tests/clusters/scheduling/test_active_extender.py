@@ -25,6 +25,7 @@ from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from multi_scheduler.extender.active import AUTHORITY_SECONDS, LEASE_SECONDS
 from tests.background import working
+from tests.clusters.pool import Lend
 from tests.waiting import create, eventually, get, make_namespace
 from tests.workloads import kwok_pod, manifest
 
@@ -69,9 +70,9 @@ class Extender:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """Two control planes. The upper cluster has the Node of the lower one, and no virtual node runs."""
-    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+    async with simulated(lower=1) as sandbox:
         labels = {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL}
         node = manifest("Node", NODE, metadata={"labels": labels})
         await sandbox.upper.api.create(resources.NODES.path(), node)

@@ -17,6 +17,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_descheduler, start_multi_scheduler
 from hack.sandbox.nodes.kwok import kwok_node
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, node_ready, own_namespace
 from tests.workloads import deployment, kwok_pod
 
@@ -25,9 +26,9 @@ _PRICES = {"lower1": {"cpu": 3.0}, "lower2": {"cpu": 1.0}}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """Both clusters, a virtual-node process, the multi-scheduler and the descheduler."""
-    async with Sandbox(lower=2, kwok_nodes=1) as running:
+    async with simulated() as running:
         for cluster, cpu in zip(running.lower, ("12", "60"), strict=True):
             await cluster.kubectl("delete", "node", "--all")
             await cluster.apply(kwok_node("large", cpu=cpu, memory="256Gi"))

@@ -13,8 +13,9 @@ from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden, Invalid
-from hack.sandbox import Cluster, Sandbox
-from multi_scheduler.state.admission import Admission
+from hack.sandbox import Cluster
+from multi_scheduler.state.admission.predictor import Admission
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, make_namespace
 
 pytestmark = pytest.mark.e2e
@@ -60,9 +61,9 @@ PODS = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster(simulated: Lend) -> AsyncIterator[Cluster]:
     """One cluster, no nodes."""
-    async with Sandbox(lower=0, kwok_nodes=0) as running:
+    async with simulated(lower=0) as running:
         yield running.upper
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import Cluster
 from hack.sandbox.nodes.kwok import kwok_node
 from multi_scheduler.state import judge
 from multi_scheduler.state.admission import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import demand
-from multi_scheduler.state.cluster_feed import Feed, LowerPod
+from multi_scheduler.state.feeds.cluster_feed import Feed, LowerPod
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = [pytest.mark.e2e]
@@ -98,10 +99,10 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-async def test_prediction_equals_the_decision_of_a_real_scheduler():
+async def test_prediction_equals_the_decision_of_a_real_scheduler(simulated: Lend):
     """It binds to one of the predicted nodes, or reports the predicted number of nodes for each reason."""
-    async with Sandbox(lower=0, upper_kwok_nodes=1) as sandbox:
-        cluster = sandbox.upper
+    async with simulated(lower=1) as sandbox:
+        (cluster,) = sandbox.lower
         await _prepare(cluster)
         async with Client(await kubeconfig.load(str(cluster.kubeconfig), in_cluster=False)) as client:
             index = ClusterIndex()
@@ -117,7 +118,7 @@ async def test_prediction_equals_the_decision_of_a_real_scheduler():
 
 async def _prepare(cluster: Cluster) -> None:
     """Create nodes and pods; the sandbox's own node gets no pods."""
-    await cluster.kubectl("cordon", "upper-node-0")
+    await cluster.kubectl("cordon", "lower1-node-0")
     for name, labels in NODES.items():
         node = kwok_node(name, labels=labels)
         if HOST not in labels:

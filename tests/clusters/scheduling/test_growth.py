@@ -20,6 +20,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_descheduler, start_multi_scheduler
 from hack.sandbox.nodes.kwok import kwok_node
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, node_ready, own_namespace
 from tests.workloads import deployment, kwok_pod
 
@@ -71,9 +72,9 @@ class _Autoscaler:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """Both clusters, a virtual-node process, the descheduler and the multi-scheduler."""
-    async with Sandbox(lower=2, kwok_nodes=1) as running:
+    async with simulated() as running:
         for cluster in running.lower:
             await cluster.kubectl("delete", "node", "--all")
         await running.lower[0].apply(kwok_node("fixed", cpu="1"))

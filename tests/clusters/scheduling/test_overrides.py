@@ -16,6 +16,7 @@ from hack.sandbox import Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler
 from hack.sandbox.nodes.kwok import kwok_node
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = [pytest.mark.e2e]
@@ -112,9 +113,9 @@ def _pod(name: str, cluster: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-async def test_pods_of_one_namespace_are_changed_in_one_lower_cluster():
+async def test_pods_of_one_namespace_are_changed_in_one_lower_cluster(simulated: Lend):
     """Registry, environment, resources, toleration and node selector; an image update passes, diagnose shows it."""
-    async with Sandbox(lower=2, kwok_nodes=1) as sandbox:
+    async with simulated() as sandbox:
         upper, (lower1, lower2) = sandbox.upper, sandbox.lower
         labels = {"pool": "training"}
         await lower1.apply(kwok_node("training", cpu="4", memory="8Gi", labels=labels, taints=[_TAINT]))

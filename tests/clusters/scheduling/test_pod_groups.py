@@ -20,6 +20,7 @@ from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler
 from hack.sandbox.nodes.kwok import kwok_node
 from hack.sandbox.process import Process
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, eventually, get, node_ready, own_namespace
 
 pytestmark = pytest.mark.e2e
@@ -64,9 +65,9 @@ _PRIORITY = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """Both clusters, a virtual-node process, and the multi-scheduler."""
-    async with Sandbox(lower=2, kwok_nodes=1) as running:
+    async with simulated() as running:
         small, large = running.lower
         for cluster in running.lower:
             await cluster.kubectl("delete", "node", "--all")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hack.sandbox import Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = [pytest.mark.e2e]
@@ -30,9 +30,9 @@ def _pod(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-async def test_pods_go_to_clusters_that_allow_them():
+async def test_pods_go_to_clusters_that_allow_them(simulated: Lend):
     """A pod that no cluster allows waits with the scheduler's event, and each cluster's reason in it."""
-    async with Sandbox(lower=2, kwok_nodes=1) as sandbox:
+    async with simulated() as sandbox:
         config = configuration(sandbox)
         for cluster in config["clusters"]:
             cluster.update(CLUSTERS.get(cluster["name"], {}))

@@ -22,6 +22,7 @@ from hack.sandbox.components.scheduling import start_descheduler, start_multi_sc
 from hack.sandbox.nodes.kwok import kwok_node
 from hack.sandbox.process import Process
 from tests import workloads
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, node_ready, own_namespace, ready
 from tests.workloads import kwok_pod
 
@@ -33,9 +34,9 @@ REPLICAS = 3
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """Both clusters as the story has them, a virtual-node process and the webhook."""
-    async with Sandbox(lower=2, kwok_nodes=1) as running:
+    async with simulated() as running:
         full, empty = running.lower
         for cluster in (full, empty):
             await cluster.kubectl("delete", "node", "--all")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hack.sandbox import Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler
 from tests.clusters.descheduler.setup import command
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = [pytest.mark.e2e]
@@ -31,9 +31,9 @@ def _pod(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-async def test_pods_get_only_virtual_nodes_of_configured_clusters():
+async def test_pods_get_only_virtual_nodes_of_configured_clusters(simulated: Lend):
     """One wrong name does not stop scheduling for the others. The event of a pod that must wait says what to write."""
-    async with Sandbox(lower=2, kwok_nodes=1) as sandbox:
+    async with simulated() as sandbox:
         file = sandbox.directory / "virtual-node.yaml"
         file.write_text(json.dumps(configuration(sandbox)), encoding="utf-8")
         await sandbox.start_virtual_node("--config", str(file))

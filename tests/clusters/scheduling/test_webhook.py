@@ -20,6 +20,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
+from tests.clusters.pool import Lend
 from tests.waiting import PATIENCE, becomes, eventually
 
 pytestmark = pytest.mark.e2e
@@ -27,9 +28,9 @@ SECRET = "virtual-node-webhook-tls"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """An upper cluster with a virtual node's Node object, and the webhook registered by URL."""
-    async with Sandbox(lower=0, kwok_nodes=0) as running:
+    async with simulated(lower=0) as running:
         node = {
             "apiVersion": "v1",
             "kind": "Node",

@@ -14,6 +14,7 @@ import pytest_asyncio
 from controller_runtime import resources
 from hack.sandbox import Cluster, Sandbox, SandboxError
 from hack.sandbox.commands.demo import configuration
+from tests.clusters.pool import Lend
 from tests.gateways import custom_resource
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 from virtual_node.config.file import parse
@@ -28,9 +29,9 @@ RBAC = "rbac.authorization.k8s.io"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """An upper and a lower cluster, and a virtual node that has only the rights of the tables."""
-    async with Sandbox(lower=1, kwok_nodes=1) as running:
+    async with simulated(lower=1) as running:
         (lower,) = running.lower
         config = configuration(running)
         config["clusters"][0] |= {

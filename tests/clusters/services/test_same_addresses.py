@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.demo import configuration
+from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import SIMULATED, pod
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 
@@ -24,9 +25,9 @@ NAMESPACE = "shop"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def clusters() -> AsyncIterator[tuple[Sandbox, Path]]:
+async def clusters(simulated: Lend) -> AsyncIterator[tuple[Sandbox, Path]]:
     """An upper and a lower cluster with different Service ranges, and the configuration of the process between them."""
-    async with Sandbox(lower=1, kwok_nodes=1) as running:
+    async with simulated(lower=1) as running:
         config = configuration(running)
         config["clusters"][0]["services"] = {"clusterIP": "same"}
         file = running.directory / "same.yaml"

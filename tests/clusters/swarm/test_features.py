@@ -27,6 +27,7 @@ from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from swarm import crd
 from swarm.worker import Job, Settings, Worker
+from tests.clusters.pool import Lend
 from tests.clusters.swarm.node_agent import Link
 from tests.waiting import becomes, established, eventually
 
@@ -137,9 +138,9 @@ class Controller:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def controller() -> AsyncIterator[Controller]:
+async def controller(simulated: Lend) -> AsyncIterator[Controller]:
     """The controller of a cluster with a simulated node."""
-    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+    async with simulated(lower=1) as sandbox:
         cluster = sandbox.lower[0]
         await cluster.apply(crd.definition())
         await established(cluster, SWARMS)

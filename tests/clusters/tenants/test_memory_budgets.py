@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.demo import configuration
+from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, get, make_namespace, node_ready, ready
 
 pytestmark = pytest.mark.e2e
@@ -18,9 +19,9 @@ _MIB = 1024**2
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
     """Two lower clusters: 2 MiB of objects of the first are cached; 2 MiB of each upper namespace."""
-    async with Sandbox(lower=2, kwok_nodes=1) as sandbox:
+    async with simulated() as sandbox:
         settings = configuration(sandbox)
         settings["clusters"][0]["cacheBytes"] = 2 * _MIB
         settings["limits"] = {"cacheBytesPerNamespace": 2 * _MIB}

@@ -18,7 +18,8 @@ from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import ApiError
-from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import Cluster
+from tests.clusters.pool import Lend
 from tests.generated_pods import generate
 from tests.waiting import make_namespace
 
@@ -45,9 +46,9 @@ DEBUGGERS: dict[str, dict[str, Any]] = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster(simulated: Lend) -> AsyncIterator[Cluster]:
     """One cluster, no nodes, a namespace for each level."""
-    async with Sandbox(lower=0, kwok_nodes=0) as running:
+    async with simulated(lower=0) as running:
         for level in LEVELS:
             labels = {
                 "pod-security.kubernetes.io/enforce": level,

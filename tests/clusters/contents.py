@@ -1,0 +1,128 @@
+"""What a cluster contains, and how it gets back to it after a test: what is new is deleted, whatever its kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hack.sandbox import Cluster, SandboxError
+from hack.sandbox.api import Api
+
+_SECONDS = 60.0
+"""For deletions. Namespaces take some seconds, because the controller manager deletes their objects kind by kind."""
+_KINDS = "application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList"
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_NOW = {"gracePeriodSeconds": "0", "propagationPolicy": "Background"}
+_UNWATCHED = {"events", "endpoints", "endpointslices", "ipaddresses", "nodes"}
+"""Kinds that the control plane creates and deletes by itself, and nodes, which ``Pool`` creates again."""
+_UNWATCHED_IN = {("kube-node-lease", "leases"), ("kube-system", "serviceaccounts")}
+"""Those of nodes, and those of the controllers, which the controller manager creates when it first needs them."""
+_FIRST = (
+    "apiservices", "validatingwebhookconfigurations", "mutatingwebhookconfigurations", "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+)  # fmt: skip
+"""Kinds that can refuse or block other deletions."""
+_GUARDED = {"namespaces", "customresourcedefinitions"}
+"""Kinds whose finalizers delete their contents, so that they must not be removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object: its kind's plural, its namespace, and what tests may have changed of it."""
+
+    plural: str
+    namespace: str
+    labels: Mapping[str, str] = field(compare=False)
+    finalizers: tuple[str, ...] = field(compare=False)
+    deleting: bool = field(compare=False)
+
+
+Contents = dict[str, Entry]
+"""Path of an object → the object."""
+
+
+async def contents(cluster: Cluster) -> Contents:
+    """Return the objects of a cluster, except those that the control plane itself writes all the time."""
+    async with cluster.api.connected() as api:
+        return await _read(api, [kind async for kind in _kinds(api)])
+
+
+async def restore(cluster: Cluster, before: Contents) -> None:
+    """Delete all objects that a cluster had not before, with their finalizers, and wait until they are gone.
+
+    Raises:
+        SandboxError: objects remain, or one of before is missing or has other labels; names them.
+    """
+    async with cluster.api.connected() as api:
+        kinds = [kind async for kind in _kinds(api)]
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _SECONDS
+        while new := {path: one for path, one in (await _read(api, kinds)).items() if path not in before}:
+            if loop.time() > end:
+                raise SandboxError(f"{cluster.name} keeps {', '.join(sorted(new)[:10])}")
+            await _delete(api, new)
+            await asyncio.sleep(0.3)
+            left = {one.plural for one in new.values()}
+            kinds = [kind for kind in kinds if kind[1] in left]
+        for path in ("/api/v1", "/apis/events.k8s.io/v1"):
+            await api.delete(f"{path}/namespaces/default/events")
+        now = await _read(api, [kind async for kind in _kinds(api)])
+    changed = sorted(
+        path for path, one in before.items() if path not in now or now[path].labels != one.labels
+    )
+    if changed:
+        raise SandboxError(f"{cluster.name}: a test changed {', '.join(changed[:10])}")
+
+
+async def _kinds(api: Api) -> AsyncIterator[tuple[str, str]]:
+    """Yield the path of each collection that has objects to delete, and its kind's plural."""
+    for root in ("/api", "/apis"):
+        for group in (await api.read(root, accept=_KINDS))["items"]:
+            name = group["metadata"].get("name", "")
+            seen = set(_UNWATCHED)
+            for version in group["versions"]:
+                prefix = f"/apis/{name}/{version['version']}" if name else f"/api/{version['version']}"
+                for resource in version.get("resources", ()):
+                    plural = resource["resource"]
+                    if {"list", "delete"} <= set(resource["verbs"]) and plural not in seen:
+                        seen.add(plural)  # each object is in all versions of its group
+                        yield prefix, plural
+
+
+async def _read(api: Api, kinds: Iterable[tuple[str, str]]) -> Contents:
+    found: Contents = {}
+    for prefix, plural in kinds:
+        try:
+            listed = await api.read(f"{prefix}/{plural}", accept=_METADATA)
+        except SandboxError:
+            continue  # its definition has just been deleted
+        for item in listed["items"]:
+            metadata: dict[str, Any] = item["metadata"]
+            namespace = metadata.get("namespace", "")
+            if (namespace, plural) in _UNWATCHED_IN:
+                continue
+            place = f"{prefix}/namespaces/{namespace}" if namespace else prefix
+            found[f"{place}/{plural}/{metadata['name']}"] = Entry(
+                plural,
+                namespace,
+                metadata.get("labels") or {},
+                tuple(metadata.get("finalizers") or ()),
+                "deletionTimestamp" in metadata,
+            )
+    return found
+
+
+async def _delete(api: Api, new: Contents) -> None:
+    """Delete objects: namespaces whole, and what holds them up first."""
+    spaces = {path.rpartition("/")[2] for path, one in new.items() if one.plural == "namespaces"}
+    for path, one in sorted(new.items(), key=lambda item: item[1].plural not in _FIRST):
+        try:
+            if one.deleting and one.finalizers and one.plural not in _GUARDED:
+                await api.merge(path, {"metadata": {"finalizers": None}})
+            elif one.plural == "pods" or (not one.deleting and one.namespace not in spaces):
+                await api.delete(path, query=_NOW)
+        except SandboxError as error:
+            if not any(code in str(error) for code in (": 404 ", ": 409 ", ": 405 ")):
+                raise
