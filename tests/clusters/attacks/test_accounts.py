@@ -48,6 +48,8 @@ _LABEL = delivery.LABEL_SWARM
 _SYSTEM = "/api/v1/namespaces/kube-system"
 _SHOP = f"/api/v1/namespaces/{SHOP}"
 _SWARM = f"/apis/swarm.virtual-node.io/v1alpha1/namespaces/{SHOP}/swarms/feed"
+_OWN = f"/api/v1/namespaces/{NAMESPACE}"
+_MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _WEBHOOK_PATHS = [
     f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/{NAMESPACE}.{WEBHOOK}"
     for kind in ("mutating", "validating")
@@ -259,6 +261,25 @@ REFUSED: list[tuple[Attack, str]] = [
         )
     ),
     ((SWARM, "PATCH", f"{_SHOP}/configmaps/settings", {"data": {"a": "b"}}), "cannot patch resource"),
+    ((WEBHOOK, "GET", f"{_OWN}/secrets/virtual-node-tokyo", None), "cannot get resource"),
+    ((WEBHOOK, "GET", f"{_OWN}/secrets", None), "cannot list resource"),
+    (
+        (
+            WEBHOOK,
+            "POST",
+            f"{_OWN}/secrets",
+            {
+                "type": "kubernetes.io/service-account-token",
+                "metadata": {
+                    "name": "x",
+                    "annotations": {"kubernetes.io/service-account.name": VIRTUAL_NODE},
+                },
+            },
+        ),
+        "cannot create resource",
+    ),
+    ((WEBHOOK, "GET", f"{_MUTATING}/theirs", None), "cannot get resource"),
+    ((WEBHOOK, "PUT", f"{_MUTATING}/theirs", {"metadata": {"name": "theirs"}}), "cannot update resource"),
     *(
         ((ANNOTATOR, "PATCH", f"/api/v1/nodes/{NODE}", change), "may change only annotations of a node")
         for change in _NODE_CHANGES
@@ -301,6 +322,7 @@ ALLOWED: list[Attack] = [
     (SWARM, "PATCH", _SWARM, {"metadata": {"finalizers": ["swarm.virtual-node.io/record"]}}),
     (SWARM, "PATCH", _SWARM, {"metadata": {"finalizers": None}}),
     (SWARM, "POST", f"{_SHOP}/pods/worker-0/eviction", _eviction("worker-0")),
+    (WEBHOOK, "GET", f"{_MUTATING}/{NAMESPACE}.{WEBHOOK}", None),
     (ANNOTATOR, "PATCH", f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"virtual-node.io/usage": "1"}}}),
     (MULTI_SCHEDULER, "POST", f"{_SHOP}/pods/waiting/binding", _binding("waiting", annotations={"virtual-node.io/lower-node": "n"})),
     (TEST, "POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("probe", "true")),
