@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import copy
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 
@@ -23,22 +21,20 @@ _HEALTHY_SECONDS = 150.0
 class Api:
     """An administrator's access to one API server.
 
-    It keeps no connection open, so it belongs to no event loop, except within ``connected``.
+    Its connections stay open until ``close``, because a handshake takes more CPU time than most requests. They belong
+    to the event loop of the first request.
     """
 
     def __init__(self, server: str, *, ca: Path, certificate: Path, key: Path) -> None:
         self._server = server
         self._files = (ca, certificate, key)
-        self._context: ssl.SSLContext | None = None
-        self._open: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession | None = None
 
-    @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[Self]:
-        """Yield the same access with connections that stay open, because a handshake costs more than most requests."""
-        async with self._session() as session:
-            kept = copy.copy(self)
-            kept._open = session  # noqa: SLF001 - of the same class
-            yield kept
+    async def close(self) -> None:
+        """Close the connections; the next request opens new ones."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     async def read(
         self, path: str, *, query: Mapping[str, str] | None = None, accept: str = "application/json"
@@ -83,7 +79,7 @@ class Api:
     async def ready(self) -> str:
         """Return an empty text when ``/readyz`` returns ok, otherwise the problem."""
         try:
-            async with self._session() as session, session.get(f"{self._server}/readyz") as answer:
+            async with self._connected().get(f"{self._server}/readyz") as answer:
                 return "" if answer.status == 200 else await answer.text()
         except (aiohttp.ClientError, TimeoutError) as error:
             return str(error) or "no answer"
@@ -98,12 +94,9 @@ class Api:
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         try:
-            async with (
-                contextlib.nullcontext(self._open) if self._open is not None else self._session() as session,
-                session.request(
-                    verb, f"{self._server}{path}", params=query, json=body, headers=headers
-                ) as answer,
-            ):
+            async with self._connected().request(
+                verb, f"{self._server}{path}", params=query, json=body, headers=headers
+            ) as answer:
                 found: dict[str, Any] = await answer.json()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise SandboxError(f"{verb} {path}: {str(error) or 'no answer'}") from None
@@ -111,15 +104,15 @@ class Api:
             raise SandboxError(f"{verb} {path}: {answer.status} {found.get('message')}")
         return found
 
-    def _session(self) -> aiohttp.ClientSession:
-        if self._context is None:
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
             ca, certificate, key = self._files
-            self._context = ssl.create_default_context(cafile=str(ca))
-            self._context.load_cert_chain(certificate, key)
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._context),
-            timeout=aiohttp.ClientTimeout(total=_SECONDS),
-        )
+            context = ssl.create_default_context(cafile=str(ca))
+            context.load_cert_chain(certificate, key)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=context), timeout=aiohttp.ClientTimeout(total=_SECONDS)
+            )
+        return self._session
 
 
 async def wait_healthy(process: Process, url: str) -> None:

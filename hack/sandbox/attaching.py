@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import pickle
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import aiohttp
 
 from hack.sandbox.builds.programs import Progress
 from hack.sandbox.errors import SandboxError
@@ -52,6 +53,7 @@ async def attached(directory: Path) -> AsyncIterator[Sandbox]:
         yield sandbox
     finally:
         await asyncio.gather(*(process.stop() for process in sandbox.processes))
+        await sandbox.disconnect()
 
 
 class _Pickler(pickle.Pickler):
@@ -65,7 +67,7 @@ class _Pickler(pickle.Pickler):
         """Return the name of a value that is not written, otherwise None."""
         if value is self._progress:
             return "progress"
-        return "nothing" if isinstance(value, ssl.SSLContext | asyncio.subprocess.Process) else None
+        return "nothing" if isinstance(value, aiohttp.ClientSession | asyncio.subprocess.Process) else None
 
 
 class _Unpickler(pickle.Unpickler):

@@ -127,7 +127,9 @@ class Sandbox:
         trace: TracebackType | None,
     ) -> None:
         """Stop everything, unless the sandbox is kept."""
-        if not self._keep:
+        if self._keep:
+            await self.disconnect()
+        else:
             await self.close()
 
     async def start_process(
@@ -172,12 +174,17 @@ class Sandbox:
         connect(self._bridges[0], self._bridges[-1])
         return self._bridges[-1]
 
+    async def disconnect(self) -> None:
+        """Close the connections to the API servers."""
+        await asyncio.gather(*(cluster.api.close() for cluster in self.clusters))
+
     async def close(self) -> None:
         """Stop everything, in the reverse order of starting, and remove a temporary folder."""
         await asyncio.gather(*(process.stop() for process in self.processes))
         while self._cleanups:
             await self._cleanups.pop()()
         await asyncio.gather(*(process.stop() for cluster in self.clusters for process in cluster.nodes))
+        await self.disconnect()
         # Not stopped gracefully, because control planes are stateless and only this sandbox uses etcd.
         await asyncio.gather(*(process.kill() for cluster in self.clusters for process in cluster.processes))
         if self.etcd is not None:

@@ -45,8 +45,7 @@ Contents = dict[str, Entry]
 
 async def contents(cluster: Cluster) -> Contents:
     """Return the objects of a cluster, except those that the control plane itself writes all the time."""
-    async with cluster.api.connected() as api:
-        return await _read(api, [kind async for kind in _kinds(api)])
+    return await _read(cluster.api, [kind async for kind in _kinds(cluster.api)])
 
 
 async def restore(cluster: Cluster, before: Contents) -> None:
@@ -55,20 +54,20 @@ async def restore(cluster: Cluster, before: Contents) -> None:
     Raises:
         SandboxError: objects remain, or one of before is missing or has other labels; names them.
     """
-    async with cluster.api.connected() as api:
-        kinds = [kind async for kind in _kinds(api)]
-        loop = asyncio.get_running_loop()
-        end = loop.time() + _SECONDS
-        while new := {path: one for path, one in (await _read(api, kinds)).items() if path not in before}:
-            if loop.time() > end:
-                raise SandboxError(f"{cluster.name} keeps {', '.join(sorted(new)[:10])}")
-            await _delete(api, new)
-            await asyncio.sleep(0.3)
-            left = {one.plural for one in new.values()}
-            kinds = [kind for kind in kinds if kind[1] in left]
-        for path in ("/api/v1", "/apis/events.k8s.io/v1"):
-            await api.delete(f"{path}/namespaces/default/events")
-        now = await _read(api, [kind async for kind in _kinds(api)])
+    api = cluster.api
+    kinds = [kind async for kind in _kinds(api)]
+    loop = asyncio.get_running_loop()
+    end = loop.time() + _SECONDS
+    while new := {path: one for path, one in (await _read(api, kinds)).items() if path not in before}:
+        if loop.time() > end:
+            raise SandboxError(f"{cluster.name} keeps {', '.join(sorted(new)[:10])}")
+        await _delete(api, new)
+        await asyncio.sleep(0.3)
+        left = {one.plural for one in new.values()}
+        kinds = [kind for kind in kinds if kind[1] in left]
+    for path in ("/api/v1", "/apis/events.k8s.io/v1"):
+        await api.delete(f"{path}/namespaces/default/events")
+    now = await _read(api, [kind async for kind in _kinds(api)])
     changed = sorted(
         path for path, one in before.items() if path not in now or now[path].labels != one.labels
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 
 import pytest
@@ -30,9 +29,10 @@ async def test_attached_stops_its_own_processes_and_no_cluster(tmp_path):
             etcd_url="",
             number=0,
         )
-        cluster.api._context = ssl.create_default_context()
+        cluster.api._connected()
         made.clusters = [cluster]
         save(made, progress)
+        await made.disconnect()
         async with attached(tmp_path) as sandbox:
             assert sandbox.upper.kubeconfig == cluster.kubeconfig
             started = await sandbox.start_process("node", ["sleep", "60"])
