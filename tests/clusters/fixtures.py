@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
 import json
 import os
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from hack.image import build
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.attaching import attached
 from hack.sandbox.cluster import LOOPBACK
@@ -80,6 +82,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def web_address() -> str:
     """Address of the page of the session's virtual-node process."""
     return f"{LOOPBACK}:{free_ports(1)[0]}"
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Archive with the image of the current code, built once for all workers."""
+    if os.geteuid() != 0:
+        pytest.skip("unpacking the image's files needs root")
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    path = folder / "virtual-node-image.tar"
+    with (folder / "virtual-node-image.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            unfinished = path.with_suffix(".part")
+            build.build(unfinished)
+            unfinished.rename(path)
+    return path
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

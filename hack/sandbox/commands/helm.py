@@ -30,8 +30,12 @@ DEMO_RELEASE = "virtual-node"
 """The release of ``make demo-helm``: the name in the documentation, so that its commands can be pasted."""
 
 
-async def load_images(sandbox: Sandbox) -> None:
+async def load_images(sandbox: Sandbox, archive: Path | None = None) -> None:
     """Import the image of the current code, and kube-scheduler's, into the upper node.
+
+    Args:
+        sandbox: clusters with a real node in the upper one.
+        archive: the image, if it is built already.
 
     Raises:
         SandboxError: the sandbox has no upper node.
@@ -40,10 +44,10 @@ async def load_images(sandbox: Sandbox) -> None:
     node = sandbox.upper_node
     if node is None:
         raise SandboxError("this sandbox has no real node in its upper cluster")
-    archive = sandbox.directory / "virtual-node-image.tar"
-    await asyncio.to_thread(build.build, archive)
+    if archive is None:
+        archive = sandbox.directory / "virtual-node-image.tar"
+        await asyncio.to_thread(build.build, archive)
     await asyncio.to_thread(node.import_archive, archive)
-    archive.unlink()
     scheduler = images.Image(
         tags=(f"registry.k8s.io/kube-scheduler:v{KUBERNETES_VERSION}",),
         files={"usr/local/bin/kube-scheduler": sandbox.binaries["kube-scheduler"]},

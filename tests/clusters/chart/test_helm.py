@@ -14,6 +14,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -42,7 +43,7 @@ _AS_HELM_4 = ["--server-side=true"] if HELM_MAJOR == "4" else []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
+async def installed(tmp_path_factory: pytest.TempPathFactory, image: Path) -> AsyncIterator[Sandbox]:
     """An upper cluster with a real node and the chart in it, over a real and a simulated lower cluster."""
     if os.geteuid() != 0:
         pytest.skip("containers on a real node need root")
@@ -56,7 +57,7 @@ async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S
         # Logs and exec work only with serving certificates that the cluster itself has signed.
         upper_apiserver_args=[f"--kubelet-certificate-authority={directory / 'upper' / 'pki' / 'ca.crt'}"],
     ) as sandbox:
-        await charts.load_images(sandbox)
+        await charts.load_images(sandbox, image)
         upper = sandbox.upper
         await upper.kubectl("create", "namespace", NAMESPACE)
         # Pods that violate the restricted standard would not be admitted.

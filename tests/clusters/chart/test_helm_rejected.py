@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,13 +32,13 @@ REFUSED = "at '/virtualNode/clusters/0/config': additional properties 'lables' n
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
+async def installed(tmp_path_factory: pytest.TempPathFactory, image: Path) -> AsyncIterator[Sandbox]:
     """An upper cluster with a real node and two replicas of the virtual node, over a simulated lower cluster."""
     if os.geteuid() != 0:
         pytest.skip("containers on a real node need root")
     directory = tmp_path_factory.mktemp("rejected") / "sandbox"
     async with Sandbox(lower=1, upper_real_node=True, kwok_nodes=1, directory=directory) as sandbox:
-        await charts.load_images(sandbox)
+        await charts.load_images(sandbox, image)
         await sandbox.upper.kubectl("create", "namespace", NAMESPACE)
         await charts.register(sandbox, sandbox.lower[0])
         await _helm(sandbox, "install", "--wait", values=_good(sandbox))

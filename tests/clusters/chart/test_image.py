@@ -34,22 +34,14 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The image of the current project."""
-    path = tmp_path_factory.mktemp("image") / "image.tar"
-    build.build(path, name="example.com/virtual-node:test")
-    return path
-
-
-@pytest.fixture(scope="module")
-def root(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def root(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Its files, unpacked layer by layer as a container runtime does."""
     place = tmp_path_factory.mktemp("root")
     place.chmod(0o755)
     (place / "proc").mkdir()  # a runtime mounts it
-    with tarfile.open(archive) as image:
-        for blob in _manifest(image)["layers"]:
-            member = image.extractfile(_path(blob["digest"]))
+    with tarfile.open(image) as opened:
+        for blob in _manifest(opened)["layers"]:
+            member = opened.extractfile(_path(blob["digest"]))
             assert member is not None
             with tarfile.open(fileobj=member, mode="r:gz") as layer:
                 layer.extractall(place, filter="fully_trusted")
@@ -61,9 +53,9 @@ def _path(digest: str) -> str:
     return f"blobs/sha256/{digest.removeprefix('sha256:')}"
 
 
-def _manifest(image: tarfile.TarFile) -> dict[str, Any]:
+def _manifest(opened: tarfile.TarFile) -> dict[str, Any]:
     def read(name: str) -> Any:
-        file = image.extractfile(name)
+        file = opened.extractfile(name)
         assert file is not None
         return json.loads(file.read())
 
@@ -120,10 +112,10 @@ def test_nothing_is_set_uid_and_only_tmp_is_writable(root: Path):
         assert not mode & 0o002 or path == root / "tmp", path
 
 
-def test_the_sbom_is_complete(root: Path, archive: Path):
+def test_the_sbom_is_complete(root: Path, image: Path):
     """Valid CycloneDX, the same inside and beside the archive: every library, every package of Debian's."""
     text = (root / sbom.PLACE).read_text(encoding="utf-8")
-    assert build.sbom_path(archive).read_text(encoding="utf-8") == text
+    assert build.sbom_path(image).read_text(encoding="utf-8") == text
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     purls = {one["purl"].partition("?")[0] for one in json.loads(text)["components"]}
     names = {purl.rpartition("@")[0] for purl in purls}
@@ -151,24 +143,24 @@ def test_every_module_is_compiled(root: Path):
             assert (source.parent / "__pycache__" / f"{source.stem}.cpython-311.pyc").exists(), source
 
 
-def test_the_archive_is_a_valid_image_layout(archive: Path):
+def test_the_archive_is_a_valid_image_layout(image: Path):
     """Every blob has the digest and the size of its descriptor."""
-    with tarfile.open(archive) as image:
-        manifest = _manifest(image)
+    with tarfile.open(image) as opened:
+        manifest = _manifest(opened)
         for descriptor in (manifest["config"], *manifest["layers"]):
-            file = image.extractfile(_path(descriptor["digest"]))
+            file = opened.extractfile(_path(descriptor["digest"]))
             assert file is not None
             content = file.read()
             assert len(content) == descriptor["size"]
             assert f"sha256:{hashlib.sha256(content).hexdigest()}" == descriptor["digest"]
-    assert archive.stat().st_size < 60e6
+    assert image.stat().st_size < 60e6
 
 
-def test_the_same_sources_give_the_same_bytes(archive: Path, tmp_path: Path):
+def test_the_same_sources_give_the_same_bytes(image: Path, tmp_path: Path):
     """Registries and nodes need not fetch a rebuilt image."""
     again = tmp_path / "again.tar"
-    build.build(again, name="example.com/virtual-node:test")
-    assert again.read_bytes() == archive.read_bytes()
+    build.build(again)
+    assert again.read_bytes() == image.read_bytes()
 
 
 @pytest.mark.e2e

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,13 +34,13 @@ VALUES: dict[str, Any] = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
+async def installed(tmp_path_factory: pytest.TempPathFactory, image: Path) -> AsyncIterator[Sandbox]:
     """The chart without clusters on a real upper node, and a simulated lower cluster."""
     if os.geteuid() != 0:
         pytest.skip("containers on a real node need root")
     directory = tmp_path_factory.mktemp("join") / "sandbox"
     async with Sandbox(lower=1, kwok_nodes=1, upper_real_node=True, directory=directory) as sandbox:
-        await charts.load_images(sandbox)
+        await charts.load_images(sandbox, image)
         await helm(
             sandbox, "install", RELEASE, str(charts.CHART), f"--namespace={NAMESPACE}", "--create-namespace", "--wait",
             values=VALUES,
