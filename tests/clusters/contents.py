@@ -56,23 +56,23 @@ async def restore(cluster: Cluster, before: Contents) -> None:
     """
     api = cluster.api
     kinds = [kind async for kind in _kinds(api)]
+    there = await _read(api, kinds)
+    changed = sorted(
+        path for path, one in before.items() if path not in there or there[path].labels != one.labels
+    )
+    if changed:
+        raise SandboxError(f"{cluster.name}: a test changed {', '.join(changed[:10])}")
+    await api.delete("/api/v1/namespaces/default/events")
     loop = asyncio.get_running_loop()
     end = loop.time() + _SECONDS
-    while new := {path: one for path, one in (await _read(api, kinds)).items() if path not in before}:
+    while new := {path: one for path, one in there.items() if path not in before}:
         if loop.time() > end:
             raise SandboxError(f"{cluster.name} keeps {', '.join(sorted(new)[:10])}")
         await _delete(api, new)
         await asyncio.sleep(0.3)
         left = {one.plural for one in new.values()}
         kinds = [kind for kind in kinds if kind[1] in left]
-    for path in ("/api/v1", "/apis/events.k8s.io/v1"):
-        await api.delete(f"{path}/namespaces/default/events")
-    now = await _read(api, [kind async for kind in _kinds(api)])
-    changed = sorted(
-        path for path, one in before.items() if path not in now or now[path].labels != one.labels
-    )
-    if changed:
-        raise SandboxError(f"{cluster.name}: a test changed {', '.join(changed[:10])}")
+        there = await _read(api, kinds)
 
 
 async def _kinds(api: Api) -> AsyncIterator[tuple[str, str]]:
@@ -97,7 +97,7 @@ async def _read(api: Api, kinds: Iterable[tuple[str, str]]) -> Contents:
             listed = await api.read(f"{prefix}/{plural}", accept=_METADATA)
         except SandboxError:
             continue  # its definition has just been deleted
-        for item in listed["items"]:
+        for item in listed["items"] or ():
             metadata: dict[str, Any] = item["metadata"]
             namespace = metadata.get("namespace", "")
             if (namespace, plural) in _UNWATCHED_IN:

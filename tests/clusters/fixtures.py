@@ -2,8 +2,9 @@
 
 - ``sandbox``, ``upper``, ``namespace``: an upper cluster, a lower one with a real node, a simulated lower one, and a
   virtual-node process for both. All tests of a pytest process share them.
-- ``simulated``: the same without a real node and without programs; a module's fixture borrows them, starts the
-  programs of the test, and may change and break everything.
+- ``alone``: an upper cluster without nodes and programs, which a module's fixture borrows.
+- ``simulated``: an upper cluster and lower clusters with simulated nodes, without programs. A module's fixture borrows
+  them, starts the programs of the test, and may change and break everything.
 - ``Sandbox(…)``: clusters of its own, for other versions, flags or real nodes.
 """
 
@@ -16,6 +17,7 @@ import os
 import secrets
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,8 @@ from tests.clusters.virtual_nodes import REAL, SIMULATED
 from tests.waiting import make_namespace, node_ready
 
 _FOLDERS = tuple(Path(__file__).parents[1] / name for name in ("clusters", "field"))
+_ORDER = ("", "alone", "simulated", "web_address")
+"""Fixtures with the clusters of a test: own ones, one borrowed, several borrowed, those shared by all."""
 _LONGEST = (
     "test_documents",
     "test_helm",
@@ -56,26 +60,30 @@ def load(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run every test on the event loop of the shared clusters, and those with the same clusters one after the other.
 
-    Files with clusters of their own come first, the longest of them at the start; then those that borrow clusters.
+    Files with clusters of their own come first, the longest of them at the start.
     """
     ours = [item for item in items if not set(_FOLDERS).isdisjoint(item.path.parents)]
     for item in ours:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
-    borrowing, sharing = (
-        {item.path for item in ours if fixture in getattr(item, "fixturenames", ())}
-        for fixture in ("simulated", "web_address")
-    )
     known = set(ours)
     places = [number for number, item in enumerate(items) if item in known]
+    clusters: dict[Path, int] = {}
+    for item in ours:
+        clusters[item.path] = max(clusters.get(item.path, 0), _clusters(item))
 
-    def order(item: pytest.Item) -> tuple[bool, bool, int]:
+    def order(item: pytest.Item) -> tuple[int, int]:
         stem = item.path.stem
-        longest = _LONGEST.index(stem) if stem in _LONGEST else len(_LONGEST)
-        return item.path in sharing, item.path in borrowing, longest
+        return clusters[item.path], _LONGEST.index(stem) if stem in _LONGEST else len(_LONGEST)
 
     for place, item in zip(places, sorted(ours, key=order), strict=True):
         items[place] = item
+
+
+def _clusters(item: pytest.Item) -> int:
+    """Return the place of a test's clusters in the order of the session."""
+    fixtures = getattr(item, "fixturenames", ())
+    return max((_ORDER.index(name) for name in _ORDER if name in fixtures), default=0)
 
 
 @pytest.fixture(scope="session")
@@ -112,8 +120,14 @@ async def pool() -> AsyncIterator[Pool]:
 
 @pytest.fixture(scope="session")
 def simulated(pool: Pool) -> Lend:
-    """What lends simulated clusters to a module."""
+    """What lends an upper cluster and simulated lower clusters to a module."""
     return pool.lend
+
+
+@pytest.fixture(scope="session")
+def alone(pool: Pool) -> Lend:
+    """What lends one cluster without nodes to a module."""
+    return partial(pool.lend, lower=0)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

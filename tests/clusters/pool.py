@@ -1,4 +1,4 @@
-"""Simulated clusters that modules borrow one after the other, because a start of three clusters takes 7 s of CPU time."""
+"""Simulated clusters that modules borrow one after the other, because the start of each takes 3 s of CPU time."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from hack.sandbox.nodes.kwok import add_nodes, kwok_node
 from hack.sandbox.process import Process
 from tests.clusters.contents import Contents, contents, restore
 
-_LOWER = 2
 Lend = Callable[..., AbstractAsyncContextManager[Sandbox]]
 """``Pool.lend``."""
 
 
 class Pool:
-    """An upper cluster and two lower clusters with simulated nodes, for one borrower at a time."""
+    """An upper cluster and lower clusters with simulated nodes, for one borrower at a time."""
 
     def __init__(self) -> None:
         """Start nothing: the first borrower does."""
         self._sandbox: Sandbox | None = None
         self._before: dict[str, tuple[Contents, Process]] = {}
         """Cluster → its objects and its scheduler at the start."""
+        self._used: list[Cluster] = []
+        """What the last borrower had."""
         self._loans = 0
 
     @contextlib.asynccontextmanager
-    async def lend(self, *, lower: int = _LOWER, kwok_nodes: int = 1) -> AsyncIterator[Sandbox]:
+    async def lend(self, *, lower: int = 2, kwok_nodes: int = 1) -> AsyncIterator[Sandbox]:
         """Yield clusters without objects of other tests, and at the end stop the programs that were started in them.
 
         The borrower may change and stop everything. What it leaves is deleted before the next loan.
 
         Args:
-            lower: number of lower clusters, at most two.
+            lower: number of lower clusters.
             kwok_nodes: simulated nodes of each lower cluster.
         """
-        whole = await self._clean(kwok_nodes)
+        whole = await self._clean(lower, kwok_nodes)
         self._loans += 1
         lent = copy.copy(whole)
-        lent.clusters = whole.clusters[: 1 + lower]
+        lent.clusters = self._used = whole.clusters[: 1 + lower]
         lent.processes = []
         lent.directory = whole.directory / f"loan-{self._loans}"
         lent.directory.mkdir()
@@ -58,21 +59,23 @@ class Pool:
         if sandbox is not None:
             await sandbox.close()
 
-    async def _clean(self, kwok_nodes: int) -> Sandbox:
-        """Return the clusters as after their start; start new ones if that is not possible."""
+    async def _clean(self, lower: int, kwok_nodes: int) -> Sandbox:
+        """Return at least so many clusters, as after their start; start new ones if that is not possible."""
         if self._sandbox is not None:
             try:
-                await asyncio.gather(*map(self._restore, self._sandbox.clusters))
-                await self._renew_nodes(self._sandbox, kwok_nodes)
+                await asyncio.gather(*map(self._restore, self._used))
             except SandboxError as error:
                 logging.getLogger(__name__).warning("new clusters are started: %s", error)
                 await self.close()
-            else:
-                return self._sandbox
-        self._sandbox = await Sandbox(lower=_LOWER, kwok_nodes=kwok_nodes).__aenter__()
-        self._before = {
-            cluster.name: (await contents(cluster), cluster.scheduler) for cluster in self._sandbox.clusters
-        }
+        if self._sandbox is None:
+            self._sandbox = await Sandbox(lower=lower, kwok_nodes=kwok_nodes).__aenter__()
+            self._before = {}
+        while len(self._sandbox.lower) < lower:
+            await self._sandbox.add_lower(kwok_nodes=kwok_nodes)
+        for cluster in self._sandbox.clusters:
+            if cluster.name not in self._before:
+                self._before[cluster.name] = await contents(cluster), cluster.scheduler
+            await self._renew_nodes(cluster, 0 if cluster is self._sandbox.upper else kwok_nodes)
         return self._sandbox
 
     async def _restore(self, cluster: Cluster) -> None:
@@ -88,23 +91,18 @@ class Pool:
                 await process.start()
         await restore(cluster, before)
 
-    async def _renew_nodes(self, sandbox: Sandbox, count: int) -> None:
+    async def _renew_nodes(self, cluster: Cluster, count: int) -> None:
         """Delete the nodes that differ from those of a new cluster, and create the missing ones."""
-        for cluster in sandbox.clusters:
-            wanted = {}
-            if cluster is not sandbox.upper:
-                names = [f"{cluster.name}-node-{number}" for number in range(count)]
-                wanted = {name: _essence(kwok_node(name)) for name in names}
-            there = {
-                node["metadata"]["name"]: _essence(node)
-                for node in (await cluster.api.read("/api/v1/nodes"))["items"]
-            }
-            for name, found in there.items():
-                if found != wanted.get(name):
-                    await cluster.kubectl("delete", "node", name)
-            missing = [name for name in wanted if there.get(name) != wanted[name]]
-            if missing:
-                await add_nodes(cluster, cluster.nodes[0], missing)
+        names = [f"{cluster.name}-node-{number}" for number in range(count)]
+        wanted = {name: _essence(kwok_node(name)) for name in names}
+        listed = await cluster.api.read("/api/v1/nodes")
+        there = {node["metadata"]["name"]: _essence(node) for node in listed["items"]}
+        for name, found in there.items():
+            if found != wanted.get(name):
+                await cluster.api.delete(f"/api/v1/nodes/{name}")
+        missing = [name for name in wanted if there.get(name) != wanted[name]]
+        if missing:
+            await add_nodes(cluster, cluster.nodes[0], missing)
 
 
 def _essence(node: dict[str, Any]) -> tuple[object, ...]:
@@ -112,12 +110,12 @@ def _essence(node: dict[str, Any]) -> tuple[object, ...]:
     spec = node["spec"]
     labels = {
         key: value
-        for key, value in node["metadata"]["labels"].items()
+        for key, value in (node["metadata"].get("labels") or {}).items()
         if not key.startswith("beta.kubernetes.io/")
     }
     return (
         labels,
         spec.get("taints") or [],
         bool(spec.get("unschedulable")),
-        node["status"]["allocatable"],
+        node["status"].get("allocatable"),
     )

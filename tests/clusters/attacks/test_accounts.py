@@ -117,9 +117,9 @@ def _binding(name: str, **metadata: Any) -> dict[str, Any]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def upper(simulated: Lend) -> AsyncIterator[Cluster]:
+async def upper(alone: Lend) -> AsyncIterator[Cluster]:
     """An upper cluster with the chart's rights and policies, and objects of tenants and of a Swarm."""
-    async with simulated(lower=0) as sandbox:
+    async with alone() as sandbox:
         upper = sandbox.upper
         await upper.kubectl("create", "namespace", NAMESPACE)
         await helm(

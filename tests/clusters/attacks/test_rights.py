@@ -62,9 +62,9 @@ ALLOWED = [*virtual_node_requests.ALLOWED, *descheduler_requests.ALLOWED]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def upper(simulated: Lend) -> AsyncIterator[Cluster]:
+async def upper(alone: Lend) -> AsyncIterator[Cluster]:
     """An upper cluster with the chart's rights and policies, a virtual node, a real one, and pods on both."""
-    async with simulated(lower=0) as sandbox:
+    async with alone() as sandbox:
         upper = sandbox.upper
         await upper.kubectl("create", "namespace", NAMESPACE)
         await helm(

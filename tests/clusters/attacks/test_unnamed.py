@@ -51,9 +51,9 @@ def _lease(name: str) -> dict[str, Any]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def attackers(simulated: Lend) -> AsyncIterator[dict[str, Client]]:
+async def attackers(alone: Lend) -> AsyncIterator[dict[str, Client]]:
     """Clients of the accounts of the virtual node and of ``helm uninstall``; the API server knows the policies."""
-    async with simulated(lower=0) as sandbox:
+    async with alone() as sandbox:
         upper = sandbox.upper
         await _install(sandbox)
         await make_namespace(upper, SHOP)

@@ -34,9 +34,9 @@ NAMESPACED = (
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def upper(simulated: Lend) -> AsyncIterator[Cluster]:
+async def upper(alone: Lend) -> AsyncIterator[Cluster]:
     """An upper cluster without nodes, so that pods stay Pending."""
-    async with simulated(lower=0) as sandbox:
+    async with alone() as sandbox:
         yield sandbox.upper
 
 

@@ -26,9 +26,9 @@ DRIVER_OBJECT = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def empty(simulated: Lend) -> AsyncIterator[Sandbox]:
+async def empty(alone: Lend) -> AsyncIterator[Sandbox]:
     """An upper cluster without nodes: pods of the release do not run, and its hooks are left out."""
-    async with simulated(lower=0) as sandbox:
+    async with alone() as sandbox:
         await sandbox.upper.kubectl("create", "namespace", NAMESPACE)
         yield sandbox
 

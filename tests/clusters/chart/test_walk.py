@@ -47,9 +47,9 @@ _ADDRESSES = ("clusterIP", "clusterIPs")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def empty(simulated: Lend) -> AsyncIterator[Sandbox]:
+async def empty(alone: Lend) -> AsyncIterator[Sandbox]:
     """An upper cluster without nodes."""
-    async with simulated(lower=0) as sandbox:
+    async with alone() as sandbox:
         await sandbox.upper.kubectl("create", "namespace", NAMESPACE)
         yield sandbox
 

@@ -44,9 +44,9 @@ MAPS = resources.CONFIG_MAPS
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def cluster(simulated: Lend) -> AsyncIterator[Cluster]:
+async def cluster(alone: Lend) -> AsyncIterator[Cluster]:
     """A control plane without nodes."""
-    async with simulated(lower=0) as sandbox:
+    async with alone() as sandbox:
         yield sandbox.upper
 
 

@@ -29,9 +29,9 @@ SHORT = {"lease_duration": 6.0, "renew_deadline": 4.0, "retry_period": 0.5}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def cluster(simulated: Lend) -> AsyncIterator[Cluster]:
+async def cluster(alone: Lend) -> AsyncIterator[Cluster]:
     """A control plane without nodes."""
-    async with simulated(lower=0) as sandbox:
+    async with alone() as sandbox:
         yield sandbox.upper
 
 

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def client(simulated: Lend) -> AsyncIterator[Client]:
+async def client(alone: Lend) -> AsyncIterator[Client]:
     """An administrator's client of a control plane without nodes."""
-    async with simulated(lower=0) as sandbox:
+    async with alone() as sandbox:
         config = await kubeconfig.load(str(sandbox.upper.kubeconfig))
         async with Client(config, cluster="upper", qps=0, user_agent="tester/1") as client:
             yield client

@@ -61,9 +61,9 @@ PODS = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def cluster(simulated: Lend) -> AsyncIterator[Cluster]:
+async def cluster(alone: Lend) -> AsyncIterator[Cluster]:
     """One cluster, no nodes."""
-    async with simulated(lower=0) as running:
+    async with alone() as running:
         yield running.upper
 
 

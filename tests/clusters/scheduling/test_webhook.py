@@ -28,9 +28,9 @@ SECRET = "virtual-node-webhook-tls"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox(simulated: Lend) -> AsyncIterator[Sandbox]:
+async def sandbox(alone: Lend) -> AsyncIterator[Sandbox]:
     """An upper cluster with a virtual node's Node object, and the webhook registered by URL."""
-    async with simulated(lower=0) as running:
+    async with alone() as running:
         node = {
             "apiVersion": "v1",
             "kind": "Node",

@@ -46,9 +46,9 @@ DEBUGGERS: dict[str, dict[str, Any]] = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def cluster(simulated: Lend) -> AsyncIterator[Cluster]:
+async def cluster(alone: Lend) -> AsyncIterator[Cluster]:
     """One cluster, no nodes, a namespace for each level."""
-    async with simulated(lower=0) as running:
+    async with alone() as running:
         for level in LEVELS:
             labels = {
                 "pod-security.kubernetes.io/enforce": level,
