@@ -46,13 +46,14 @@ class Api:
         """
         return await self._call("GET", path, query=query, headers={"Accept": accept})
 
-    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object in the collection at a path; a field that the server does not know is an error.
+    async def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
+        """Create an object in the collection at a path, and return it; a field that the server does not know is an error.
 
         Raises:
             SandboxError: the server refuses it, or does not answer; quotes the response.
         """
-        return await self._call("POST", path, query={"fieldValidation": "Strict"}, body=body)
+        query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
+        return await self._call("POST", path, query=query, body=body)
 
     async def merge(self, path: str, change: Mapping[str, Any]) -> dict[str, Any]:
         """Change an object by a merge patch.

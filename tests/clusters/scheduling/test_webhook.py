@@ -16,15 +16,16 @@ import pytest_asyncio
 from clusterset.model.moving import node_avoidance
 from controller_runtime.tls.key_pairs import expiry, make_ca, sign
 from controller_runtime.tls.own_certificates import Certificates
-from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import Cluster, Sandbox, SandboxError
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from tests.clusters.pool import Lend
-from tests.waiting import PATIENCE, becomes, eventually
+from tests.waiting import PATIENCE, becomes, eventually, get
 
 pytestmark = pytest.mark.e2e
 SECRET = "virtual-node-webhook-tls"
+PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -68,10 +69,8 @@ async def registered(upper: Cluster) -> None:
         await upper.kubectl("wait", "--for=create", f"{kind}/virtual-node-webhook", "--timeout=150s")
 
     async def mutated() -> bool:
-        done = await upper.kubectl(
-            "create", "-f", "-", "--dry-run=server", "-o", "json", input=json.dumps(pod())
-        )
-        return "virtual-kubelet.io/provider" in done.stdout
+        created = await upper.api.create(PODS, pod(), dry_run=True)
+        return "virtual-kubelet.io/provider" in json.dumps(created)
 
     await eventually(mutated, what="labelled pods are mutated")
 
@@ -202,10 +201,8 @@ async def test_full_nodes_are_avoided(webhook):
     ]
 
     async def terms() -> Any:
-        done = await upper.kubectl(
-            "create", "-f", "-", "--dry-run=server", "-o", "json", input=json.dumps(body)
-        )
-        affinity = json.loads(done.stdout)["spec"]["affinity"]["nodeAffinity"]
+        created = await upper.api.create(PODS, body, dry_run=True)
+        affinity = created["spec"]["affinity"]["nodeAffinity"]
         return affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
 
     away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["vn-b"]}
@@ -227,15 +224,12 @@ async def test_certificates_are_renewed_without_a_refused_pod(webhook):
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE
     while since < 20 and loop.time() < deadline:
-        done = await upper.kubectl(
-            "create", "-f", "-", "--dry-run=server", input=json.dumps(pod("r")), check=False
-        )
-        # Until the test's old CA is announced, API servers do not know it.
-        if done.returncode and renewed:
-            failures.append(done.stderr)
-        secret = json.loads(
-            (await upper.kubectl("-n", "kube-system", "get", "secret", SECRET, "-o", "json")).stdout
-        )
+        try:
+            await upper.api.create(PODS, pod("r"), dry_run=True)
+        except SandboxError as error:
+            if renewed:  # until the test's old CA is announced, API servers do not know it
+                failures.append(str(error))
+        secret = await get(upper, "kube-system", "secret", SECRET)
         certificate = base64.b64decode(secret["data"]["tls.crt"])
         now_renewed = (
             expiry(certificate) - datetime.now(UTC) < timedelta(days=91)
