@@ -139,8 +139,10 @@ async def upper(alone: Lend) -> AsyncIterator[Cluster]:
         uid = (await read(upper, "-n", SHOP, "swarm", "feed"))["metadata"]["uid"]
         share = _owned("feed.worker-0", owner={"uid": uid})
         config_map = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"share.json": "{}"}, **share}
+        # Not worker-0: the garbage collector may delete it before the test does, after a change of its owner.
+        other = {**config_map, **_owned("feed.worker-2", owner={"uid": uid})}
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": {}, **share}
-        await create(upper, SHOP, config_map, lease)
+        await create(upper, SHOP, config_map, other, lease)
         await upper.kubectl("-n", SHOP, "create", "configmap", "settings", "--from-literal=config.yml=mine")
         await upper.kubectl("-n", SHOP, "create", "configmap", "table", "--from-literal=config.yml=old")
         await upper.kubectl("-n", SHOP, "label", "configmap", "table", f"{_LABEL}=feed")
@@ -317,7 +319,7 @@ ALLOWED: list[Attack] = [
     (SWARM, "POST", _leases(SHOP), _owned("feed.worker-1", spec={})),
     (SWARM, "PUT", f"{_SHOP}/configmaps/feed.worker-0", _owned("feed.worker-0", data={"share.json": "[]"})),
     (SWARM, "PUT", f"{_SHOP}/configmaps/table", {"metadata": {"name": "table", "labels": {_LABEL: "feed"}}}),
-    (SWARM, "DELETE", f"{_SHOP}/configmaps/feed.worker-0", None),
+    (SWARM, "DELETE", f"{_SHOP}/configmaps/feed.worker-2", None),
     (SWARM, "DELETE", f"{_leases(SHOP)}/feed.worker-0", None),
     (SWARM, "PATCH", _SWARM, {"metadata": {"finalizers": ["swarm.virtual-node.io/record"]}}),
     (SWARM, "PATCH", _SWARM, {"metadata": {"finalizers": None}}),
