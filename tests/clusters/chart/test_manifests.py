@@ -15,7 +15,7 @@ from hack.chart.template import NAMESPACE
 from hack.sandbox import Cluster
 from tests.clusters.pool import Lend
 from tests.unit.charts import rendering
-from tests.waiting import becomes
+from tests.waiting import becomes, get
 
 pytestmark = pytest.mark.e2e
 
@@ -53,14 +53,18 @@ async def _names(cluster: Cluster) -> list[str]:
     return [f"{one['kind']}/{one['metadata']['name']}" for one in found]
 
 
-async def _changed(cluster: Cluster, file: Path) -> list[str]:
+async def _changed(cluster: Cluster, *files: Path) -> list[str]:
     """Return what a second apply changes. kubectl always replaces the selector of a budget, by an equal one."""
-    again = await cluster.kubectl("apply", "-f", str(file))
+    again = await cluster.kubectl("apply", *_flags(*files))
     return [
         line
         for line in again.stdout.splitlines()
         if not line.endswith(" unchanged") and not line.startswith("poddisruptionbudget")
     ]
+
+
+def _flags(*files: Path) -> list[str]:
+    return [word for file in files for word in ("-f", str(file))]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -87,12 +91,11 @@ async def test_a_file_is_accepted_and_leaves_nothing(upper: Cluster, file: Path)
     assert await _changed(upper, file) == []
 
     # Pod Security is enforced in the namespace: pods that are not restricted would never be created.
-    deployments = await _items(upper, "deployments", "-n", NAMESPACE)
-    wanted = sum(one["spec"]["replicas"] for one in deployments)
+    wanted = sum(spec["replicas"] for spec in await _specs(upper))
     assert wanted > 0
 
     async def pods() -> int:
-        return len(await _items(upper, "pods", "-n", NAMESPACE))
+        return len((await get(upper, NAMESPACE, "pods"))["items"])
 
     await becomes(pods, wanted, what="every Deployment's pods")
 
@@ -102,21 +105,10 @@ async def test_a_file_is_accepted_and_leaves_nothing(upper: Cluster, file: Path)
 
 @pytest.mark.usefixtures("namespace")
 async def test_the_files_work_together(upper: Cluster):
-    """All of them applied together are one installation, and no file changes an object of another."""
-    for file in FILES:
-        await upper.kubectl("apply", "-f", str(file))
-    for file in FILES:
-        assert await _changed(upper, file) == []
-    for file in FILES:
-        await upper.kubectl("delete", "-f", str(file), "--timeout=150s")
-    await becomes(lambda: _names(upper), OURS_BEFORE, what="the namespace alone is left")
-
-
-@pytest.mark.usefixtures("namespace")
-async def test_server_side_apply_takes_over_after_client_side_apply(upper: Cluster):
-    """Without a conflict and without a change."""
-    files = [word for file in FILES for word in ("-f", str(file))]
+    """They are one installation: no file changes an object of another, and server-side apply takes over without a conflict."""
+    files = _flags(*FILES)
     await upper.kubectl("apply", *files)
+    assert await _changed(upper, *FILES) == []
     before = [await _specs(upper), await _names(upper)]
     await upper.kubectl("apply", "--server-side", *files)
     await upper.kubectl("diff", "--server-side", *files)
@@ -145,7 +137,7 @@ async def test_two_field_managers_do_not_conflict(upper: Cluster):
 
 async def _specs(cluster: Cluster) -> list[dict[str, Any]]:
     """Return the specs of the Deployments. Their generation also counts changes of annotations, such as kubectl's own."""
-    return [one["spec"] for one in await _items(cluster, "deployments", "-n", NAMESPACE)]
+    return [one["spec"] for one in (await get(cluster, NAMESPACE, "deployments"))["items"]]
 
 
 @pytest.mark.usefixtures("namespace")
