@@ -28,6 +28,8 @@ PATIENCE = 150.0
 """Seconds. A test that works does not wait that long; an apiserver's clients may back off for a minute after an outage."""
 _PAUSES = 0.05, 0.3
 """Seconds between two reads: the first, and the longest."""
+_REST, _LONGEST_REST = 2.0, 3.0
+"""Pause after a read in multiples of its time, and at most in seconds: commands are processes, which take CPU time."""
 
 _PASSING_TAINTS = frozenset(
     f"node.kubernetes.io/{reason}" for reason in ("not-ready", "unreachable", "unschedulable")
@@ -66,6 +68,7 @@ async def becomes(
     deadline = loop.time() + within
     pause, longest = _PAUSES
     while True:
+        started = loop.time()
         try:
             found: Any = await read()
         except (SandboxError, LookupError, ValueError, aiohttp.ClientError) as error:
@@ -74,7 +77,7 @@ async def becomes(
             return
         if loop.time() > deadline:
             break
-        await asyncio.sleep(pause)
+        await asyncio.sleep(max(pause, min(_REST * (loop.time() - started), _LONGEST_REST)))
         pause = min(pause * 1.3, longest)
     told = repr(found) if isinstance(found, Exception | bool) else json.dumps(found, default=repr, indent=1)
     pytest.fail(f"not so within {within:g} s: {what}\nwanted {wanted!r}, last was {told}")
