@@ -25,12 +25,13 @@ VOLUMES = {
         "secret",
     )
 }
-SPECS = [
-    pytest.param(name, spec, id=f"{case} {name}")
-    for case in CASES
-    for name, spec in rendering.pod_specs(rendering.parse(rendering.reviewed(case)))
-]
-"""Of the golden files, which equal Helm's output, because each test process collects them."""
+
+
+def _specs(case: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return kind and name, and spec, of the pods of a case; there are some."""
+    found = rendering.pod_specs(rendering.objects(case))
+    assert found
+    return found
 
 
 def violations(spec: dict[str, Any]) -> list[str]:
@@ -61,52 +62,56 @@ def violations(spec: dict[str, Any]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("name", "spec"), SPECS)
-def test_pods_are_restricted(name, spec):
+@pytest.mark.parametrize("case", CASES)
+def test_pods_are_restricted(case):
     """And have a read-only root file system."""
-    assert violations(spec) == []
-    for container in spec["containers"]:
-        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    for name, spec in _specs(case):
+        assert violations(spec) == [], name
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
 
 
-@pytest.mark.parametrize(("name", "spec"), SPECS)
-def test_pods_are_probed(name, spec):
+@pytest.mark.parametrize("case", CASES)
+def test_pods_are_probed(case):
     """Long-running containers have probes, each on a port that it declares."""
-    if name.startswith(ONCE):
-        assert spec["restartPolicy"] == "Never"
-        return
-    for container in spec["containers"]:
-        ports = {port["name"] for port in container["ports"]}
-        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            assert container[probe]["httpGet"]["port"] in ports
+    for name, spec in _specs(case):
+        if name.startswith(ONCE):
+            assert spec["restartPolicy"] == "Never", name
+            continue
+        for container in spec["containers"]:
+            ports = {port["name"] for port in container["ports"]}
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                assert container[probe]["httpGet"]["port"] in ports, name
 
 
-@pytest.mark.parametrize(("name", "spec"), SPECS)
-def test_pods_have_requests(name, spec):
+@pytest.mark.parametrize("case", CASES)
+def test_pods_have_requests(case):
     """For CPU and memory, so that a full node does not evict them first."""
-    for container in spec["containers"]:
-        assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
+    for name, spec in _specs(case):
+        for container in spec["containers"]:
+            assert container["resources"]["requests"].keys() >= {"cpu", "memory"}, name
 
 
-@pytest.mark.parametrize(("name", "spec"), SPECS)
-def test_images_have_a_version(name, spec):
+@pytest.mark.parametrize("case", CASES)
+def test_images_have_a_version(case):
     """A tag or a digest that is not `latest`."""
-    for container in spec["containers"]:
-        match = re.fullmatch(
-            r"[^:@]+(?::\d+)?[^:@]*(?::(?P<tag>[\w.-]+)|@sha256:[0-9a-f]{64})", container["image"]
-        )
-        assert match, container["image"]
-        assert match["tag"] != "latest"
+    for name, spec in _specs(case):
+        for container in spec["containers"]:
+            match = re.fullmatch(
+                r"[^:@]+(?::\d+)?[^:@]*(?::(?P<tag>[\w.-]+)|@sha256:[0-9a-f]{64})", container["image"]
+            )
+            assert match, (name, container["image"])
+            assert match["tag"] != "latest", name
 
 
-@pytest.mark.parametrize(("name", "spec"), SPECS)
-def test_pods_stay_off_virtual_nodes(name, spec):
+@pytest.mark.parametrize("case", CASES)
+def test_pods_stay_off_virtual_nodes(case):
     """Components do not run on virtual nodes, unless the user's own affinity says so."""
-    if spec["affinity"] == {"podAntiAffinity": {}}:
-        return
-    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     expression = {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]}
-    assert terms == {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    for name, spec in _specs(case):
+        if spec["affinity"] != {"podAntiAffinity": {}}:
+            terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            assert terms == {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, name
 
 
 def test_unrestricted_pods_are_found():
