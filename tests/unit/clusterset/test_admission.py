@@ -21,6 +21,7 @@ from clusterset.model.policy.decision import violations
 from controller_runtime.objects import from_dict
 from multi_scheduler.state.admission import Admission, AdmissionGate
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 from tests.generated_pods import generate
 from tests.unit.clusterset.model.policy.pods import INJECTED
 from tests.unit.virtual_node.controllers import cluster as clusters
@@ -34,10 +35,7 @@ CLAIM: dict[str, Any] = {"volumes": [{"name": "v", "persistentVolumeClaim": {"cl
 
 
 def _pod(namespace: str = "shop", annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": "p", "namespace": namespace, "uid": "u", "annotations": annotations or {}},
-        "spec": {"nodeName": "vn", "containers": [{"name": "c", "image": "busybox"}], **spec},
-    }
+    return objects.pod("p", namespace=namespace, annotations=annotations, node="vn", **spec)
 
 
 def _refusals(pod: dict[str, Any], config: dict[str, Any], controllers: list[str]) -> tuple[str, str]:

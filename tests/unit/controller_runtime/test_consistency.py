@@ -13,6 +13,7 @@ from controller_runtime import consistency, resources
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
 from controller_runtime.workqueue.controller import Controller
+from tests import objects
 
 pytestmark = pytest.mark.looptime
 
@@ -31,7 +32,7 @@ class _Cache:
 
 
 def _pod(version: int, uid: str = "u") -> dict[str, Any]:
-    return {"metadata": {"name": "web", "namespace": "shop", "uid": uid, "resourceVersion": str(version)}}
+    return objects.pod(uid=uid, metadata={"resourceVersion": str(version)})
 
 
 class _Scene:

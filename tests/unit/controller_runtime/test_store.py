@@ -8,14 +8,12 @@ import pytest
 
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.store import Store
+from tests import objects
 
 
 def pod(name: str, *, node: str = "", groups: str = "") -> Object:
     """A pod on a node, in groups named by single letters."""
-    metadata = {"name": name, "namespace": "ns", "labels": {"groups": groups}}
-    return from_dict(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": node} if node else {}}
-    )
+    return from_dict(objects.pod(name, namespace="ns", node=node, labels={"groups": groups}))
 
 
 def node_of(found: Object) -> list[str]:

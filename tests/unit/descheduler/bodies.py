@@ -9,6 +9,7 @@ from typing import Any
 
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object, from_dict
+from tests import objects
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -18,15 +19,13 @@ def now() -> datetime:
     return START + timedelta(seconds=asyncio.get_running_loop().time())
 
 
-def node(name: str, *, ready: bool = True, cpu: str = "10", **options: Any) -> dict[str, Any]:
+def node(
+    name: str, *, ready: bool = True, cpu: str = "10", reason: str = "", **options: Any
+) -> dict[str, Any]:
     """Return a virtual node."""
-    condition = {"type": "Ready", "status": "True" if ready else "False", "reason": options.pop("reason", "")}
-    labels = {"type": "virtual-kubelet", "kubernetes.io/hostname": name, **options.pop("labels", {})}
-    return {
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"taints": [{"key": "virtual-kubelet.io/provider", "effect": "NoSchedule"}], **options},
-        "status": {"conditions": [condition], "allocatable": {"cpu": cpu, "memory": "10Gi", "pods": "100"}},
-    }
+    body = objects.virtual_node(name, cpu=cpu, memory="10Gi", pods="100", ready=ready, **options)
+    body["status"]["conditions"][0]["reason"] = reason
+    return body
 
 
 def pod(
@@ -41,23 +40,17 @@ def pod(
     **metadata: Any,
 ) -> dict[str, Any]:
     """Return a pod on a virtual node that its lower scheduler refuses, or with ``refused_at=None`` schedules."""
-    scheduled: dict[str, Any] = {"type": "PodScheduled", "status": "True"}
+    scheduled = objects.condition("PodScheduled")
     if refused_at is not None:
-        why = {"reason": "Unschedulable", "message": "0/3 nodes are available"}
-        scheduled |= {"status": "False", **why, "lastTransitionTime": timestamps.rfc3339(refused_at)}
-    owners = [{"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": owner, "controller": True}]
-    placed = {"nodeName": on} if on else {}
-    owned = {"ownerReferences": owners} if owner else {}
-    return {
-        "metadata": {"name": name, "namespace": "default", **owned, **metadata},
-        "spec": {
-            "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}],
-            "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
-            **placed,
-            **(spec or {}),
-        },
-        "status": {"phase": phase, "conditions": [scheduled]},
-    }
+        since = timestamps.rfc3339(refused_at)
+        scheduled = objects.condition(
+            "PodScheduled", "False", "Unschedulable", "0/3 nodes are available", lastTransitionTime=since
+        )
+    tolerations = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
+    return objects.pod(
+        name, "1", node=on, phase=phase, conditions=[scheduled], namespace="default", uid="", owner=owner, owner_kind=kind,
+        metadata={"creationTimestamp": "", "resourceVersion": "", **metadata}, **{"tolerations": tolerations, **(spec or {})},
+    )  # fmt: skip
 
 
 def cached(body: Mapping[str, Any]) -> Object:

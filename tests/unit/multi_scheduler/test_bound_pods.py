@@ -16,19 +16,12 @@ from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.bound_pods import BOUND, bound_pods, caught_up, shrink, stub
+from tests import objects
 from tests.background import working
 from tests.fakes.apiserver.client import MemoryClient, refusing
 from tests.fakes.apiserver.server import Server
 
 pytestmark = pytest.mark.looptime
-
-
-def _pod(name: str, **spec: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": "shop"},
-        "spec": {"containers": [{"name": "app", "image": "x"}], **spec},
-        "status": {"phase": "Pending"},
-    }
 
 
 @asynccontextmanager
@@ -46,8 +39,8 @@ async def _late(server: Server) -> AsyncIterator[tuple[Any, Informer]]:
 def server() -> Server:
     """Return a server with a bound pod and a pod that waits for a node."""
     server = Server(namespaces=("shop",))
-    server.put("pods", _pod("old", nodeName="vn"))
-    server.put("pods", _pod("waiting"))
+    server.put("pods", objects.pod("old", uid="", node="vn"))
+    server.put("pods", objects.pod("waiting", uid=""))
     return server
 
 
@@ -62,7 +55,7 @@ async def test_waits_for_pods_that_the_watch_has_not_brought_yet(server):
     """Even if the informer seems current: the API server knows more."""
     async with _late(server) as (client, informer):
         server.bind("shop/waiting", "vn")
-        server.put("pods", _pod("new", nodeName="vn"))
+        server.put("pods", objects.pod("new", uid="", node="vn"))
         waiting = asyncio.create_task(caught_up(client, informer))
         await asyncio.sleep(20)
         assert not waiting.done()
@@ -87,7 +80,7 @@ async def test_pod_of_the_same_name_is_another_pod(server):
     """The informer knows the deleted one, and not its successor."""
     async with _late(server) as (client, informer):
         server.remove("pods", "shop/old")
-        server.put("pods", _pod("old", nodeName="vn"))
+        server.put("pods", objects.pod("old", uid="", node="vn"))
         waiting = asyncio.create_task(caught_up(client, informer))
         await asyncio.sleep(1)
         assert not waiting.done()
@@ -175,7 +168,9 @@ async def test_large_pods_of_one_namespace_displace_no_others(monkeypatch: pytes
             "ownerReferences": [],
         }
         server.put("pods", body)
-    server.put("pods", {**_pod("q", nodeName="vn"), "metadata": {"name": "q", "namespace": "quiet"}})
+    server.put(
+        "pods", {**objects.pod("q", uid="", node="vn"), "metadata": {"name": "q", "namespace": "quiet"}}
+    )
     informer = bound_pods(MemoryClient(server))  # type: ignore[arg-type]
     async with working(informer.run()):
         assert await informer.wait_synced(1)

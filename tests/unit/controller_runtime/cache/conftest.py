@@ -15,22 +15,14 @@ from controller_runtime.client.collection import ObjectList
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.client.transport import Outage
 from controller_runtime.objects import Object, from_dict
+from tests import objects
 
 
 def pod(name: str, version: int, *, uid: str = "", node: str = "n1") -> Object:
     """A small pod."""
+    fields = {"resourceVersion": str(version)}
     return from_dict(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": name,
-                "namespace": "ns",
-                "uid": uid or f"uid-{name}",
-                "resourceVersion": str(version),
-            },
-            "spec": {"nodeName": node},
-        }
+        objects.pod(name, namespace="ns", uid=uid or f"uid-{name}", node=node, metadata=fields, containers=[])
     )
 
 

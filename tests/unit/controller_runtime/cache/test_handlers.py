@@ -104,4 +104,4 @@ async def test_handlers_cannot_modify_the_cache(server, started):
     await server.watches.get()
     found = informer.store.get("ns/a")
     assert found is not None
-    assert (found.name, found.spec) == ("a", {"nodeName": "n1"})
+    assert (found.name, found.spec) == ("a", {"nodeName": "n1", "containers": []})

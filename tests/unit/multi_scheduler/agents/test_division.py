@@ -18,6 +18,7 @@ from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.config import Config
 from multi_scheduler.shared import Shared
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 from tests.unit.clusterset.model.test_division import HOSTILE
 from tests.unit.multi_scheduler.agents.test_scoring_agents import agent
 from tests.unit.multi_scheduler.lower_pods import mark_synced
@@ -87,14 +88,7 @@ def pod(
     """Return a pod of one CPU with a division."""
     annotations = {names.ANNOTATION_DIVISION: text}
     annotations |= {f"virtual-node.io/{key.replace('_', '-')}": value for key, value in more.items()}
-    owners = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}] if owner else []
-    metadata = {
-        "name": uid, "namespace": namespace, "uid": uid, "annotations": annotations, "ownerReferences": owners,
-    }  # fmt: skip
-    return {
-        "metadata": metadata,
-        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]},
-    }
+    return objects.pod(uid, "1", namespace=namespace, annotations=annotations, owner=owner)
 
 
 async def _places(

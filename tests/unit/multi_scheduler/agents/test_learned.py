@@ -16,6 +16,7 @@ from hack.placement.estimates import Logged, doubly_robust, inverse_propensity
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.learned import Bandit, Decision, LearnedAgent, Memory
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 
 NODES = [VirtualNode("vn-a", "a", {}, {}), VirtualNode("vn-b", "b", {}, {})]
 
@@ -97,13 +98,7 @@ class _Informer:
 
 
 def _pod(uid: str, phase: str) -> Any:
-    return from_dict(
-        {
-            "metadata": {"name": uid, "namespace": "shop", "uid": uid, "labels": {"app": "web"}},
-            "spec": {"nodeName": "vn-b"},
-            "status": {"phase": phase},
-        }
-    )
+    return from_dict(objects.pod(uid, node="vn-b", phase=phase, labels={"app": "web"}))
 
 
 class _View:

@@ -27,6 +27,7 @@ from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.state.cluster_feed import shrink_pod
 from multi_scheduler.usage.store import Pressure, Sample, Stall
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 from tests.background import working
 from tests.unit.multi_scheduler.lower_pods import mark_synced, shared_of
 
@@ -114,11 +115,8 @@ class Scene:
 
 def pod(cpu: str = "1", *, limit: str = "", uid: str = "new", **metadata: Any) -> dict[str, Any]:
     """Return an upper pod."""
-    resources = {"requests": {"cpu": cpu}, "limits": {"cpu": limit} if limit else {}}
-    return {
-        "metadata": {"name": uid, "namespace": "shop", "uid": uid, **metadata},
-        "spec": {"containers": [{"name": "c", "resources": resources}]},
-    }
+    limits = {"cpu": limit} if limit else {}
+    return objects.pod(uid, containers=[objects.container(limits=limits, cpu=cpu)], metadata=metadata)
 
 
 def agent(name: str, **config: Any) -> AgentConfig:

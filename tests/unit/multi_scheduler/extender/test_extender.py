@@ -25,6 +25,7 @@ from multi_scheduler.scheduler_configuration import scheduler_configuration
 from multi_scheduler.state.cluster.pod_requirements import Placed, required_terms
 from multi_scheduler.state.reservations import ATTEMPT_SECONDS
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 from tests.unit.multi_scheduler.lower_pods import fit_agent, lower_pod, mark_synced, report
 
 
@@ -44,11 +45,7 @@ class _Directory:
 
 
 def _pod(uid: str, cpu: str = "2", **labels: str) -> dict[str, Any]:
-    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
-    return {
-        "metadata": {"name": uid, "namespace": "shop", "uid": uid, "labels": labels},
-        "spec": {"containers": [container]},
-    }
+    return objects.pod(uid, cpu, labels=labels)
 
 
 def _asked(pod: dict[str, Any], *names: str) -> protocol.Candidates:
@@ -406,10 +403,9 @@ def _add(agent: FitAgent, *pods: Any) -> None:
 
 
 def _bound(uid: str, node: str, *, phase: str = "Pending", cpu: str = "2") -> Any:
-    pod = _pod(uid, cpu)
-    pod["spec"]["nodeName"] = node
-    pod["metadata"]["resourceVersion"] = phase
-    return shrink(from_dict({**pod, "status": {"phase": phase}}))
+    return shrink(
+        from_dict(objects.pod(uid, cpu, node=node, phase=phase, metadata={"resourceVersion": phase}))
+    )
 
 
 @pytest.mark.looptime

@@ -15,27 +15,21 @@ from multi_scheduler.extender.active import ActiveReplica, NotActiveError
 from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.safe_scheduler import NO_BIND, SafeScheduler, add_routes, read_settings
 from multi_scheduler.scheduler_configuration import scheduler_configuration
+from tests import objects
 from tests.unit.controller_runtime.leaderelection.election import Store, lease
 from tests.unit.multi_scheduler.extender.replicas import Replica
 
 MIB = 2**20
 
 
-def _node(name: str = "n", *, cpu: str = "4", memory: str = "16Gi", **annotations: str) -> dict[str, Any]:
+def _node(name: str = "n", *, memory: str = "16Gi", **annotations: str) -> dict[str, Any]:
     written = {key.replace("_", "-"): value for key, value in annotations.items()}
-    allocatable = {"cpu": cpu, "memory": memory, "pods": "110"}
-    return {"metadata": {"name": name, "annotations": written}, "status": {"allocatable": allocatable}}
+    return objects.node(name, memory=memory, annotations=written)
 
 
-def _pod(cpu: str = "0", memory: str = "0", *, init: str = "", uid: str = "u") -> dict[str, Any]:
-    def container(**requests: str) -> dict[str, Any]:
-        return {"resources": {"requests": requests}}
-
-    spec = {
-        "containers": [container(cpu=cpu, memory=memory)],
-        "initContainers": [container(cpu=init)] if init else [],
-    }
-    return {"metadata": {"name": "p", "namespace": "shop", "uid": uid}, "spec": spec}
+def _pod(cpu: str = "0", memory: str = "0", *, init: str = "") -> dict[str, Any]:
+    first = [objects.container(cpu=init)] if init else []
+    return objects.pod(containers=[objects.container(cpu=cpu, memory=memory)], initContainers=first)
 
 
 README = {
@@ -198,9 +192,9 @@ async def test_filter_path_allows_the_binding(monkeypatch: pytest.MonkeyPatch) -
     replica = Replica(Store(), "a")
     async with replica.running(), _serving(active=replica.active) as call:
         assert (await call(FILTER, {"Pod": _pod(), "NodeNames": ["vn-a"]}))[1]["NodeNames"] == ["vn-a"]
-        replica.active.check_filtered("u")
+        replica.active.check_filtered("web")
         with pytest.raises(NotActiveError):
-            replica.active.check_filtered("u")
+            replica.active.check_filtered("web")
 
 
 async def test_serves_other_paths() -> None:

@@ -12,22 +12,15 @@ from hypothesis import strategies as st
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Placed, demand
 from multi_scheduler.state.devices import DeviceColumn, parts
+from tests import objects
 
 GPU = "koordinator.sh/gpu-core"
-
-
-def _node(name: str, gpu: int) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "labels": {}},
-        "spec": {},
-        "status": {"allocatable": {"cpu": "64", "pods": "110", GPU: str(gpu)}},
-    }
 
 
 def _index(*gpus: int) -> ClusterIndex:
     index = ClusterIndex({GPU: 100})
     for number, gpu in enumerate(gpus):
-        index.upsert_node(_node(f"n{number}", gpu))
+        index.upsert_node(objects.node(f"n{number}", more={GPU: str(gpu)}))
     return index
 
 
@@ -75,12 +68,12 @@ def test_counts_devices_again_when_a_node_comes_back():
     """Pods may be known before their node."""
     index = ClusterIndex({GPU: 100})
     index.place("early", Placed("n0", {GPU: 100}, devices=[1]))
-    index.upsert_node(_node("n0", 250))
+    index.upsert_node(objects.node("n0", more={GPU: "250"}))
     assert index.devices[GPU].free == [(100, 0, 50)]
     index.remove_node("n0")
     assert _names(index, 1) == []
     index.remove("early")
-    index.upsert_node(_node("n0", 200))
+    index.upsert_node(objects.node("n0", more={GPU: "200"}))
     assert index.devices[GPU].free == [(100, 100)]
 
 

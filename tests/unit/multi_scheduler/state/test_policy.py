@@ -17,6 +17,7 @@ from multi_scheduler.config import parse
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
@@ -59,15 +60,10 @@ class _Clusters:
         return await self.extender.filter(protocol.Candidates(pod, names or ("vn-a", "vn-b"), None))
 
 
-def _pod(*, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    metadata = {"name": "web", "namespace": "shop", "uid": "u", "annotations": annotations or {}}
-    return {"metadata": metadata, "spec": {"containers": [{"name": "app", "image": "web:1"}], **spec}}
-
-
 @pytest.mark.looptime
 async def test_pod_refused_by_policy_gets_another_cluster():
     """The scheduler's Event names rule, field, allowed values, and the setting."""
-    answer = await _Clusters().filter(_pod(hostNetwork=True))
+    answer = await _Clusters().filter(objects.pod(hostNetwork=True))
     assert answer.passing == ["vn-b"]
     assert answer.unresolvable == {
         "vn-a": "Lower cluster a does not take the pod: hostNamespaces: spec.hostNetwork is true, allowed: none "
@@ -85,9 +81,9 @@ async def test_policy_applies_to_the_domain_of_a_group():
     clusters = _Clusters(Policy(node_selector_keys=["zone"]))
     admission = clusters.agent.state.clusters["a"].gate
     node = VirtualNode("vn-a", "a", {}, {})
-    assert "nodeSelectorKeys" in admission.judge(_pod(annotations=group), node).refusal
+    assert "nodeSelectorKeys" in admission.judge(objects.pod(annotations=group), node).refusal
     allowed = group | {"virtual-node.io/pod-group-topology": "zone"}
-    assert not admission.judge(_pod(annotations=allowed), node).refusal
+    assert not admission.judge(objects.pod(annotations=allowed), node).refusal
 
 
 @pytest.mark.looptime
@@ -95,23 +91,23 @@ async def test_policy_applies_to_the_domain_of_a_group():
     ("pod", "rule"),
     [
         (
-            _pod(annotations={"clusterSelector": json.dumps({"nodeSelector": {CONTROL_PLANE: ""}})}),
+            objects.pod(annotations={"clusterSelector": json.dumps({"nodeSelector": {CONTROL_PLANE: ""}})}),
             "controlPlane",
         ),
         (
-            _pod(
+            objects.pod(
                 annotations={
                     "clusterSelector": json.dumps({"tolerations": [{**TAINT, "operator": "Exists"}]})
                 }
             ),
             "controlPlane",
         ),
-        (_pod(tolerations=[{"key": CONTROL_PLANE, "operator": "Exists"}]), "controlPlane"),
-        (_pod(annotations={"virtual-node.io/scheduler-name": "volcano"}), "schedulerNames"),
-        (_pod(priorityClassName="system-node-critical"), "priorityClasses"),
-        (_pod(runtimeClassName="kata"), "runtimeClasses"),
-        (_pod(annotations={"iam.amazonaws.com/role": "admin"}), "annotations"),
-        (_pod(volumes=[{"name": "v", "hostPath": {"path": "/etc"}}]), "hostPaths"),
+        (objects.pod(tolerations=[{"key": CONTROL_PLANE, "operator": "Exists"}]), "controlPlane"),
+        (objects.pod(annotations={"virtual-node.io/scheduler-name": "volcano"}), "schedulerNames"),
+        (objects.pod(priorityClassName="system-node-critical"), "priorityClasses"),
+        (objects.pod(runtimeClassName="kata"), "runtimeClasses"),
+        (objects.pod(annotations={"iam.amazonaws.com/role": "admin"}), "annotations"),
+        (objects.pod(volumes=[{"name": "v", "hostPath": {"path": "/etc"}}]), "hostPaths"),
     ],
 )
 async def test_policy_applies_to_the_lower_pod(pod, rule):
@@ -124,11 +120,11 @@ async def test_policy_applies_to_the_lower_pod(pod, rule):
 @pytest.mark.parametrize(
     "pod",
     [
-        _pod(nodeSelector={CONTROL_PLANE: ""}),
-        _pod(priorityClassName="gold"),
-        _pod(schedulerName="virtual-node-scheduler"),
-        _pod(volumes=[{"name": "v", "hostPath": {"path": "/var/log/pods"}}]),
-        _pod(tolerations=[{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]),
+        objects.pod(nodeSelector={CONTROL_PLANE: ""}),
+        objects.pod(priorityClassName="gold"),
+        objects.pod(schedulerName="virtual-node-scheduler"),
+        objects.pod(volumes=[{"name": "v", "hostPath": {"path": "/var/log/pods"}}]),
+        objects.pod(tolerations=[{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]),
     ],
 )
 async def test_policy_ignores_fields_that_are_not_mirrored(pod):
@@ -140,7 +136,7 @@ async def test_policy_ignores_fields_that_are_not_mirrored(pod):
 async def test_namespace_override_applies():
     """The override is that of the upper namespace."""
     policy = Policy(namespaces={"sh*": Rules(preset="privileged")})
-    assert (await _Clusters(policy).filter(_pod(hostNetwork=True), "vn-a")).passing == ["vn-a"]
+    assert (await _Clusters(policy).filter(objects.pod(hostNetwork=True), "vn-a")).passing == ["vn-a"]
 
 
 @pytest.mark.looptime
@@ -150,7 +146,7 @@ async def test_tolerating_everything_gives_no_room_on_control_plane_nodes():
     for cluster in ("a", "b"):
         clusters.agent.state.clusters[cluster].index.remove_node(cluster)
         clusters.add_node(cluster, "cp", TAINT, **{CONTROL_PLANE: ""})
-    answer = await clusters.filter(_pod(tolerations=[{"operator": "Exists"}]))
+    answer = await clusters.filter(objects.pod(tolerations=[{"operator": "Exists"}]))
     assert answer.passing == ["vn-b"], "b allows control-plane nodes"
     assert "0/1 nodes are available" in answer.unresolvable["vn-a"]
 
@@ -161,7 +157,7 @@ async def test_untainted_control_plane_node_takes_ordinary_pods():
     clusters = _Clusters()
     clusters.agent.state.clusters["a"].index.remove_node("a")
     clusters.add_node("a", "cp", **{CONTROL_PLANE: ""})
-    assert (await clusters.filter(_pod(), "vn-a")).passing == ["vn-a"]
+    assert (await clusters.filter(objects.pod(), "vn-a")).passing == ["vn-a"]
 
 
 def test_policy_errors_name_the_cluster():

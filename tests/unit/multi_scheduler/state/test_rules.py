@@ -12,19 +12,10 @@ from clusterset.config import Cluster
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Demand, Placed, demand
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 from tests.unit.multi_scheduler.lower_pods import demand_of
 
 HOST = "kubernetes.io/hostname"
-
-
-def _node(name: str, *, extended: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    labels = {HOST: name, **spec.pop("labels", {})}
-    allocatable = {"cpu": "4", "memory": "8Gi", "pods": "110", **(extended or {})}
-    return {
-        "metadata": {"name": name, "labels": labels},
-        "spec": spec,
-        "status": {"allocatable": allocatable},
-    }
 
 
 def _demand(*, labels: dict[str, str] | None = None, selector: str = "", **spec: Any) -> Demand:
@@ -51,8 +42,8 @@ def _names(index: ClusterIndex, wanted: Demand) -> set[str]:
 
 def test_new_resource_keeps_usage_on_nodes_without_it():
     """Pods on a node without its device plug-in still hold devices."""
-    index = _index(_node("a"), p=Placed("a", {"example.com/gpu": 1, "pods": 1}))
-    index.upsert_node(_node("b", extended={"example.com/gpu": "1"}))
+    index = _index(objects.node("a"), p=Placed("a", {"example.com/gpu": 1, "pods": 1}))
+    index.upsert_node(objects.node("b", more={"example.com/gpu": "1"}))
     index.place("q", Placed("b", {"example.com/gpu": 1, "pods": 1}))
     index.remove("p")
     assert _names(index, _demand(requests={"example.com/gpu": "1"})) == set()
@@ -76,7 +67,7 @@ def test_new_resource_keeps_usage_on_nodes_without_it():
 def test_quantities_are_compared_exactly(resource, asked, enough, short):
     """Rounded up like in kube-scheduler, without floats; the last byte counts."""
     for there, fits in ((enough, True), (short, False)):
-        node = _node("a", extended={resource: there})
+        node = objects.node("a", more={resource: there})
         assert (_names(_index(node), _demand(requests={resource: asked})) == {"a"}) is fits
 
 
@@ -95,7 +86,7 @@ def test_requests_include_sidecars_overhead_and_pod_level_resources():
 
 def test_enforces_the_pod_limit_of_a_node():
     """Pods without requests also count."""
-    node = _node("a")
+    node = objects.node("a")
     node["status"]["allocatable"]["pods"] = "1"
     index = _index(node)
     assert _names(index, _demand(requests={})) == {"a"}
@@ -108,7 +99,7 @@ def test_enforces_the_pod_limit_of_a_node():
     "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]}}}])  # fmt: skip
 def test_pool_does_not_override_the_pods_selector(zone, affinity, fits):
     """A virtual node of zone a has no node for a pod of zone b."""
-    index = _index(_node("a", labels={"zone": "a"}), _node("b", labels={"zone": "b"}))
+    index = _index(objects.node("a", labels={"zone": "a"}), objects.node("b", labels={"zone": "b"}))
     selector = json.dumps({"nodeSelector": {"zone": zone}, "affinity": affinity})
     metadata = {"uid": "u", "namespace": "n", "annotations": {"clusterSelector": selector}}
     pod = {"metadata": metadata, "spec": {"containers": []}}

@@ -10,18 +10,14 @@ import pytest
 from clusterset.admission import ClusterRules
 from clusterset.config import Cluster
 from controller_runtime.objects import Object, from_dict
+from tests import objects
 from virtual_node.cluster.kubelet_endpoints import CachedPods
 from virtual_node.kubelet.base import Refusal
 from virtual_node.translate.nodes.prometheus_text import PodNames
 
 
 def _pod(namespace: str, name: str, uid: str, phase: str = "Running") -> Object:
-    raw = {
-        "metadata": {"namespace": namespace, "name": name, "uid": uid, "resourceVersion": "1"},
-        "spec": {"containers": [{"name": "main"}]},
-        "status": {"phase": phase},
-    }
-    return from_dict(raw)
+    return from_dict(objects.pod(name, namespace=namespace, uid=uid, phase=phase))
 
 
 class _Caches:

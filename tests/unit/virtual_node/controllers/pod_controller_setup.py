@@ -20,6 +20,7 @@ from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.policy.config import Policy
 from controller_runtime.workqueue.queue import WorkQueue
+from tests import objects
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
@@ -184,16 +185,10 @@ class Scene:
 
 def pod(name: str, *, uid: str, namespace: str = "shop", **spec: Any) -> Body:
     """Return a pod as the API server returns it."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name, "namespace": namespace, "uid": uid, "generation": 1,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        },
-        "spec": {"containers": [{"name": "main", "image": "web:1"}], **spec},
-        "status": {"phase": "Pending", "qosClass": "BestEffort"},
-    }  # fmt: skip
+    body = objects.pod(
+        name, namespace=namespace, uid=uid, **spec, metadata={"generation": 1, "resourceVersion": ""}
+    )
+    return {**body, "status": {"phase": "Pending", "qosClass": "BestEffort"}}
 
 
 def lower_pod(uid: str, *, node: str = "vn", namespace: str = "shop", name: str = "web") -> Body:

@@ -8,6 +8,7 @@ from typing import Any
 from clusterset.model.policy.config import Policy
 from clusterset.model.policy.decision import Violation, violations
 from clusterset.model.policy.rules import PolicySet
+from tests import objects
 from tests.generated_pods import SAFE
 
 _NAMESPACE = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
@@ -23,16 +24,8 @@ def pod(
     *, of_pod: Mapping[str, Any] | None = None, annotations: Mapping[str, str] | None = None, **spec: Any
 ) -> dict[str, Any]:
     """A pod that every preset allows, unless the arguments say otherwise."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "web", "namespace": "shop", "annotations": dict(annotations or {})},
-        "spec": {
-            **({"securityContext": of_pod} if of_pod is not None else {}),
-            "containers": [container()],
-            **spec,
-        },
-    }
+    context = {"securityContext": of_pod} if of_pod is not None else {}
+    return objects.pod(annotations=annotations, **{**context, "containers": [container()], **spec})
 
 
 def container(*without: str, **context: Any) -> dict[str, Any]:

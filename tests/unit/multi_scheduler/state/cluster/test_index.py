@@ -14,17 +14,8 @@ from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Demand, Placed
 from multi_scheduler.state.cluster.scoring import Lower, predict
 from multi_scheduler.state.judge import no_fit
+from tests import objects
 from tests.unit.multi_scheduler.lower_pods import demand_of
-
-
-def _node(name: str, cpu: str = "4", memory: str = "8Gi", *, pods: int = 110, **more: Any) -> dict[str, Any]:
-    labels = {"kubernetes.io/hostname": name, **more.pop("labels", {})}
-    allocatable = {"cpu": cpu, "memory": memory, "pods": str(pods), **more.pop("extended", {})}
-    return {
-        "metadata": {"name": name, "labels": labels},
-        "spec": more,
-        "status": {"allocatable": allocatable},
-    }
 
 
 def _demand(
@@ -59,7 +50,7 @@ def _why(index: ClusterIndex, wanted: Demand) -> str:
 
 def test_pod_must_fit_on_a_single_node():
     """The sum over nodes does not count."""
-    index = _index(_node("a", "4"), _node("b", "4"))
+    index = _index(objects.node("a", "4"), objects.node("b", "4"))
     for name in "ab":
         index.place(f"p-{name}", Placed(name, {"cpu": 3000, "pods": 1}))
     assert _names(index, _demand("1")) == {"a", "b"}
@@ -70,9 +61,9 @@ def test_counts_reasons_like_kube_scheduler():
     """One reason per node for labels and taints; every insufficient resource for the other nodes."""
     taint = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
     index = _index(
-        _node("full", "0", "0", pods=0),
-        _node("tainted", taints=[taint]),
-        _node("cordoned", unschedulable=True),
+        objects.node("full", "0", "0", pods="0"),
+        objects.node("tainted", taints=[taint]),
+        objects.node("cordoned", unschedulable=True),
     )
     text = '{"nodeSelector": {"gpu": "yes"}}'
     assert _why(index, _demand()) == (
@@ -87,7 +78,7 @@ def test_counts_reasons_like_kube_scheduler():
 def test_cluster_selector_chooses_the_node():
     """Selector and tolerations of the annotation apply, not those of the upper spec."""
     taint = {"key": "gpu", "effect": "NoSchedule"}
-    index = _index(_node("gpu", labels={"gpu": "yes"}, taints=[taint]), _node("plain"))
+    index = _index(objects.node("gpu", labels={"gpu": "yes"}, taints=[taint]), objects.node("plain"))
     text = '{"nodeSelector": {"gpu": "yes"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}'
     assert _names(index, _demand(annotations={"clusterSelector": text})) == {"gpu"}
     assert _names(index, _demand()) == {"plain"}
@@ -95,7 +86,7 @@ def test_cluster_selector_chooses_the_node():
 
 def test_unknown_resource_is_insufficient_on_all_nodes():
     """Extended resources are compared like cpu."""
-    index = _index(_node("a", extended={"nvidia.com/gpu": "1"}), _node("b"))
+    index = _index(objects.node("a", more={"nvidia.com/gpu": "1"}), objects.node("b"))
     assert _names(index, _demand(extended={"nvidia.com/gpu": "1"})) == {"a"}
     assert _why(index, _demand(extended={"example.com/x": "1"})) == (
         "0/2 nodes are available: 2 Insufficient example.com/x"
@@ -104,7 +95,7 @@ def test_unknown_resource_is_insufficient_on_all_nodes():
 
 def test_host_ports_conflict_by_port_protocol_and_address():
     """Another protocol does not conflict."""
-    index = _index(_node("a"))
+    index = _index(objects.node("a"))
     index.place("p", Placed("a", {"pods": 1}, ports=(("", "TCP", 80),)))
     port = {"ports": [{"containerPort": 80, "hostPort": 80}]}
     assert "free ports" in _why(index, _demand(container=port))
@@ -119,7 +110,7 @@ def _anti(label: str) -> dict[str, Any]:
 
 def test_anti_affinity_works_both_ways():
     """The pod's own terms, and those of placed pods."""
-    index = _index(_node("a"), _node("b"))
+    index = _index(objects.node("a"), objects.node("b"))
     index.place("p", Placed("a", {"pods": 1}, namespace="shop", labels={"app": "web"}))
     assert _names(index, _demand(affinity=_anti("web"))) == {"b"}
     repelling = _demand(affinity=_anti("web"), labels={"app": "db"})
@@ -129,7 +120,7 @@ def test_anti_affinity_works_both_ways():
 
 def test_spread_keeps_the_skew():
     """No node may exceed the emptiest one by more than maxSkew."""
-    index = _index(_node("a"), _node("b"))
+    index = _index(objects.node("a"), objects.node("b"))
     index.place("p", Placed("a", {"pods": 1}, namespace="shop", labels={"app": "web"}))
     constraint = {
         "maxSkew": 1,
@@ -142,10 +133,10 @@ def test_spread_keeps_the_skew():
 
 def test_changed_node_is_filtered_again():
     """Answers about labels are cached only until a node changes."""
-    index = _index(_node("a"))
+    index = _index(objects.node("a"))
     text = '{"nodeSelector": {"gpu": "yes"}}'
     assert _names(index, _demand(annotations={"clusterSelector": text})) == set()
-    index.upsert_node(_node("a", labels={"gpu": "yes"}))
+    index.upsert_node(objects.node("a", labels={"gpu": "yes"}))
     assert _names(index, _demand(annotations={"clusterSelector": text})) == {"a"}
     index.remove_node("a")
     assert _names(index, _demand()) == set()
@@ -155,7 +146,7 @@ def test_counts_pods_placed_before_their_node_is_known():
     """Informers guarantee no order between resources."""
     index = ClusterIndex()
     index.place("p", Placed("a", {"cpu": 4000, "pods": 1}))
-    index.upsert_node(_node("a", "4"))
+    index.upsert_node(objects.node("a", "4"))
     assert _names(index, _demand()) == set()
     index.remove("p")
     assert _names(index, _demand()) == {"a"}
@@ -181,7 +172,7 @@ def test_free_columns_equal_the_plain_sum(actions, wanted):
         match action:
             case "node":
                 nodes[name] = number
-                index.upsert_node(_node(name, str(number)))
+                index.upsert_node(objects.node(name, str(number)))
             case "gone":
                 nodes.pop(name, None)
                 index.remove_node(name)
@@ -202,15 +193,15 @@ def test_free_columns_equal_the_plain_sum(actions, wanted):
 
 def test_a_change_of_a_node_costs_little_whatever_the_number_of_its_pods():
     """A hostile cluster sends thousands of such changes per second, in small events."""
-    index = _index(_node("a"))
+    index = _index(objects.node("a"))
     for number in range(20_000):
         index.place(str(number), Placed("a", {"cpu": 1, "pods": 1, "x/gpu": 1}))
     started = time.thread_time()
     for number in range(300):
-        index.upsert_node(_node("a", str(number), extended={"x/gpu": "8"} if number % 2 else {}))
+        index.upsert_node(objects.node("a", str(number), more={"x/gpu": "8"} if number % 2 else {}))
         index.remove_node("a")
     assert time.thread_time() - started < 1
-    index.upsert_node(_node("a", "64", extended={"x/gpu": "20001"}))
+    index.upsert_node(objects.node("a", "64", more={"x/gpu": "20001"}))
     free = {resource: list(index.free(resource)) for resource in ("cpu", "x/gpu")}
     assert free == {"cpu": [44_000], "x/gpu": [1]}
     assert index.used == {"cpu": 20_000, "pods": 20_000, "x/gpu": 20_000}
@@ -219,7 +210,7 @@ def test_a_change_of_a_node_costs_little_whatever_the_number_of_its_pods():
 @given(actions=ACTIONS)
 def test_a_resource_that_a_node_offers_later_counts_on_all_nodes(actions):
     """Pods may take it already, for example while a device plug-in is down."""
-    index = _index(_node("a"), _node("b"), _node("c"))
+    index = _index(objects.node("a"), objects.node("b"), objects.node("c"))
     pods: dict[str, str] = {}
     for action, name, number in actions:
         if action == "place":
@@ -228,7 +219,7 @@ def test_a_resource_that_a_node_offers_later_counts_on_all_nodes(actions):
         elif action == "remove":
             pods.pop(f"p{number}", None)
             index.remove(f"p{number}")
-    index.upsert_node(_node("a", extended={"x/gpu": "8"}))
+    index.upsert_node(objects.node("a", more={"x/gpu": "8"}))
     taken = Counter(pods.values())
     assert list(index.free("x/gpu")) == [8 - taken["a"], -taken["b"], -taken["c"]]
 
@@ -249,7 +240,7 @@ def test_predicts_a_node_without_taints_that_the_pod_avoids(
     """kube-scheduler's TaintToleration plug-in has more weight than room, and than a preference for one node."""
     cores = {"LeastAllocated": ("64", "8"), "MostAllocated": ("8", "64")}[lower]
     taints = [{"key": "old", "effect": "PreferNoSchedule"}]
-    index = _index(_node("avoided", cores[0], taints=taints), _node("plain", cores[1]))
+    index = _index(objects.node("avoided", cores[0], taints=taints), objects.node("plain", cores[1]))
     wanted = _demand(tolerations=tolerations)
     assert predict(index, wanted, index.feasible(wanted), lower).place.node == expected
     only = index.feasible(wanted, only="avoided")

@@ -13,9 +13,10 @@ from multi_scheduler.state.cluster import limits
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.limits import TooManyRequirementsError
 from multi_scheduler.state.cluster.pod_requirements import Placed, required_terms
-from multi_scheduler.state.cluster_feed import shrink_pod
+from multi_scheduler.state.feeds.cluster_feed import shrink_pod
+from tests import objects
 from tests.unit.multi_scheduler.lower_pods import demand_of
-from tests.unit.multi_scheduler.state.cluster.test_index import _anti, _demand, _names, _node
+from tests.unit.multi_scheduler.state.cluster.test_index import _anti, _demand, _names
 
 _PORTS: dict[str, Any] = {
     "metadata": {"name": "p", "namespace": "shop", "uid": "p"},
@@ -35,7 +36,7 @@ def test_large_pod_affinity_is_left_to_the_lower_scheduler():
     """A term is compared with every pod of the cluster."""
     index = ClusterIndex()
     for number in range(10):
-        index.upsert_node(_node(f"n{number}"))
+        index.upsert_node(objects.node(f"n{number}"))
     for number in range(1000):
         index.place(f"p{number}", Placed(f"n{number % 10}", {"pods": 1}, namespace="shop"))
     started = time.thread_time()
@@ -92,7 +93,7 @@ def test_many_host_ports_take_no_time():
     ports = {"ports": [{"hostPort": number} for number in range(1, 30_000)]}
     wanted = _demand(container=ports)
     for node in ("a", "b"):
-        index.upsert_node(_node(node))
+        index.upsert_node(objects.node(node))
         taken = tuple(("10.0.0.1", "UDP", number) for number in range(1, 30_000))
         index.place(node, Placed(node, {"pods": 1}, ports=taken))
     index.place("p", Placed("b", {"pods": 1}, ports=(("10.0.0.1", "TCP", 80),)))
@@ -106,7 +107,7 @@ def test_many_host_ports_take_no_time():
 def test_label_columns_are_limited():
     """Pods with different selectors must not fill the memory."""
     index = ClusterIndex()
-    index.upsert_node(_node("a"))
+    index.upsert_node(objects.node("a"))
     for number in range(200):
         selector = {"nodeSelector": {f"key-{number}-{more}": "v" for more in range(10)}}
         assert not _names(index, _demand(annotations={"clusterSelector": json.dumps(selector)}))
@@ -119,7 +120,7 @@ def test_resource_columns_are_limited_and_dropped():
     index = ClusterIndex()
     for node in range(100):
         extended = {f"example.com/{node}-{number}": "1" for number in range(100)}
-        index.upsert_node(_node(f"n{node}", extended=extended))
+        index.upsert_node(objects.node(f"n{node}", more=extended))
     assert len(index._free) == len(index._capacity) == limits.MOST_COLUMNS
     assert len(_names(index, _demand())) == 100
     assert len(_names(index, _demand(extended={"example.com/0-1": "1"}))) == 1
@@ -137,16 +138,16 @@ def test_resource_columns_are_limited_and_dropped():
 def test_column_of_a_returned_resource_counts_the_pods_that_take_it():
     """A device plug-in may restart while its pods run."""
     index = ClusterIndex()
-    index.upsert_node(_node("a", extended={"example.com/x": "1"}))
+    index.upsert_node(objects.node("a", more={"example.com/x": "1"}))
     index.place("p", Placed("a", {"example.com/x": 1}))
-    index.upsert_node(_node("a"))
-    index.upsert_node(_node("a", extended={"example.com/x": "2"}))
+    index.upsert_node(objects.node("a"))
+    index.upsert_node(objects.node("a", more={"example.com/x": "2"}))
     assert index.free("example.com/x") == [1]
 
 
 def test_device_list_of_a_node_is_limited():
     index = ClusterIndex({"koordinator.sh/gpu-core": 100})
-    index.upsert_node(_node("a", extended={"koordinator.sh/gpu-core": "1e12"}))
+    index.upsert_node(objects.node("a", more={"koordinator.sh/gpu-core": "1e12"}))
     assert len(index.devices["koordinator.sh/gpu-core"].free[0]) == 128
     assert _names(index, _demand(extended={"koordinator.sh/gpu-core": "50"})) == {"a"}
 
@@ -154,7 +155,7 @@ def test_device_list_of_a_node_is_limited():
 def test_unreadable_values_of_a_node_count_as_missing():
     """The others are read."""
     taint = {"key": "k", "effect": "NoSchedule"}
-    node = _node("a", taints=["x", {"key": 1}, taint], extended={"example.com/x": ["1"]})
+    node = objects.node("a", taints=["x", {"key": 1}, taint], more={"example.com/x": ["1"]})
     index = ClusterIndex()
     index.upsert_node(node)
     assert _names(index, _demand()) == set()

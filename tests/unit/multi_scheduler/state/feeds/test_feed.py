@@ -16,7 +16,8 @@ from controller_runtime.objects import from_dict
 from multi_scheduler.state.admission import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import demand
-from multi_scheduler.state.cluster_feed import Feed, shrink_pod
+from multi_scheduler.state.feeds.cluster_feed import Feed, shrink_pod
+from tests import objects
 from tests.unit.descheduler.cluster import Client, Cluster
 
 pytestmark = pytest.mark.looptime
@@ -81,11 +82,6 @@ class _Feeding:
         self.client.bookmark("nodes", "pods")
 
 
-def _node(name: str) -> dict[str, Any]:
-    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
-    return {"metadata": metadata, "spec": {}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}}
-
-
 def _volume(name: str, *, phase: str = "Bound", affinity: Any = None, claim: str = "data") -> dict[str, Any]:
     spec: dict[str, Any] = {"claimRef": {"namespace": "shop", "name": claim}}
     if affinity:
@@ -96,7 +92,7 @@ def _volume(name: str, *, phase: str = "Bound", affinity: Any = None, claim: str
 async def test_silent_cluster_becomes_unreliable():
     """Its room may be taken meanwhile; it is reliable again when it responds."""
     feeding = _Feeding()
-    feeding.cluster.put("nodes", _node("a"))
+    feeding.cluster.put("nodes", objects.node("a"))
     async with feeding.running():
         assert feeding.feed.trouble() == ""
         feeding.client.trouble = ConnectionFailed("cannot connect to 10.0.0.1:6443")
@@ -168,17 +164,17 @@ async def test_does_not_ping_a_watched_cluster():
 def _exceed(feeding: _Feeding) -> None:
     """Let the next object exceed the memory of the cluster's caches."""
     feeding.client.caches = CacheBudget(1, cluster="large")
-    feeding.cluster.put("nodes", _node("b"))
+    feeding.cluster.put("nodes", objects.node("b"))
 
 
 async def test_a_cluster_with_another_connection_is_read_again():
     """Because the new kubeconfig may lead to another cluster. Nothing of the former one remains."""
     feeding = _Feeding()
-    feeding.cluster.put("nodes", _node("a"))
+    feeding.cluster.put("nodes", objects.node("a"))
     async with feeding.running():
         assert [node.name for node in feeding.index.nodes()] == ["a"]
         other = Cluster()
-        other.put("nodes", _node("b"))
+        other.put("nodes", objects.node("b"))
         feeding.client.server = other
         for reconnected in feeding.client.reconnected:
             reconnected()
@@ -193,7 +189,7 @@ async def test_a_cluster_that_was_too_large_is_used_again_with_its_rules_only(
 ):
     """Otherwise pods that a quota refuses would be sent to it while its quotas are being listed."""
     feeding = _Feeding()
-    feeding.cluster.put("nodes", _node("a"))
+    feeding.cluster.put("nodes", objects.node("a"))
     async with feeding.running():
         assert feeding.feed.has_synced
         _exceed(feeding)
@@ -237,7 +233,7 @@ async def test_claim_uses_the_affinity_of_its_bound_volume():
 async def test_follows_labels_and_deletion_of_pods():
     """Both affect other pods' placement, and neither is in the spec."""
     feeding = _Feeding()
-    feeding.cluster.put("nodes", _node("a"))
+    feeding.cluster.put("nodes", objects.node("a"))
     pod: dict[str, Any] = {
         "metadata": {"name": "p", "namespace": "shop", "uid": "p", "labels": {"app": "web"}},
         "spec": {"nodeName": "a", "containers": []},
@@ -263,7 +259,7 @@ async def test_follows_labels_and_deletion_of_pods():
 async def test_affinity_sees_labels_of_lower_namespaces():
     """A namespaceSelector of a term reads them."""
     feeding = _Feeding()
-    feeding.cluster.put("nodes", _node("a"))
+    feeding.cluster.put("nodes", objects.node("a"))
     feeding.cluster.put("namespaces", {"metadata": {"name": "shop", "labels": {"team": "red"}}})
     selector = {"matchLabels": {"team": "red"}}
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaceSelector": selector}

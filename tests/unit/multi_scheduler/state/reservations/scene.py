@@ -21,6 +21,7 @@ from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 from tests.unit.multi_scheduler.lower_pods import fit_agent, lower_pod, mark_synced, report
 
 FOUR = {"cpu": 4000}
@@ -29,18 +30,8 @@ _VERSIONS = itertools.count(1)
 
 def pod(uid: str, cpu: str = "4", *, node: str = "", priority: int = 0, **status: Any) -> dict[str, Any]:
     """Return an upper pod; ``status``: further fields of its status."""
-    return {
-        "metadata": {
-            "name": uid, "namespace": "shop", "uid": uid, "resourceVersion": str(next(_VERSIONS)),
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        },
-        "spec": {
-            **({"nodeName": node} if node else {}),
-            "priority": priority,
-            "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}],
-        },
-        "status": {"phase": "Pending", **status},
-    }  # fmt: skip
+    version = {"resourceVersion": str(next(_VERSIONS))}
+    return objects.pod(uid, cpu, node=node, priority=priority, status=status, metadata=version)
 
 
 def failed(message: str) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.state.accounting import Uncounted
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 
 
 def _pod(uid: str) -> Object:
-    return from_dict({"metadata": {"name": uid, "namespace": "shop", "uid": uid}})
+    return from_dict(objects.pod(uid))
 
 
 class World:

@@ -22,6 +22,7 @@ from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import Invalid
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Controller
+from tests import objects
 from tests.background import working
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.caches import INDEX_UPPER
@@ -127,14 +128,7 @@ async def running() -> AsyncIterator[Scene]:
 
 def config_map(name: str, data: dict[str, str]) -> Object:
     """Return an upper ConfigMap."""
-    return from_dict(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name, "namespace": "shop", "uid": f"u-{name}", "resourceVersion": "1"},
-            "data": data,
-        }
-    )
+    return from_dict(objects.config_map(name, data, uid=f"u-{name}"))
 
 
 def user() -> Object:

@@ -10,6 +10,7 @@ import pytest
 from clusterset.model import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Forbidden
+from tests import objects
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     CLUSTER,
     Scene,
@@ -27,16 +28,10 @@ KEY = "shop/settings"
 OPTIONAL = [{"name": "s", "configMap": {"name": "settings", "optional": True}}]
 
 
-def config_map(**labels: str) -> dict[str, Any]:
-    """A ConfigMap."""
-    metadata = {"name": "settings", "namespace": "shop", "labels": labels}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "1"}}
-
-
 async def test_a_copy_loses_its_content_with_its_original():
     """While an optional reference is left, an empty object reserves its name."""
     async with running() as scene:
-        scene.upper.put("configmaps", config_map())
+        scene.upper.put("configmaps", objects.config_map())
         scene.bind(volumes=OPTIONAL)
         await asyncio.sleep(1)
         assert scene.lower.find("configmaps", KEY) is not None
@@ -54,7 +49,7 @@ async def test_a_copy_loses_its_content_though_others_have_pods_there():
     upper, lower = clusters()
     one, other = Scene(upper, lower), Scene(upper, lower, node="another")
     async with mirroring(one, other):
-        upper.put("configmaps", config_map())
+        upper.put("configmaps", objects.config_map())
         one.bind("one", uid="u-1", volumes=OPTIONAL)
         other.bind("two", uid="u-2", volumes=OPTIONAL)
         await asyncio.sleep(1)
@@ -68,7 +63,7 @@ async def test_a_shared_copy_is_deleted_after_the_last_pod_of_both_processes():
     upper, lower = clusters()
     one, other = Scene(upper, lower), Scene(upper, lower, node="another")
     async with mirroring(one, other):
-        upper.put("configmaps", config_map())
+        upper.put("configmaps", objects.config_map())
         one.bind("one", uid="u-1", volumes=OPTIONAL)
         other.bind("two", uid="u-2")
         await asyncio.sleep(1)
@@ -88,9 +83,9 @@ async def test_a_copy_stays_while_only_this_watch_shows_the_deletion():
         scene.bind(volumes=OPTIONAL)
         await asyncio.sleep(1)
         scene.upper.held.add("configmaps")
-        scene.upper.put("configmaps", config_map())
+        scene.upper.put("configmaps", objects.config_map())
         ours = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_NODE: "another", names.LABEL_UPPER_UID: "x"}
-        scene.lower.put("configmaps", config_map(**ours))
+        scene.lower.put("configmaps", objects.config_map(labels=ours))
         await asyncio.sleep(1)
         scene.lower.change("configmaps", KEY, metadata={"labels": {"meddled": "with"}})
         await asyncio.sleep(120)
@@ -100,7 +95,7 @@ async def test_a_copy_stays_while_only_this_watch_shows_the_deletion():
 async def test_a_copy_that_is_used_again_during_its_deletion_stays():
     """The next pod of a Job is created while the copy is being deleted."""
     async with running() as scene:
-        scene.upper.put("configmaps", config_map())
+        scene.upper.put("configmaps", objects.config_map())
         scene.bind(volumes=OPTIONAL)
         await asyncio.sleep(1)
         scene.upper.remove("pods", "shop/web")
@@ -143,7 +138,7 @@ async def test_an_error_in_a_watch_ends_its_cluster(monkeypatch: pytest.MonkeyPa
 async def test_a_thousand_pods_of_one_config_map_compare_it_once(monkeypatch: pytest.MonkeyPatch):
     """Decoding a megabyte for each pod would delay all others."""
     async with running() as scene:
-        scene.upper.put("configmaps", config_map())
+        scene.upper.put("configmaps", objects.config_map())
         scene.bind("first", uid="u-0", volumes=OPTIONAL)
         await asyncio.sleep(1)
         scene.bind("second", uid="u-1", volumes=OPTIONAL)
@@ -164,7 +159,7 @@ async def test_a_thousand_pods_of_one_config_map_compare_it_once(monkeypatch: py
 async def test_a_burst_of_pods_creates_a_copy_once():
     """They all start before the cache shows the copy."""
     async with running() as scene:
-        scene.upper.put("configmaps", config_map())
+        scene.upper.put("configmaps", objects.config_map())
         await asyncio.sleep(1)
         scene.lower.held.add("configmaps")
         for number in range(10):
@@ -182,7 +177,7 @@ async def test_a_burst_of_pods_creates_a_copy_once():
 async def test_changes_of_a_copy_in_the_lower_cluster_are_reverted():
     """The original has not changed, as a read of the upper cluster confirms."""
     async with running() as scene:
-        scene.upper.put("configmaps", config_map())
+        scene.upper.put("configmaps", objects.config_map())
         scene.bind(volumes=OPTIONAL)
         await asyncio.sleep(1)
         scene.lower.change("configmaps", KEY, data={"a": "meddled"})
@@ -195,7 +190,7 @@ async def test_two_processes_do_not_revert_each_other():
     upper, lower = clusters()
     behind, current = Scene(upper, lower), Scene(upper, lower, node="another")
     async with mirroring(behind, current):
-        upper.put("configmaps", config_map())
+        upper.put("configmaps", objects.config_map())
         behind.bind("one", uid="u-1", volumes=OPTIONAL)
         current.bind("two", uid="u-2", volumes=OPTIONAL)
         await asyncio.sleep(1)
@@ -229,7 +224,7 @@ async def test_a_copy_shown_after_the_end_of_its_last_pod_is_deleted():
     """The lower watch is behind: at the pod's end the cache did not have the copy yet."""
     async with running() as scene:
         scene.lower.held.add("configmaps")
-        scene.upper.put("configmaps", config_map())
+        scene.upper.put("configmaps", objects.config_map())
         scene.bind(volumes=OPTIONAL)
         await asyncio.sleep(1)
         scene.upper.remove("pods", "shop/web")
@@ -244,7 +239,7 @@ async def test_a_copy_shown_after_the_end_of_its_last_pod_is_deleted():
 async def test_a_copy_that_another_program_changes_again_and_again_is_repaired_with_pauses():
     """Two programs that undo each other's writes would load both API servers."""
     async with running() as scene:
-        scene.upper.put("configmaps", config_map())
+        scene.upper.put("configmaps", objects.config_map())
         scene.bind(volumes=OPTIONAL)
         await asyncio.sleep(1)
         for number in range(600):
@@ -261,13 +256,13 @@ async def test_a_copy_in_an_earlier_namespace_is_deleted_when_no_pod_is_left_the
     """The configuration has mapped the upper namespace to another lower one."""
     async with running() as scene:
         ours = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_NODE: "vn", names.LABEL_UPPER_UID: "x"}
-        body = config_map(**ours)
+        body = objects.config_map(labels=ours)
         body["metadata"] |= {
             "namespace": "earlier",
             "annotations": {names.ANNOTATION_UPPER_NAMESPACE: "shop"},
         }
         scene.lower.put("namespaces", lower_namespace("shop", name="earlier"))
-        scene.upper.put("configmaps", config_map())
+        scene.upper.put("configmaps", objects.config_map())
         scene.lower.put("configmaps", body)
         scene.lower.put("pods", lower_pod("gone") | {"metadata": _in_earlier(lower_pod("gone")["metadata"])})
         await asyncio.sleep(120)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
+from tests import objects
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     CLUSTER,
     Scene,
@@ -32,17 +33,11 @@ WITHOUT_ORIGINAL = pytest.mark.parametrize(
 )
 
 
-def secret(value: str = "cGFzc3dvcmQ=") -> dict[str, Any]:
-    """A Secret."""
-    metadata = {"name": "native", "namespace": "shop"}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"a": value}}
-
-
 @WITHOUT_ORIGINAL
 async def test_a_pod_does_not_start_beside_an_unmanaged_object_of_that_name(spec):
     """The attack: name a Secret of the lower cluster, optional or to pull images, and have no upper one."""
     async with running() as scene:
-        scene.lower.put("secrets", secret())
+        scene.lower.put("secrets", objects.secret())
         scene.bind(**spec)
         await asyncio.sleep(120)
         assert not scene.is_below()
@@ -68,7 +63,7 @@ async def test_an_original_created_later_fills_the_placeholder():
     async with running() as scene:
         scene.bind(**OPTIONAL)
         await asyncio.sleep(1)
-        scene.upper.put("secrets", secret())
+        scene.upper.put("secrets", objects.secret())
         await asyncio.sleep(1)
         filled = scene.lower.the("secrets", KEY)
         assert filled["data"] == {"a": "cGFzc3dvcmQ="}
@@ -88,7 +83,7 @@ async def test_a_placeholder_is_deleted_after_the_last_pod():
 async def test_a_copy_is_deleted_whose_last_pod_goes_while_its_object_is_read(monkeypatch):
     """The end of the read must not count the object as referenced again."""
     async with running() as scene:
-        scene.upper.put("secrets", secret())
+        scene.upper.put("secrets", objects.secret())
         uid = scene.bind(**OPTIONAL)["metadata"]["uid"]
         await asyncio.sleep(1)
         read = scene.dependencies._watches.get
@@ -134,7 +129,7 @@ async def test_a_deleted_placeholder_is_created_again():
 async def test_a_copy_stays_while_a_pod_needs_it():
     """A kubelet keeps the files of a mandatory volume after its Secret is deleted; the name must stay reserved."""
     async with running() as scene:
-        scene.upper.put("secrets", secret())
+        scene.upper.put("secrets", objects.secret())
         scene.bind(**MANDATORY)
         await asyncio.sleep(1)
         scene.upper.remove("secrets", KEY)
@@ -172,7 +167,7 @@ async def test_a_running_pod_of_an_earlier_release_gets_its_placeholders():
 async def test_a_debug_container_waits_for_its_references():
     """The attack: add one to a running pod that names an unmanaged Secret. Others are added nevertheless."""
     async with running() as scene:
-        scene.lower.put("secrets", secret())
+        scene.lower.put("secrets", objects.secret())
         scene.bind()
         await asyncio.sleep(1)
         thief = {"name": "thief", "image": "t", "envFrom": [{"secretRef": {"name": "native"}}]}
@@ -184,11 +179,11 @@ async def test_a_debug_container_waits_for_its_references():
         (event,) = scene.events
         assert event[0] == "Failed"
         assert "Debug container thief waits" in event[1]
-        scene.upper.put("secrets", {**secret(), "metadata": {"name": "later", "namespace": "shop"}})
+        scene.upper.put("secrets", {**objects.secret(), "metadata": {"name": "later", "namespace": "shop"}})
         await asyncio.sleep(5)
         upper_pods_by_lower_name = [one["name"] for one in scene.below()["spec"]["ephemeralContainers"]]
         assert sorted(upper_pods_by_lower_name) == ["early", "plain"]
-        scene.upper.put("secrets", secret())
+        scene.upper.put("secrets", objects.secret())
         await asyncio.sleep(5)
         assert len(scene.below()["spec"]["ephemeralContainers"]) == 2
         assert scene.events[-1][0] == "DependencyConflict"
@@ -203,7 +198,7 @@ FORGED = {
 async def test_no_reserved_label_is_copied_from_a_users_object():
     """The attack (M2): the virtual node would read it in the lower cluster as its own label."""
     async with running() as scene:
-        body = secret()
+        body = objects.secret()
         body["metadata"] |= FORGED
         scene.upper.put("secrets", body)
         scene.bind(**MANDATORY)
@@ -218,7 +213,7 @@ async def test_no_reserved_label_is_copied_from_a_users_object():
 async def test_a_reserved_label_copied_by_an_earlier_release_is_removed():
     """An upgrade repairs forged copies, and they follow their originals again."""
     async with running() as scene:
-        body = secret()
+        body = objects.secret()
         scene.upper.put("secrets", body)
         scene.bind(**MANDATORY)
         await asyncio.sleep(1)
@@ -234,12 +229,12 @@ async def test_a_users_secret_does_not_replace_the_tokens_of_a_pod():
     async with running() as scene:
         victim = "12345678-aaaa"
         scene.bind("native", uid=victim)
-        tokens = secret("dG9rZW4=")
+        tokens = objects.secret(data={"a": "dG9rZW4="})
         name = tokens["metadata"]["name"] = f"native-token-{victim[:8]}"
         ours = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_NODE: "vn", names.LABEL_TOKEN_OF: victim}
         tokens["metadata"]["labels"] = ours
         scene.lower.put("secrets", tokens)
-        scene.upper.put("secrets", {**secret(), "metadata": {"name": name, "namespace": "shop"}})
+        scene.upper.put("secrets", {**objects.secret(), "metadata": {"name": name, "namespace": "shop"}})
         scene.bind(volumes=[{"name": "s", "secret": {"secretName": name}}])
         await asyncio.sleep(10)
         assert scene.lower.the("secrets", f"shop/{name}")["data"] == {"a": "dG9rZW4="}
@@ -249,7 +244,7 @@ async def test_a_users_secret_does_not_replace_the_tokens_of_a_pod():
 async def test_a_copy_that_is_deleted_before_the_cache_shows_it_is_created_again():
     """The watch is held, and its history is compacted, so no event reports the copy."""
     async with running() as scene:
-        scene.upper.put("secrets", secret())
+        scene.upper.put("secrets", objects.secret())
         scene.lower.held.add("secrets")
         scene.bind(**MANDATORY)
         await asyncio.sleep(60)

@@ -18,6 +18,7 @@ from controller_runtime.client.collection import ObjectList
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.client.transport import Outage
 from controller_runtime.objects import Object, WatchEvent, from_dict
+from tests import objects
 from tests.background import working
 from virtual_node.config import types as configuration
 from virtual_node.controllers import events
@@ -62,20 +63,8 @@ def lower_pod(
 
 
 def _pod(name: str, uid: str, namespace: str, **metadata: Any) -> Object:
-    return from_dict(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": name,
-                "namespace": namespace,
-                "uid": uid,
-                "resourceVersion": uid,
-                **metadata,
-            },
-            "spec": {"nodeName": "vn"},
-        }
-    )
+    fields = {"resourceVersion": uid, **metadata}
+    return from_dict(objects.pod(name, namespace=namespace, uid=uid, node="vn", metadata=fields))
 
 
 def dropped(cause: str) -> float:

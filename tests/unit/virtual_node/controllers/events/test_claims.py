@@ -9,6 +9,7 @@ import pytest
 
 from clusterset.model import names
 from controller_runtime.objects import Object, from_dict
+from tests import objects
 from tests.unit.virtual_node.controllers.events.mirroring import Feed, Mirroring, event
 from virtual_node.controllers import events
 from virtual_node.controllers.base.context import ClusterContext
@@ -31,19 +32,7 @@ class _Claims(Mirroring):
 
 
 def _claim(uid: str, *, namespace: str = "n", **metadata: Any) -> Object:
-    return from_dict(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {
-                "name": "data",
-                "namespace": namespace,
-                "uid": uid,
-                "resourceVersion": "1",
-                **metadata,
-            },
-        }
-    )
+    return from_dict(objects.claim(uid=uid, namespace=namespace, metadata=metadata))
 
 
 def _lower_claim(uid: str, *, namespace: str = "n", upper_uid: str = "above", above: str = "n") -> Object:

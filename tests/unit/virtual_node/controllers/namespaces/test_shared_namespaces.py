@@ -11,6 +11,7 @@ import pytest
 
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
+from tests import objects
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, mirroring
 
 pytestmark = pytest.mark.looptime
@@ -21,8 +22,7 @@ KEY = "both/db"
 
 def secret(namespace: str, value: str) -> dict[str, Any]:
     """A Secret of one of the two tenants."""
-    metadata = {"name": "db", "namespace": namespace}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"of": value}}
+    return objects.secret("db", {"of": value}, namespace=namespace, uid="")
 
 
 def naming(name: str) -> dict[str, Any]:

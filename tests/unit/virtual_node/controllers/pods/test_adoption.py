@@ -10,6 +10,7 @@ import pytest
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.errors import AlreadyExists, Forbidden, NotFound
+from tests import objects
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
@@ -37,12 +38,6 @@ def namespace(name: str = "shop", **metadata: Any) -> Body:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}}
 
 
-def config_map(value: str) -> Body:
-    """Return the ConfigMap that pods mount."""
-    metadata = {"name": "settings", "namespace": "shop"}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": value}}
-
-
 def with_namespace(**metadata: Any) -> tuple[Cluster, Cluster]:
     """Make two clusters; the lower one has namespace shop already."""
     upper, lower = clusters()
@@ -61,7 +56,7 @@ async def test_pod_does_not_use_an_unmanaged_namespace():
     """Event and condition name the namespace, the cluster, the setting and the alternative; nothing is created."""
     upper, lower = with_namespace()
     async with mirroring(Scene(upper, lower)) as scene:
-        upper.put("configmaps", config_map("1"))
+        upper.put("configmaps", objects.config_map(data={"a": "1"}))
         scene.bind(**SETTINGS)
         await asyncio.sleep(120)
         assert not scene.is_below()
@@ -194,7 +189,7 @@ async def test_pod_starts_when_the_unmanaged_namespace_is_deleted():
 async def test_running_pods_keep_a_namespace_that_is_no_longer_adopted():
     """The upgrade from a release that used every namespace of the same name: only new pods wait."""
     upper, lower = with_namespace()
-    upper.put("configmaps", config_map("1"))
+    upper.put("configmaps", objects.config_map(data={"a": "1"}))
     async with mirroring(Scene(upper, lower, namespaces=NamespaceConfig(adopt=True))) as before:
         before.bind("old", uid="u-1", **SETTINGS)
         await asyncio.sleep(10)
@@ -202,7 +197,7 @@ async def test_running_pods_keep_a_namespace_that_is_no_longer_adopted():
         await asyncio.sleep(10)
     async with mirroring(Scene(upper, lower)) as after:
         await asyncio.sleep(10)
-        upper.put("configmaps", config_map("2"))
+        upper.put("configmaps", objects.config_map(data={"a": "2"}))
         await asyncio.sleep(10)
         assert lower.the("configmaps", "shop/settings")["data"] == {"a": "2"}
         lower.remove("configmaps", "shop/settings")

@@ -14,6 +14,7 @@ from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.queue import WorkQueue
+from tests import objects
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.refusals import Refusals
@@ -21,21 +22,7 @@ from virtual_node.translate.objects.namespaces import Places
 
 
 def _pod(uid: str, **labels: str) -> Object:
-    return from_dict(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": "web",
-                "namespace": "shop",
-                "uid": uid,
-                "resourceVersion": "1",
-                "labels": labels,
-            },
-            "spec": {"nodeName": "vn"},
-            "status": {},
-        }
-    )
+    return from_dict(objects.pod(uid=uid, node="vn", labels=labels))
 
 
 class _Status:

@@ -8,6 +8,7 @@ import pytest
 
 from clusterset.model import names
 from controller_runtime.errors import Forbidden, Invalid, NotFound
+from tests import objects
 from tests.fakes.apiserver.client import refusing
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, clusters, mirroring, running
@@ -18,26 +19,11 @@ OWN_WRITES = 40.0
 """Seconds after which a pod is reconciled though the cache does not show our last write (``consistency``)."""
 
 
-def service(name: str, address: str, port: int) -> Body:
-    """A Service of the upper cluster."""
-    return {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
-        "spec": {"clusterIP": address, "ports": [{"port": port, "protocol": "TCP"}]},
-    }  # fmt: skip
-
-
 def resize(scene: Scene, *, cpu: str = "2", image: str = "web:1") -> None:
     """Give the upper pod so many CPUs, a label, and optionally another image."""
     resized = {"name": "main", "image": image, "resources": {"requests": {"cpu": cpu}}}
     labels = {"labels": {"new": "label"}, "generation": 2}
     scene.upper.change("pods", KEY, spec={"containers": [resized]}, metadata=labels)
-
-
-def config_map(name: str, **data: str) -> Body:
-    """A ConfigMap of the upper cluster."""
-    return {
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "shop"}, "data": data,
-    }  # fmt: skip
 
 
 async def test_keeps_only_the_current_objects_in_memory():
@@ -93,7 +79,7 @@ async def test_an_upgrade_keeps_changes_of_lower_admission(generation, image):
 async def test_an_ephemeral_container_finds_its_references():
     """Kubectl debug with a profile that reads a ConfigMap: the copy follows, with upper values."""
     async with running() as scene:
-        scene.upper.put("configmaps", config_map("tools", a="b"))
+        scene.upper.put("configmaps", objects.config_map("tools", {"a": "b"}))
         scene.bind()
         await asyncio.sleep(10)
         node = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
@@ -113,8 +99,8 @@ async def test_an_ephemeral_container_finds_its_references():
 async def test_a_debug_container_gets_the_service_variables_of_its_pods_containers(links):
     """As in a kubelet; the user's variables win, and so do those of ``envFrom``."""
     async with running() as scene:
-        scene.upper.put("services", service("front", "10.0.0.9", 80))
-        scene.upper.put("configmaps", config_map("tools", FRONT_PORT="from the ConfigMap"))
+        scene.upper.put("services", objects.service("front", address="10.0.0.9"))
+        scene.upper.put("configmaps", objects.config_map("tools", {"FRONT_PORT": "from the ConfigMap"}))
         scene.bind(enableServiceLinks=links)
         await asyncio.sleep(10)
         debugger = {
@@ -148,7 +134,7 @@ async def test_a_debug_container_added_before_the_pod_started_is_added_later():
         assert not scene.is_below()
         scene.upper.change("pods", KEY, spec={"ephemeralContainers": [{"name": "d", "image": "t"}]})
         await asyncio.sleep(10)
-        scene.upper.put("configmaps", config_map("tools"))
+        scene.upper.put("configmaps", objects.config_map("tools", {}))
         await asyncio.sleep(10)
         assert [one["name"] for one in scene.below()["spec"]["ephemeralContainers"]] == ["d"]
 

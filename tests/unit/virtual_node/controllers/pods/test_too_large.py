@@ -9,6 +9,7 @@ import pytest
 
 from clusterset.model import names
 from controller_runtime.errors import RequestTooLarge
+from tests import objects
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, pod, running
 from virtual_node.translate.pods import lower_pod
@@ -21,10 +22,7 @@ MINE = f"{names.DOMAIN}/mine"
 
 def service(ports: int) -> Body:
     """Return a Service with a long name, so that each port means many bytes of variables."""
-    return {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": NAME, "namespace": "shop"},
-        "spec": {"clusterIP": "10.0.0.9", "ports": [{"port": number} for number in range(1, ports + 1)]},
-    }  # fmt: skip
+    return objects.service(NAME, [{"port": number} for number in range(1, ports + 1)])
 
 
 def containers(count: int, **more: Any) -> list[Body]:

@@ -19,6 +19,7 @@ from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
 from controller_runtime.util.rate_limiter import BURST
+from tests import objects
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
@@ -73,35 +74,15 @@ async def following(scene: VolumeScene) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def claim(*, uid: str, status: dict[str, Any] | None = None, **metadata: Any) -> Body:
-    """A PersistentVolumeClaim; ``volumeName`` by ``bound_to``."""
-    volume = metadata.pop("bound_to", None)
-    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "data", "namespace": "shop", "uid": uid, **metadata},
-        "spec": {**spec, "volumeName": volume} if volume else spec,
-        "status": status or {"phase": "Pending"},
-    }
-
-
-def volume(name: str, **spec: Any) -> Body:
-    """A PersistentVolume."""
-    spec = {"capacity": {"storage": "1Gi"}, "storageClassName": "fast", **spec}
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": spec,
-        "status": {"phase": "Available"},
-    }
+def claim(*, uid: str, status: dict[str, Any] | None = None, bound_to: str = "", **metadata: Any) -> Body:
+    """A PersistentVolumeClaim, which names the volume ``bound_to``."""
+    return objects.claim(uid=uid, volume=bound_to, status=status, metadata=metadata)
 
 
 def mirror(name: str = MIRROR, *, cluster: str = "lower1", **spec: Any) -> Body:
     """The mirror of a lower volume."""
     handle = f"{cluster}/{name.removeprefix(f'{cluster}-')}"
-    body = volume(name, csi={"driver": pv.DRIVER, "volumeHandle": handle}, **spec)
+    body = objects.volume(name, csi={"driver": pv.DRIVER, "volumeHandle": handle}, **spec)
     body["metadata"]["labels"] = {names.LABEL_LOWER_CLUSTER: cluster}
     return body
 
@@ -401,7 +382,7 @@ async def test_claim_of_another_upper_namespace_is_no_orphan_of_this_one(made_fo
 @pytest.mark.parametrize(
     ("upper_volume", "goes"),
     [
-        (volume("pv-real", hostPath={"path": "/x"}), True),
+        (objects.volume("pv-real", hostPath={"path": "/x"}), True),
         (mirror("lower2-pv-1", cluster="lower2"), False),
     ],
     ids=["a real node's volume", "another lower cluster's volume"],
@@ -452,7 +433,8 @@ async def test_mirror_of_claimed_volume_is_created_by_the_process_that_made_the_
     upper.put("nodes", {"metadata": {"name": "worker-1"}})
     upper.put("persistentvolumeclaims", claim(uid="c-1", finalizers=[pvc.FINALIZER]))
     lower.put(
-        "persistentvolumes", volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"})
+        "persistentvolumes",
+        objects.volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"}),
     )
     labels, bound = {**OURS, names.LABEL_NODE: made_by}, {"phase": "Bound"}
     lower.put("persistentvolumeclaims", claim(uid="l-1", labels=labels, bound_to="pv-1", status=bound))
@@ -475,7 +457,7 @@ async def test_virtual_node_of_another_process_is_read_once_for_all_its_volumes(
     for number in range(20):
         upper.put("persistentvolumeclaims", claim(uid="c-1", name=f"data-{number}"))
         reference = {"namespace": "shop", "name": f"data-{number}", "uid": f"l-{number}"}
-        lower.put("persistentvolumes", volume(f"pv-{number}", claimRef=reference))
+        lower.put("persistentvolumes", objects.volume(f"pv-{number}", claimRef=reference))
         body = claim(
             uid=f"l-{number}", name=f"data-{number}", labels=labels, bound_to=f"pv-{number}", status=bound
         )
@@ -490,7 +472,8 @@ async def test_no_mirror_is_created_for_a_claim_that_is_bound_to_another_volume(
     upper, lower = clusters()
     upper.put("persistentvolumeclaims", claim(uid="c-1", bound_to="lower2-pv-1", status={"phase": "Bound"}))
     lower.put(
-        "persistentvolumes", volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"})
+        "persistentvolumes",
+        objects.volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"}),
     )
     lower.put(
         "persistentvolumeclaims", claim(uid="l-1", labels=OURS, bound_to="pv-1", status={"phase": "Bound"})
@@ -513,7 +496,7 @@ async def test_a_mirror_stays_while_only_the_stale_cache_lacks_its_volume():
     upper, lower = clusters()
     async with following(VolumeScene(upper, lower)):
         lower.held.add("persistentvolumes")
-        lower.put("persistentvolumes", volume("pv-1"))
+        lower.put("persistentvolumes", objects.volume("pv-1"))
         upper.put("persistentvolumes", mirror(claimRef={"namespace": "shop", "name": "data"}))
         await asyncio.sleep(60)
         assert upper.find("persistentvolumes", MIRROR) is not None
@@ -523,7 +506,7 @@ async def test_a_free_mirror_that_was_bound_meanwhile_stays():
     """The upper controller has bound it to a claim, and the cache does not show that yet."""
     upper, lower = clusters()
     upper.put("storageclasses", storage_class("fast"))
-    lower.put("persistentvolumes", volume("pv-1"))
+    lower.put("persistentvolumes", objects.volume("pv-1"))
     async with following(publishing(upper, lower, "fast")):
         assert upper.find("persistentvolumes", MIRROR) is not None
         upper.held.add("persistentvolumes")
@@ -547,7 +530,7 @@ async def test_a_claim_that_changes_all_the_time_is_written_rarely():
     lower.put("persistentvolumeclaims", below)
     lower.put(
         "persistentvolumes",
-        volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"}),
+        objects.volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"}),
     )
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(5)
@@ -572,8 +555,8 @@ async def test_a_volume_with_an_invalid_name_has_no_mirror(name: str):
     """A hostile server sends any text, and the name is part of the mirror."""
     upper, lower = clusters()
     upper.put("storageclasses", storage_class("fast"))
-    lower.put("persistentvolumes", volume(name))
-    lower.put("persistentvolumes", volume("valid"))
+    lower.put("persistentvolumes", objects.volume(name))
+    lower.put("persistentvolumes", objects.volume("valid"))
     async with following(publishing(upper, lower, "fast")):
         await asyncio.sleep(5)
         assert [key for plural, key in upper.objects if plural == "persistentvolumes"] == ["lower1-valid"]

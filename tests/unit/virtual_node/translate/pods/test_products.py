@@ -16,6 +16,7 @@ from clusterset.model import names
 from clusterset.model.overrides import Override, OverrideSet
 from controller_runtime.apimachinery.translation_budget import LARGEST_BODY, TooLargeError, json_size
 from controller_runtime.objects import from_dict
+from tests import objects
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import downward_api, lower_pod
@@ -40,19 +41,12 @@ def cheap(*, memory: int, seconds: float = 2.0) -> Iterator[None]:
 
 def pod(*, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     """Return an upper pod."""
-    return {
-        "metadata": {"name": "web", "namespace": "shop", "uid": "u-1", "annotations": annotations or {}},
-        "spec": {"nodeName": "vn", "containers": [{"name": "c", "image": "i"}], **spec},
-    }
+    return objects.pod(node="vn", annotations=annotations, **spec)
 
 
 def service(ports: int) -> dict[str, Any]:
     """Return a Service with so many named ports."""
-    listed = [{"name": f"p{number}", "port": number} for number in range(1, ports + 1)]
-    return {
-        "metadata": {"name": "web", "namespace": "shop"},
-        "spec": {"clusterIP": "10.0.0.1", "ports": listed},
-    }
+    return objects.service(ports=[{"name": f"p{number}", "port": number} for number in range(1, ports + 1)])
 
 
 def variables(services: Iterable[dict[str, Any]]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests import objects
 from virtual_node.translate.pods.service_environment import add_variables, service_variables
 
 
@@ -11,7 +12,7 @@ def _service(
     name: str, *, ip: str = "10.0.0.5", namespace: str = "shop", ports: Any = None
 ) -> dict[str, Any]:
     ports = [{"name": "http", "port": 80, "protocol": "TCP"}] if ports is None else ports
-    return {"metadata": {"name": name, "namespace": namespace}, "spec": {"clusterIP": ip, "ports": ports}}
+    return objects.service(name, ports, address=ip, namespace=namespace)
 
 
 def _variables(*services: dict[str, Any], links: bool = True, **more: Any) -> dict[str, str]:

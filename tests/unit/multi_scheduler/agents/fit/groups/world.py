@@ -18,6 +18,7 @@ from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 from tests.unit.multi_scheduler.lower_pods import fit_agent, lower_pod, mark_synced, report
 
 GROUP = "virtual-node.io/pod-group"
@@ -36,21 +37,8 @@ def pod(
 ) -> dict[str, Any]:
     """Return a pod, of a group if the group has a name; ``at``: second of its creation."""
     own = {GROUP: group, MINIMUM: str(minimum)} if group else {}
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "shop",
-            "uid": name,
-            "resourceVersion": "1",
-            "creationTimestamp": f"2026-01-01T00:00:{at:02}Z",
-            "annotations": own | annotations,
-        },
-        "spec": {
-            "priority": priority,
-            "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}],
-        },
-        "status": {"phase": "Pending"},
-    }
+    created = {"creationTimestamp": f"2026-01-01T00:00:{at:02}Z"}
+    return objects.pod(name, cpu, annotations=own | annotations, metadata=created, priority=priority)
 
 
 _MOST_RETRIES = 5
