@@ -15,7 +15,6 @@ from controller_runtime.client.client import PatchType
 from controller_runtime.client.collection import ObjectList
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.client.transport import Outage
-from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from controller_runtime.resources import Resource
 from tests.fakes.apiserver.selectors import selection
@@ -26,13 +25,17 @@ T = TypeVar("T")
 Items = list[T]
 Batch = list[WatchEvent]
 """Aliases, because ``MemoryClient.list`` hides the built-in name inside the class."""
-Fault = Callable[[str, str, str], ApiError | None]
+Fault = Callable[[str, str, str], Exception | None]
 """Verb, plural (with ``/subresource``) and key of a request → the error that answers it; None: it is served."""
 
 
-def refusing(error: ApiError, plural: str) -> Fault:
-    """Return a fault for the requests of one plural (with ``/subresource``)."""
-    return lambda _verb, asked, _key: error if asked == plural else None
+def refusing(error: Exception, *plurals: str) -> Fault:
+    """Return a fault for the requests of some plurals (with ``/subresource``), or for all requests."""
+    return lambda _verb, asked, _key: error if not plurals or asked in plurals else None
+
+
+def served(_verb: str, _plural: str, _key: str) -> None:
+    """Be no fault."""
 
 
 class _Watch:
@@ -61,7 +64,9 @@ class MemoryClient:
         self.served_certificate = None
         self.calls: list[tuple[str, str, str]] = []
         """Verb, plural (with ``/subresource``) and key of all requests."""
-        self.fault: Fault = lambda _verb, _plural, _key: None
+        self.fault: Fault = served
+        self.ends_watches = False
+        """Whether a fault also ends open watches, at their next event."""
         self.held: set[str] = set()
         """Plurals whose watches bring nothing for now."""
         self.bookmark_seconds: float | None = 60.0
@@ -137,6 +142,9 @@ class MemoryClient:
         )
         return [kept for item in items if (kept := convert(item)) is not None], version
 
+    async def ping(self, **_: Any) -> None:
+        await self.send("get", "ping", "", lambda: None)
+
     async def exists(self, resource: Resource, **selection: Any) -> bool:
         return bool((await self.list(resource, **selection)).items)
 
@@ -152,6 +160,8 @@ class MemoryClient:
         try:
             while True:
                 watch.changed.clear()
+                if self.ends_watches and (error := self.fault("watch", plural, selected)) is not None:
+                    raise error
                 if plural not in self.held:
                     batch = [*self.server.since(plural, seen, matches)]
                     seen = self.server.version

@@ -26,7 +26,10 @@ from multi_scheduler.state.lower_state import LowerState
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.store import Measured, Pressure, Usage
 from multi_scheduler.virtual_node import VirtualNode
+from tests import objects
 from tests.background import working
+from tests.fakes.apiserver.client import MemoryClient, refusing, served
+from tests.fakes.apiserver.server import Server
 from tests.unit.multi_scheduler.agents.test_scoring_agents import FIT, Scene
 
 GIB = 1024**3
@@ -77,24 +80,31 @@ def test_small_changes_are_not_written(old, new, expected) -> None:
     assert differ({"a": old} if old else {}, {"a": new}, 0.05) == expected
 
 
-class _Client:
-    """Records patches."""
+class _Client(MemoryClient):
+    """A cluster with nodes, which may answer late or refuse writes."""
 
     def __init__(self, cluster: str) -> None:
-        self.cluster = cluster
-        self.tried: list[str] = []
+        super().__init__(Server(cluster))
+        for name in (
+            (f"{cluster}-{number}" for number in range(3)) if cluster != "upper" else ("vn-a", "vn-b")
+        ):
+            self.server.put("nodes", objects.node(name))
         self.patched: list[tuple[str, dict[str, str | None]]] = []
-        self.refuses = False
         self.pause = 0.0
 
-    async def patch(self, _resource: Any, name: str, patch: dict[str, Any]) -> None:
-        self.tried.append(name)
+    @property
+    def tried(self) -> list[str]:
+        names: list[str] = self.asked("patch", "nodes")
+        return names
+
+    async def patch(self, resource: Any, name: str, patch: dict[str, Any], **options: Any) -> Any:
         if self.pause:
+            self.calls.append(("patch", "nodes", name))
             await asyncio.sleep(self.pause)
             raise ConnectionFailed("timed out")
-        if self.refuses:
-            raise Forbidden("no right")
+        node = await super().patch(resource, name, patch, **options)
         self.patched.append((name, patch["metadata"]["annotations"]))
+        return node
 
 
 async def _write_all(writer: Writer) -> None:
@@ -175,12 +185,12 @@ async def test_nodes_are_annotated_when_their_usage_changes(monkeypatch) -> None
     monkeypatch.setattr(scene.state.clusters["b"].feed, "trouble", lambda: "silent")
     upper, lower = _Client("upper"), _Client("a")
     writer = _writer(scene, upper, a=lower, b=_Client("b"))
-    lower.refuses = True
+    lower.fault = refusing(Forbidden("no right"))
     await _write_all(writer)
     ((name, found),) = upper.patched
     assert (name, found["mean-free-cpu"], found["free-cpu"]) == ("vn-a", "4000", "8000")
     assert re.fullmatch(r"\d{4}-.*Z", found[names.ANNOTATION_USAGE_AT] or "")
-    lower.refuses = False
+    lower.fault = served
     for _ in range(2):
         await _write_all(writer)
     assert [name for name, _ in lower.patched] == ["a-0", "a-1"]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from clusterset.model.names import ANNOTATION_WANTS_CA as WANTS_CA
-from controller_runtime.client.client import Client
-from controller_runtime.client.limits import CacheBudget
-from controller_runtime.errors import NotFound
-from controller_runtime.objects import from_dict
+from tests.fakes.apiserver.client import MemoryClient
+from tests.fakes.apiserver.server import Server
 from webhook import manifests
 from webhook.certificates import ClientConfig, Registrar
 
@@ -20,37 +18,40 @@ BOTH = base64.b64encode(b"ours and the previous one").decode()
 USERS = base64.b64encode(b"the user's").decode()
 
 
-class _Cluster:
-    """One configuration for both kinds, or none; keeps the written CA bundles."""
+KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
-    caches = CacheBudget(0, cluster="upper")
+
+class _Cluster:
+    """An API server with one configuration of both kinds, or none."""
 
     def __init__(self, configuration: dict[str, Any] | None) -> None:
-        self.configuration = configuration
-        self.written: list[str] = []
-        self.cluster = "upper"
-        self.version = 0
+        self.server = Server()
+        self.client: Any = MemoryClient(self.server)
+        if configuration is not None:
+            self.put(configuration)
+        self.before = self.server.version
 
-    async def get(self, _resource: Any, name: str) -> dict[str, Any]:
-        if self.configuration is None:
-            raise NotFound(name)
-        return self.configuration
+    def put(self, configuration: dict[str, Any]) -> None:
+        for plural in KINDS:
+            self.server.put(plural, configuration)
 
-    async def update(self, _resource: Any, body: dict[str, Any]) -> None:
-        self.written += [webhook["clientConfig"].get("caBundle", "") for webhook in body["webhooks"]]
+    @property
+    def written(self) -> list[str]:
+        """Return the CA bundles that were written."""
+        return [
+            webhook["clientConfig"].get("caBundle", "")
+            for commit in self.server.changes_since(self.before)
+            for webhook in commit.body["webhooks"]
+        ]
 
     def registrar(self, *, client_config: ClientConfig | None = None) -> Registrar:
-        return Registrar(cast("Client", self), name="vn", client_config=client_config)
+        return Registrar(self.client, name="vn", client_config=client_config)
 
     async def seen_by(self, registrar: Registrar) -> Registrar:
-        """Fill the informers of the registrar with the configuration."""
-        self.version += 1
-        objects = []
-        if self.configuration is not None:
-            self.configuration["metadata"]["resourceVersion"] = str(self.version)
-            objects = [from_dict(self.configuration)]
+        """Fill the informers of the registrar with the configurations."""
         for informer in registrar.informers:
-            await informer.replace(objects, "1")
+            listed = await self.client.list(informer.resource)
+            await informer.replace(listed.items, listed.resource_version)
         return registrar
 
 
@@ -111,10 +112,10 @@ async def test_with_register_is_ready_after_writing_its_ca():
     assert "has not been read" in str(registrar.why_untrusted(b"ours"))
     await cluster.seen_by(registrar)
     assert "has not been created" in str(registrar.why_untrusted(b"ours"))
-    cluster.configuration = _configuration_of_chart({}, caBundle=USERS)
+    cluster.put(_configuration_of_chart({}, caBundle=USERS))
     await cluster.seen_by(registrar)
     assert "does not have the webhook's CA" in str(registrar.why_untrusted(b"ours"))
-    cluster.configuration = _configuration_of_chart({}, caBundle=OURS)
+    cluster.put(_configuration_of_chart({}, caBundle=OURS))
     assert (await cluster.seen_by(registrar)).why_untrusted(b"ours") is None
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from clusterset.model.moving import node_avoidance
-from controller_runtime.client.limits import CacheBudget
-from controller_runtime.client.transport import Outage
 from controller_runtime.objects import from_dict
+from tests.fakes.apiserver.client import MemoryClient
+from tests.fakes.apiserver.server import Server
 from webhook.mutation.mutate import Surroundings
 from webhook.state import State
 
@@ -21,16 +21,10 @@ MEMORY = {
 }
 
 
-class _Client:
-    cluster = "upper"
-    outage = Outage()
-    caches = CacheBudget(0, cluster="upper")
-
-
 @pytest.mark.parametrize(("namespace", "avoided"), [("tenant", ["a"]), ("victim", [])])
 def test_avoided_nodes_are_those_of_the_owner_in_the_same_namespace(namespace, avoided):
     """A tenant that forges an owner does not affect the pods of the real owner."""
-    client: Any = _Client()
+    client: Any = MemoryClient(Server())
     state = State(client, Surroundings(), freeze_namespace="own", freeze_period=300, now=lambda: NOW)
     state._memory.store.put(f"own/{node_avoidance.CONFIG_MAP}", from_dict(MEMORY))
     owners = [{"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
@@ -55,7 +49,7 @@ def _volume(*terms: dict[str, Any], **spec: Any) -> Any:
 
 
 def _state(claim: Any, volume: Any = None) -> State:
-    client: Any = _Client()
+    client: Any = MemoryClient(Server())
     state = State(client, Surroundings(), freeze_namespace="own", freeze_period=300, now=lambda: NOW)
     node = from_dict({"metadata": {"name": "vn", "uid": "n", "resourceVersion": "1"}})
     state._nodes.change("ADDED", state._nodes._transform(node))

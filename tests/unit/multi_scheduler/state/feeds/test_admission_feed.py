@@ -17,8 +17,9 @@ from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
 from multi_scheduler.state.admission import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster_feed import Feed
-from tests.unit.descheduler.cluster import Client, Cluster
+from multi_scheduler.state.feeds.cluster_feed import Feed
+from tests.fakes.apiserver.client import MemoryClient, refusing, served
+from tests.fakes.apiserver.server import Server
 
 pytestmark = pytest.mark.looptime
 RULES = (
@@ -30,43 +31,12 @@ RULES = (
 SPEC: dict[str, Any] = {"containers": [{"name": "c", "resources": {}}]}
 
 
-class _Client(Client):
-    """A lower cluster that refuses access to some resources."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster)
-        self.cluster = "rules"
-        self.bookmark_seconds = None
-        self.refused: dict[str, ApiError] = {}
-
-    async def list(self, resource: Resource, **options: Any) -> Any:
-        self._check(resource)
-        return await super().list(resource, **options)
-
-    async def watch_batches(self, resource: Resource, **options: Any) -> AsyncIterator[Any]:
-        self._check(resource)
-        async for batch in super().watch_batches(resource, **options):
-            self._check(resource)
-            yield batch
-
-    async def ping(self, **_: Any) -> None:
-        pass
-
-    def refuse(self, *refused: Resource, error: ApiError | None = None) -> None:
-        """Refuse these resources from the next event of their watches on."""
-        error = error or Forbidden("resourcequotas is forbidden", code=403)
-        self.refused = {resource.plural: error for resource in refused}
-        self.bookmark(*self.refused)
-
-    def _check(self, resource: Resource) -> None:
-        if resource.plural in self.refused:
-            raise self.refused[resource.plural]
-
-
 class _Following:
     def __init__(self) -> None:
-        self.cluster = Cluster()
-        self.client = _Client(self.cluster)
+        self.cluster = Server("rules")
+        self.client = MemoryClient(self.cluster)
+        self.client.bookmark_seconds = None
+        self.client.ends_watches = True
         self.admission = Admission()
         client: Any = self.client
         self.feed = Feed(
@@ -85,6 +55,13 @@ class _Following:
                 "status": {"hard": {"pods": "1"}, "used": {"pods": used}},
             },
         )
+
+    def refuse(self, *refused: Resource, error: Exception | None = None) -> None:
+        """Refuse access to these resources alone, from the next event of their watches on."""
+        plurals = [resource.plural for resource in refused]
+        error = error or Forbidden("resourcequotas is forbidden", code=403)
+        self.client.fault = refusing(error, *plurals) if plurals else served
+        self.client.bookmark(*plurals)
 
     @property
     def refusal(self) -> str:
@@ -163,7 +140,7 @@ async def test_cluster_with_unreadable_rules_is_still_used():
     """Its nodes are known; the missing rights are logged once and reported by a metric."""
     following = _Following()
     following.quota()
-    following.client.refuse(*RULES)
+    following.refuse(*RULES)
     with structlog.testing.capture_logs() as logs:
         async with following.running():
             assert following.feed.trouble() == ""
@@ -180,10 +157,10 @@ async def test_rules_apply_again_after_the_right_is_granted():
     """Without a restart."""
     following = _Following()
     following.quota()
-    following.client.refuse(*RULES)
+    following.refuse(*RULES)
     async with following.running():
         await asyncio.sleep(30)
-        following.client.refuse()
+        following.refuse()
         await asyncio.sleep(300)
         assert "exceeded quota: tight" in following.refusal
         assert _unknown(resources.RESOURCE_QUOTAS) == 0
@@ -195,11 +172,11 @@ async def test_revoked_right_removes_known_quotas():
     following.quota()
     async with following.running():
         assert following.refusal != ""
-        following.client.refuse(resources.RESOURCE_QUOTAS)
+        following.refuse(resources.RESOURCE_QUOTAS)
         await asyncio.sleep(30)
         assert following.refusal == ""
         assert following.feed.trouble() == ""
-        following.client.refuse()
+        following.refuse()
         await asyncio.sleep(300)
         following.quota("2")  # or a bookmark: the watch delivers again
         await asyncio.sleep(10)
@@ -211,7 +188,7 @@ async def test_temporary_errors_keep_known_quotas():
     following = _Following()
     following.quota()
     async with following.running():
-        following.client.refuse(resources.RESOURCE_QUOTAS, error=ApiError("etcd is slow", code=500))
+        following.refuse(resources.RESOURCE_QUOTAS, error=ApiError("etcd is slow", code=500))
         await asyncio.sleep(30)
         assert "exceeded quota: tight" in following.refusal
         assert following.feed.trouble() == ""

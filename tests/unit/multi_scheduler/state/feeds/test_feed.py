@@ -18,45 +18,20 @@ from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import demand
 from multi_scheduler.state.feeds.cluster_feed import Feed, shrink_pod
 from tests import objects
-from tests.unit.descheduler.cluster import Client, Cluster
+from tests.fakes.apiserver.client import MemoryClient, refusing, served
+from tests.fakes.apiserver.server import Server
 
 pytestmark = pytest.mark.looptime
 
 ON_A = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["a"]}]}]}  # fmt: skip
 
 
-class _Client(Client):
-    """A lower cluster that may stop responding."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster)
-        self.bookmark_seconds = None
-        self.trouble: Exception | None = None
-        self.pings = 0
-
-    async def ping(self, *, timeout: float) -> None:  # noqa: ASYNC109 - as the client's
-        self.pings += 1
-        if self.trouble is not None:
-            raise self.trouble
-
-    async def list(self, *arguments: Any, **options: Any) -> Any:
-        if self.trouble is not None:
-            raise self.trouble
-        return await super().list(*arguments, **options)
-
-    async def watch_batches(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
-        if self.trouble is not None:
-            raise self.trouble
-        async for batch in super().watch_batches(*arguments, **options):
-            if self.trouble is not None:
-                raise self.trouble
-            yield batch
-
-
 class _Feeding:
     def __init__(self) -> None:
-        self.cluster = Cluster()
-        self.client = _Client(self.cluster)
+        self.cluster = Server()
+        self.client = MemoryClient(self.cluster)
+        self.client.bookmark_seconds = None
+        self.client.ends_watches = True
         self.index = ClusterIndex()
         client: Any = self.client
         self.admission = Admission()
@@ -95,11 +70,11 @@ async def test_silent_cluster_becomes_unreliable():
     feeding.cluster.put("nodes", objects.node("a"))
     async with feeding.running():
         assert feeding.feed.trouble() == ""
-        feeding.client.trouble = ConnectionFailed("cannot connect to 10.0.0.1:6443")
+        feeding.client.fault = refusing(ConnectionFailed("cannot connect to 10.0.0.1:6443"))
         feeding.bookmark()  # the watches end with it
         await asyncio.sleep(20)
         assert "no events for 20 s: cannot connect to 10.0.0.1:6443" in feeding.feed.trouble()
-        feeding.client.trouble = None
+        feeding.client.fault = served
         await asyncio.sleep(120)
         assert feeding.feed.trouble() == ""
 
@@ -109,11 +84,11 @@ async def test_pings_cluster_with_a_hanging_watch():
     feeding = _Feeding()
     async with feeding.running():
         await asyncio.sleep(70)
-        assert feeding.client.pings == 0
+        assert len(feeding.client.asked("get", "ping")) == 0
         await asyncio.sleep(50)
-        assert feeding.client.pings > 0
+        assert len(feeding.client.asked("get", "ping")) > 0
         assert feeding.feed.trouble() == ""
-        feeding.client.trouble = TimeoutError()
+        feeding.client.fault = refusing(TimeoutError())
         await asyncio.sleep(20)
         assert "no answer" in feeding.feed.trouble()
 
@@ -122,7 +97,7 @@ async def test_refused_access_makes_a_cluster_unreliable():
     """It answers pings, but its data is not updated."""
     feeding = _Feeding()
     async with feeding.running():
-        feeding.client.trouble = Forbidden("pods is forbidden", code=403)
+        feeding.client.fault = refusing(Forbidden("pods is forbidden", code=403))
         feeding.bookmark()
         await asyncio.sleep(1)
 
@@ -143,7 +118,7 @@ async def test_failing_watches_make_a_responding_cluster_unreliable():
             pass
 
         feeding.client.ping = ping  # type: ignore[method-assign]
-        feeding.client.trouble = ApiError("etcd has no leader", code=500)
+        feeding.client.fault = refusing(ApiError("etcd has no leader", code=500))
         feeding.bookmark()
         await asyncio.sleep(40)
         assert feeding.feed.trouble() == ""
@@ -158,7 +133,7 @@ async def test_does_not_ping_a_watched_cluster():
         for _ in range(10):
             await asyncio.sleep(60)
             feeding.bookmark()
-        assert feeding.client.pings == 0
+        assert len(feeding.client.asked("get", "ping")) == 0
 
 
 def _exceed(feeding: _Feeding) -> None:
@@ -173,7 +148,7 @@ async def test_a_cluster_with_another_connection_is_read_again():
     feeding.cluster.put("nodes", objects.node("a"))
     async with feeding.running():
         assert [node.name for node in feeding.index.nodes()] == ["a"]
-        other = Cluster()
+        other = Server()
         other.put("nodes", objects.node("b"))
         feeding.client.server = other
         for reconnected in feeding.client.reconnected:
