@@ -22,12 +22,12 @@ def _status_writes(scene: Scene) -> int:
 
 
 async def _flap(scene: Scene, seconds: float) -> str:
-    """Change the status of the lower pod a hundred times per second; return the last message."""
+    """Change the status of the lower pod twenty times per second; return the last message."""
     message = ""
-    for number in range(int(seconds * 100)):
+    for number in range(int(seconds * 20)):
         message = f"step {number}"
         scene.lower.change("pods", KEY, status={"phase": "Running", "message": message})
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
     return message
 
 
