@@ -91,8 +91,8 @@ def convert(document: Any, kind: type[T], *, where: str = "") -> T:
         text, path = (complaint[1], complaint[2] or "") if complaint else (str(error), "")
         unknown = _UNKNOWN_FIELD.fullmatch(text)
         if unknown:
-            fields = (field.encode_name for field in _fields_at(kind, path))
-            text = f"unknown field `{unknown[1]}`{guess(unknown[1], fields)}"
+            known = (field.encode_name for field in _fields_at(kind, path))
+            text = f"unknown field `{unknown[1]}`{guess(unknown[1], known)}"
         place = f"{where}{path}".removeprefix(".")
         raise ValueError(f"{place}: {text}" if place else text) from None
 
@@ -106,7 +106,7 @@ def with_current_names(document: Any, kind: Any, *, where: str = "") -> Any:
     struct = _struct_of(kind)
     if struct is not None and isinstance(document, dict):
         renamed = dict(document)
-        for field in msgspec.structs.fields(struct):
+        for field in fields(struct):
             current, former = field.encode_name, former_name(field.name)
             if former != current and former in renamed:
                 if current in renamed:
@@ -127,6 +127,12 @@ def with_current_names(document: Any, kind: Any, *, where: str = "") -> Any:
             key: with_current_names(value, values, where=f"{where}.{key}") for key, value in document.items()
         }
     return document
+
+
+@functools.cache
+def fields(struct: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a structure. Without the cache, its annotations are compiled each time, which takes milliseconds."""
+    return msgspec.structs.fields(struct)
 
 
 def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
@@ -155,7 +161,7 @@ def _fields_at(kind: Any, path: str) -> Iterator[msgspec.structs.FieldInfo]:
         kind = found[0] if found else None
     for one in (kind, *get_args(kind)):
         if isinstance(one, type) and issubclass(one, msgspec.Struct):
-            yield from msgspec.structs.fields(one)
+            yield from fields(one)
 
 
 def decode_yaml(text: str) -> Any:

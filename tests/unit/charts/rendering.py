@@ -22,6 +22,7 @@ REVIEWED = ("default", "everything", "several-nodes")
 """Cases with a golden file. The other cases add few lines to these, which tests assert one by one."""
 COMMAND = "python -m tests.unit.charts.rendering"
 _RULES = re.compile(r"(\nkind: (?:Cluster)?Role\n(?:(?!---).*\n)*?rules:\n)(?: {2}.*\n)+")
+_BETWEEN = re.compile(r"^---$", re.MULTILINE)
 _DASHBOARD = re.compile(r"(  virtual-node\.json: \|\n)(?: {4}.*\n|\n)+")
 
 
@@ -47,12 +48,14 @@ def render(given: str = "", *, arguments: Sequence[str] = (), **release: str) ->
 
 
 @cache
-def _objects(yaml_text: str) -> tuple[dict[str, Any], ...]:
-    return tuple(one for one in yaml.load_all(yaml_text, yaml.CSafeLoader) if one)
+def _document(yaml_text: str) -> dict[str, Any] | None:
+    """Return an object. Most objects are the same for other values, and parsing YAML takes longer than Helm."""
+    found: dict[str, Any] | None = yaml.load(yaml_text, yaml.CSafeLoader)
+    return found
 
 
 def parse(yaml_text: str) -> list[dict[str, Any]]:
-    return list(_objects(yaml_text))
+    return [found for one in _BETWEEN.split(yaml_text) if (found := _document(one))]
 
 
 def objects(case: str) -> list[dict[str, Any]]:
