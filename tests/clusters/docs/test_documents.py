@@ -30,7 +30,7 @@ from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.command import Completed, command
 from hack.sandbox.commands import environment
 from hack.sandbox.components.scheduling import start_webhook
-from tests.clusters.docs.documents import PAGES, ROOT, blocks, commands
+from tests.clusters.docs.documents import PAGES, ROOT, START, blocks, commands
 from tests.waiting import eventually, get, node_ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -26,7 +26,7 @@ from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from multi_scheduler.extender.decisions import REASON as ANSWERED
+from multi_scheduler.extender.extender import REASON as ANSWERED
 from tests.clusters.nodes.inventory import (
     ACCOUNT,
     CRD,

@@ -14,7 +14,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden, Invalid
 from hack.sandbox import Cluster
-from multi_scheduler.state.admission.predictor import Admission
+from multi_scheduler.state.admission import Admission
 from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, make_namespace
 

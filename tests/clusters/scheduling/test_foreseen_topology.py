@@ -16,7 +16,7 @@ from multi_scheduler.state import judge
 from multi_scheduler.state.admission import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import demand
-from multi_scheduler.state.feeds.cluster_feed import Feed, LowerPod
+from multi_scheduler.state.cluster_feed import Feed, LowerPod
 from tests.clusters.pool import Lend
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 

@@ -13,7 +13,7 @@ from multi_scheduler.state.cluster import limits
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.limits import TooManyRequirementsError
 from multi_scheduler.state.cluster.pod_requirements import Placed, required_terms
-from multi_scheduler.state.feeds.cluster_feed import shrink_pod
+from multi_scheduler.state.cluster_feed import shrink_pod
 from tests import objects
 from tests.unit.multi_scheduler.lower_pods import demand_of
 from tests.unit.multi_scheduler.state.cluster.test_index import _anti, _demand, _names

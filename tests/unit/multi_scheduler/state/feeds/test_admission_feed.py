@@ -17,7 +17,7 @@ from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
 from multi_scheduler.state.admission import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.feeds.cluster_feed import Feed
+from multi_scheduler.state.cluster_feed import Feed
 from tests.fakes.apiserver.client import MemoryClient, refusing, served
 from tests.fakes.apiserver.server import Server
 

@@ -16,7 +16,7 @@ from controller_runtime.objects import from_dict
 from multi_scheduler.state.admission import Admission
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import demand
-from multi_scheduler.state.feeds.cluster_feed import Feed, shrink_pod
+from multi_scheduler.state.cluster_feed import Feed, shrink_pod
 from tests import objects
 from tests.fakes.apiserver.client import MemoryClient, refusing, served
 from tests.fakes.apiserver.server import Server

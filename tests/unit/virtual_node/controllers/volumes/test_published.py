@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import Invalid
+from tests.objects import volume
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import clusters
 from tests.unit.virtual_node.controllers.volumes.test_facade import (
@@ -16,7 +17,6 @@ from tests.unit.virtual_node.controllers.volumes.test_facade import (
     mirror,
     publishing,
     storage_class,
-    volume,
 )
 from virtual_node.controllers.volumes.pv_controller import MOST_FREE
 from virtual_node.translate.storage import pv
