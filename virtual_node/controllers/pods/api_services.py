@@ -16,6 +16,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError, Invalid
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
+from controller_runtime.util import event_loop
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import INDEX_PLACE, ClusterContext
@@ -107,7 +108,7 @@ class ApiServices:
         the Service is tried again later.
         """
         endpoint = await self.endpoint.get()
-        now = asyncio.get_running_loop().time()
+        now = event_loop.now()
         why, until = self._failures.get(upper_namespace, ("", 0.0))
         if now >= until:
             address, why = "", ""

@@ -20,6 +20,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
+from controller_runtime.util import event_loop
 from controller_runtime.workqueue.controller import Controller, Result
 from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node import metrics
@@ -116,7 +117,7 @@ class PodController:
             if uid := pod.labels.get(names.LABEL_UPPER_UID):
                 record = self._records.get(uid)
                 if record is not None and not record.status.changed_at:
-                    record.status.changed_at = asyncio.get_running_loop().time()
+                    record.status.changed_at = event_loop.now()
                 queue.add(uid, priority=_STATUS_FIRST)
 
         def lower_updated(old: Object, new: Object) -> None:
@@ -172,7 +173,7 @@ class PodController:
             record.lower,
             rules=self._rules,
             now=datetime.now(UTC),
-            waited=record.creation.waited(asyncio.get_running_loop().time()),
+            waited=record.creation.waited(event_loop.now()),
         )
         if decided.step is not Step.CREATE:
             # This pod is not retried, so other pods of the namespace must not wait for its retry.
@@ -198,7 +199,7 @@ class PodController:
         if record is None:
             if upper is None:
                 return PodRecord(LowerState(has_seen_upper=False))
-            now = asyncio.get_running_loop().time()
+            now = event_loop.now()
             record = self._records[uid] = PodRecord(creation=Creation(wanted_at=now))
         return record
 
@@ -324,7 +325,7 @@ class PodController:
             self.creator.delays.losses.lost(
                 str((upper.controller or {}).get("uid") or ""),
                 created_at=record.creation.created_at,
-                now=asyncio.get_running_loop().time(),
+                now=event_loop.now(),
                 by="" if last is None else ownership.lower_controller(last),
             )
         # The garbage collector deletes pods if their namespace was recreated and we have not noticed.

@@ -9,7 +9,6 @@ CrashLoopBackOff: not after the first loss, then 10 s, doubled each time, at mos
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from controller_runtime.errors import (
     is_retryable,
 )
 from controller_runtime.objects import Object
-from controller_runtime.util import backoff
+from controller_runtime.util import backoff, event_loop
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext
@@ -164,7 +163,7 @@ class CreationDelays:
         if advice := waits.webhook_advice(error.message, body):
             message = f"{message}. {advice}"
         if is_retryable(error) or isinstance(error, NotFound | RequestTooLarge):
-            now = asyncio.get_running_loop().time()
+            now = event_loop.now()
             if error.code >= _SERVER_ERROR:
                 if record.waiting.left(reason, waits.SHORT, now=now) <= 0:
                     await self.refused(upper, record, reason, message)
@@ -188,7 +187,7 @@ class CreationDelays:
     async def wait_for_predecessor(self, upper: Object, record: PodRecord, existing: Object) -> Result:
         """Report, after a grace period, that an older lower pod of that name terminates; return the requeue."""
         wait = self.waits.of_predecessor(existing)
-        left = record.waiting.left(wait.reason, wait.grace, now=asyncio.get_running_loop().time())
+        left = record.waiting.left(wait.reason, wait.grace, now=event_loop.now())
         if left > 0:
             return Result(requeue_after=min(left, PREDECESSOR_RETRY))
         await self.report_wait(upper, record, wait)
@@ -234,7 +233,7 @@ class CreationDelays:
     async def _back_off(self, upper: Object, record: PodRecord) -> float:
         """Return for how many seconds the pod must not be created, because others of its owner were lost; report it."""
         owner = upper.controller or {}
-        uid, now = str(owner.get("uid") or ""), asyncio.get_running_loop().time()
+        uid, now = str(owner.get("uid") or ""), event_loop.now()
         left = self.losses.pause(uid, now)
         if left > 0:
             wait = waits.of_losses(

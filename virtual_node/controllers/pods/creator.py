@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from controller_runtime.errors import (
     RequestTooLarge,
 )
 from controller_runtime.objects import Object, from_dict
+from controller_runtime.util import event_loop
 from controller_runtime.util.event_loop import run_apart
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
@@ -180,7 +180,7 @@ class PodCreator:
     @staticmethod
     def _note_created(record: PodRecord, uid: str) -> None:
         record.lower.created(uid)
-        record.creation.created_at = asyncio.get_running_loop().time()
+        record.creation.created_at = event_loop.now()
 
     async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Create what a new pod needs in the lower cluster; return what is missing or cannot be created."""

@@ -16,6 +16,7 @@ from clusterset.model.pod.conditions import is_true
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
+from controller_runtime.util import event_loop
 from controller_runtime.util.event_loop import Slicer
 from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
@@ -95,7 +96,7 @@ class OutageController:
             longest: seconds that this call may wait, because the cluster is read again after that.
         """
         config = self.context.config.unreachable
-        left = since + config.after_seconds - asyncio.get_running_loop().time()
+        left = since + config.after_seconds - event_loop.now()
         if config.pods != NOT_READY or left > longest:
             return
         async with contextlib.AsyncExitStack() as stack:

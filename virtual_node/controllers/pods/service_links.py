@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import Object
+from controller_runtime.util import event_loop
 from controller_runtime.util.event_loop import run_apart
 from controller_runtime.util.rate_limiter import Pace
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, ClusterCaches
@@ -172,7 +172,7 @@ class ServiceLinks:
     def _report(self, upper_pod: Mapping[str, Any], assigned: Assignment) -> None:
         """Write an event about a pod that cannot use the Kubernetes API, for one pod of a namespace per reason and hour."""
         key = (upper_pod["metadata"]["namespace"], assigned.reason)
-        if assigned.problem and not self._events.wait(key, now=asyncio.get_running_loop().time()):
+        if assigned.problem and not self._events.wait(key, now=event_loop.now()):
             self.context.warn(upper_pod, assigned.reason, assigned.problem)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from controller_runtime import resources
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import Invalid, NotFound
 from controller_runtime.objects import Object
+from controller_runtime.util import event_loop
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
@@ -105,7 +105,7 @@ class StatusWriter:
             sync.compared = compared
             sync.changed_at = 0.0
             return None
-        now = asyncio.get_running_loop().time()
+        now = event_loop.now()
         waited = now - record.creation.created_at
         is_minor = _is_minor_patch(patch)
         if is_minor and (remaining := self._minor_patch_delay(now) - waited) > 0:
@@ -119,7 +119,7 @@ class StatusWriter:
         since, sync.changed_at = sync.changed_at, 0.0
         stored = await self._patch(upper, patch)
         if since:
-            self._lag.observe(asyncio.get_running_loop().time() - since)
+            self._lag.observe(event_loop.now() - since)
         # An API server drops fields that its version does not know, without an error.
         dropped = pod_status.status_patch(stored, desired, uid=upper.uid) if stored is not None else None
         sync.dropped = _digest(dropped) if dropped else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from controller_runtime.apimachinery.translation_budget import TooLargeError
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import ApiError, Conflict, Invalid, NotFound, RequestTooLarge, is_retryable
 from controller_runtime.objects import Object, from_dict
+from controller_runtime.util import event_loop
 from controller_runtime.util.event_loop import run_apart
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
@@ -155,7 +155,7 @@ class PodUpdater:
             patch = update.without_note(patch, lower.annotations)
         if not patch:
             return
-        now = asyncio.get_running_loop().time()
+        now = event_loop.now()
         if sync.restored_at is not None and now - sync.restored_at < _RESTORE_PAUSE:
             raise Conflict(
                 f"labels or annotations of pod {lower.key} are changed repeatedly by another program",

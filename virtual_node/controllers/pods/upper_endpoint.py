@@ -14,6 +14,7 @@ from controller_runtime.auth.proxies import split_url
 from controller_runtime.client.client import Client, find_listed
 from controller_runtime.errors import ApiError, ConfigError, NotFound
 from controller_runtime.tls.client_tls import TlsMaterial
+from controller_runtime.util import event_loop
 from virtual_node.translate.pods import api_server
 from virtual_node.translate.pods.api_server import NAME, Endpoint
 from virtual_node.translate.services.services import upper_addresses
@@ -41,7 +42,7 @@ class UpperEndpoint:
     async def get(self) -> Endpoint:
         """Return the endpoint, at most a minute old. Errors are in the endpoint."""
         async with self._lock:
-            now = asyncio.get_running_loop().time()
+            now = event_loop.now()
             if self._found is None or now >= self._until:
                 self._found = await find(self.upper, self.url)
                 self._until = now + FRESH

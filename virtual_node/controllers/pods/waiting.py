@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -11,6 +10,7 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
+from controller_runtime.util import event_loop
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.pods.record import Waiting
 from virtual_node.translate.pods import waits
@@ -55,7 +55,7 @@ class WaitReporter:
             self._report(upper, wait, waiting)
 
     def _report(self, upper: Object, wait: Wait, waiting: Waiting) -> float | None:
-        left = waiting.left(wait.reason, wait.grace, now=asyncio.get_running_loop().time())
+        left = waiting.left(wait.reason, wait.grace, now=event_loop.now())
         if left > 0:
             return left
         if waiting.reported != wait.text:
