@@ -131,6 +131,8 @@ _ALLOWED = (
     ),
     # Admission or an autoscaler in the lower cluster may have set images and resources.
     ("pods .* spec changed", Allowed.STAYS),
+    # Labels of users that the lower cluster changes stay so until they change in the upper cluster.
+    (r"^pods .* labels\[(?!virtual-node.io/)", Allowed.STAYS),
     # Nobody reads the tokens of a pod that has ended.
     (r"secrets .*/job-0-token-.* labels\[virtual-node.io/token-of\] .* down", Allowed.DELETED_EARLY),
     (
