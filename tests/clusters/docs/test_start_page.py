@@ -11,8 +11,7 @@ import pytest
 from hack.sandbox import Sandbox
 from hack.sandbox.command import command
 from hack.sandbox.commands import environment
-
-from .documents import START, blocks
+from tests.clusters.docs.documents import START, blocks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 _VARIES = re.compile(r"\b\d+s\b|\d+(?:\.\d+){3}|v1\.\d+\.\d+| +")
