@@ -39,10 +39,11 @@ test: lint prepare ## lint and all tests, on real clusters, as CI does
 prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 	@$(BIN)/python -m hack.sandbox prepare
 
-# Expensive tests use few inputs here and all in `make test`, see tests/thorough.py. An empty PYTHONDONTWRITEBYTECODE keeps
+# Expensive tests use few inputs here and all in `make test`, see tests/thorough.py. One process per core, because each takes
+# ten seconds to collect the tests. An empty PYTHONDONTWRITEBYTECODE keeps
 # compiled tests, because compiling takes a third of pytest's collection time.
 unit: $(STAMP) ## unit tests
-	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=4 --dist=worksteal
+	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=auto --dist=worksteal
 
 bench: $(STAMP) ## all benchmarks, about 4 h on an idle machine; writes docs/evidence/benchmarks.md
 	$(BIN)/python -m tests.benchmarks

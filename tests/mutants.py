@@ -109,16 +109,21 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | as
             yield first, body[-1], "pass"
 
 
-def choose(root: Path, count: int, seed: int) -> list[Mutant]:
-    """Return random changes of the product, at most one per line; the same for the same product and seed."""
+def choose(root: Path, count: int, seed: int, only: Sequence[str] = ()) -> list[Mutant]:
+    """Return random changes of the product, at most one per line; the same for the same product and seed.
+
+    ``only`` has the beginnings of the files' paths; empty: all files.
+    """
     lines: dict[tuple[str, int], list[Mutant]] = {}
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             file = str(path.relative_to(root))
+            if only and not file.startswith(tuple(only)):
+                continue
             for mutant in mutants(file, path.read_bytes()):
                 lines.setdefault((file, mutant.line), []).append(mutant)
     chance = random.Random(seed)
-    chosen = chance.sample(sorted(lines), count)
+    chosen = chance.sample(sorted(lines), min(count, len(lines)))
     return [chance.choice(sorted(set(lines[line]))) for line in chosen]
 
 
@@ -230,6 +235,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="paths of packages or files; default: the product"
+    )
     parser.add_argument("--tree", type=Path, default=Path.cwd(), help="a working tree; default: this one")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", type=Path, help="file to write the outcomes to")
@@ -238,7 +246,7 @@ def main() -> int:
     sys.path.insert(0, str(root))
     for name in _SHARED:
         importlib.import_module(name)
-    tests, chosen = tests_of(root), choose(root, options.count, options.seed)
+    tests, chosen = tests_of(root), choose(root, options.count, options.seed, options.only)
 
     first = chosen[0]
     unchanged = (root / first.file).read_bytes()[first.start : first.end].decode()

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
+from controller_runtime.apimachinery.decoding import fields
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import add_boolean, comma_list, duration, format_duration
 
@@ -66,7 +67,7 @@ class Setting:
 
 def settings(kind: type[msgspec.Struct]) -> Iterator[tuple[msgspec.structs.FieldInfo, Setting]]:
     """Yield the fields of a structure that have a setting; fields of nested structures are not included."""
-    for field in msgspec.structs.fields(kind):
+    for field in fields(kind):
         if get_origin(field.type) is Annotated:
             yield from ((field, each) for each in get_args(field.type) if isinstance(each, Setting))
 
@@ -119,7 +120,7 @@ def _walk(owner: msgspec.Struct) -> Iterator[tuple[msgspec.Struct, msgspec.struc
     """Yield the fields with a setting of a structure and of the structures in it, with the structure that has them."""
     for field, setting in settings(type(owner)):
         yield owner, field, setting
-    for field in msgspec.structs.fields(type(owner)):
+    for field in fields(type(owner)):
         value = getattr(owner, field.name)
         if isinstance(value, msgspec.Struct) and FILE_ONLY not in get_args(field.type):
             yield from _walk(value)
