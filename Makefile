@@ -40,8 +40,8 @@ prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 	@$(BIN)/python -m hack.sandbox prepare
 
 # Expensive tests use few inputs here and all in `make test`, see tests/thorough.py. One process per core, because each takes
-# ten seconds to collect the tests. An empty PYTHONDONTWRITEBYTECODE keeps
-# compiled tests, because compiling takes a third of pytest's collection time.
+# seconds of CPU time to collect the tests. An empty PYTHONDONTWRITEBYTECODE keeps compiled tests, because compiling takes
+# longer than all other parts of the collection.
 unit: $(STAMP) ## unit tests
 	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=auto --dist=worksteal
 
