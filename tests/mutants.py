@@ -12,6 +12,7 @@ import ast
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -22,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 PACKAGES = (
     "clusterset", "controller_runtime", "descheduler", "multi_scheduler", "swarm", "virtual_node", "webhook",
@@ -179,29 +180,31 @@ def closest(mutant: Mutant, tests: dict[str, set[str]]) -> list[str]:
     return [file for file in near if not all(distance(file)[:2])][:_FILES] or near[:_FILES]
 
 
-class _Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
-    """Imports one module from changed source."""
+class _Changed(importlib.machinery.SourceFileLoader):
+    """Loads a module from changed source."""
+
+    def __init__(self, name: str, path: Path, mutant: Mutant) -> None:
+        super().__init__(name, str(path))
+        self._source = mutant.source(path.read_bytes())
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = compile(self._source, self.path, "exec", dont_inherit=True)
+        return code
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the changed module."""
 
     def __init__(self, root: Path, mutant: Mutant) -> None:
-        self._mutant, self._path = mutant, root / mutant.file
+        self._root, self._mutant = root, mutant
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name != self._mutant.module:
             return None
-        is_package = self._path.name == "__init__.py"
-        spec = importlib.machinery.ModuleSpec(name, self, origin=str(self._path), is_package=is_package)
-        if is_package:
-            spec.submodule_search_locations = [str(self._path.parent)]
-        spec.has_location = True
-        return spec
-
-    def get_filename(self, fullname: str) -> str:
-        return str(self._path)
-
-    def get_data(self, path: str | bytes) -> bytes:
-        return self._mutant.source(self._path.read_bytes())
+        file = self._root / self._mutant.file
+        return importlib.util.spec_from_file_location(name, file, loader=_Changed(name, file, self._mutant))
 
 
 def _run(root: Path, mutant: Mutant, files: list[str]) -> None:
@@ -211,7 +214,7 @@ def _run(root: Path, mutant: Mutant, files: list[str]) -> None:
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
     os.chdir(root)
-    sys.meta_path.insert(0, _Changed(root, mutant))
+    sys.meta_path.insert(0, _Finder(root, mutant))
     code = 3
     try:
         code = importlib.import_module("pytest").main(["-x", "-q", "-p", "no:cacheprovider", *files])

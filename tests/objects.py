@@ -90,7 +90,7 @@ def pod(
         owner_kind=owner_kind, metadata=metadata,
         spec={
             **({"nodeName": node} if node else {}),
-            "containers": [container(**({"cpu": cpu} if cpu else {}))],
+            "containers": [container(cpu=cpu) if cpu else container()],
             **spec,
         },
         status={key: value for key, value in shown.items() if value},
