@@ -1,6 +1,6 @@
 """All conditions that an examination can find, in the order of a report: causes before their effects.
 
-A code is stable: programs, metrics and docs/troubleshooting.md use it. Each tool selects codes and prints their findings.
+A code is stable: programs, metrics and docs/operate/troubleshooting.md use it. Each tool selects codes and prints their findings.
 """
 
 from __future__ import annotations
