@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -199,7 +198,9 @@ def _from_headers(headers: Mapping[str, str]) -> float | None:
         seconds = float(text)
     except ValueError:
         try:
-            seconds = (email.utils.parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+            from email.utils import parsedate_to_datetime  # noqa: PLC0415 - rare, and takes 10 ms
+
+            seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
         except (ValueError, TypeError, OverflowError):
             return None
     return min(max(0.0, seconds), _LONGEST_PAUSE) if math.isfinite(seconds) else None

@@ -7,8 +7,6 @@ server takes 1 ms per MiB. So the CPU time that a server makes us spend is limit
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +19,7 @@ from aiohttp.helpers import set_exception
 from aiohttp.streams import EMPTY_PAYLOAD
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
+from controller_runtime.client.requests import connect_failure
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.serving.raw_connection import keep_alive
 
@@ -28,7 +27,6 @@ _KEEPALIVE = 45.0
 """Seconds an idle connection is kept: less than the 60 s of many load balancers and the 90 s of an API
 server."""
 _DNS_CACHE = 30
-_ERRNO = re.compile(r"\[Errno (\d+)\]")
 _BUFFER = 2**16
 """Bytes read ahead per connection. Small, because a server may fill a hundred connections at once."""
 _READ = 16 * 1024
@@ -196,10 +194,7 @@ def refusal(error: BaseException) -> str:
     """Return why a connection was not made, in the words of the kernel or resolver; empty for other failures."""
     if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, aiohttp.ClientSSLError):
         return ""
-    # asyncio replaces the kernel's text by its own, and merges the texts if a name has several addresses.
-    number = _ERRNO.search(str(error.os_error))
-    why = os.strerror(int(number[1])) if number else error.os_error.strerror or str(error.os_error)
-    return f"cannot connect: {why[:1].lower()}{why[1:]}"
+    return connect_failure(error.os_error)
 
 
 class CpuMeter:

@@ -11,27 +11,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
+import functools
 import random
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-import aiohttp
-from prometheus_client import Gauge
-
-from controller_runtime.errors import CacheFull, ResponseTooLarge, without_frames
+from controller_runtime.errors import CacheFull, ResponseTooLarge
 from controller_runtime.objects import Object
 from controller_runtime.util.event_loop import Slicer
+
+if TYPE_CHECKING:
+    from prometheus_client import Gauge
 
 MIB = 1024 * 1024
 _SAMPLES, _SAMPLED = 64, 16
 """Number of samples of a body, and the divisor: a sixteenth of the body is sampled."""
 _SLICE = 64 * 1024
 """Bytes that are split at once, because the parts take many times the memory of the bytes."""
-_BYTES = Gauge("virtual_node_cache_bytes", "Approximate bytes of objects in informer caches.", ["cluster"])
 _USABLE = 0.9
 """Share of the limit that is given to namespaces. The rest is for objects that grow without being asked, such as
 statuses."""
@@ -43,6 +43,14 @@ _SMALL, _USABLE_BY_SMALL = 0.01, 0.95
 after another leave little."""
 _PATIENCE = 30.0
 """Seconds for which the growth of an object counts that no cache shows yet."""
+
+
+@functools.cache
+def _bytes_gauge() -> Gauge:
+    # Not imported for the commands for people, which have no caches and start without it.
+    from prometheus_client import Gauge  # noqa: PLC0415
+
+    return Gauge("virtual_node_cache_bytes", "Approximate bytes of objects in informer caches.", ["cluster"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,21 @@ class ResponseLimits:
     (``[]``)."""
 
 
+class Response(Protocol):
+    """The head of a response, whose body is not read yet."""
+
+    @property
+    def status(self) -> int:
+        """Return the HTTP status."""
+
+    @property
+    def content_length(self) -> int | None:
+        """Return the bytes of the body; None: unknown."""
+
+    def close(self) -> None:
+        """Close the connection, without reading the body."""
+
+
 class ResponseReader:
     """Reads the responses of one API server within limits."""
 
@@ -81,12 +104,18 @@ class ResponseReader:
         self._rejected = rejected
 
     async def read(
-        self, response: aiohttp.ClientResponse, what: str, *, held: contextlib.AsyncExitStack
+        self,
+        response: Response,
+        next_chunk: Callable[[], Awaitable[bytes]],
+        what: str,
+        *,
+        held: contextlib.AsyncExitStack,
     ) -> bytes:
         """Return a body; the body of an error response is cut at its limit.
 
         Args:
             response: a response with an unread body.
+            next_chunk: returns the next received bytes of the body; empty at its end.
             what: method and path, for errors.
             held: the stack that holds the slot of a large body until the stack is closed.
 
@@ -100,7 +129,7 @@ class ResponseReader:
         slicer = Slicer()
         parts: list[bytes] = []
         size = 0
-        while chunk := await self.next_chunk(response):
+        while chunk := await next_chunk():
             if size <= self.limits.large < size + len(chunk):
                 await held.enter_async_context(self._large)
             parts.append(chunk)
@@ -112,22 +141,6 @@ class ResponseReader:
                 raise self._too_large(what, "body", f"{limit:,} bytes")
             await slicer.tick()
         return b"".join(parts)[:limit]
-
-    @staticmethod
-    async def next_chunk(response: aiohttp.ClientResponse) -> bytes:
-        """Return the next received bytes of a body; empty at its end.
-
-        Raises:
-            aiohttp.ClientError: the connection broke.
-        """
-        try:
-            return await response.content.readany()
-        except aiohttp.ClientError as error:
-            # The stream keeps its exception. The traceback would keep the frames with the stream and its
-            # bytes until a garbage collection: 200 MiB with a hostile server.
-            raise copy.copy(error) from without_frames(error)
-        except RuntimeError as error:  # raised by aiohttp if the connection is lost between two of its steps
-            raise response.content.exception() or aiohttp.ClientConnectionError(str(error)) from error
 
     def check_values(self, raw: bytes, what: str) -> None:
         """Check the number of JSON values of a body before decoding it.
@@ -201,7 +214,9 @@ class CacheBudget:
         if limit:
             # A weak reference, because the metric lives as long as the process.
             this = weakref.ref(self)
-            _BYTES.labels(cluster).set_function(lambda: 0 if (budget := this()) is None else budget.used)
+            _bytes_gauge().labels(cluster).set_function(
+                lambda: 0 if (budget := this()) is None else budget.used
+            )
 
     @property
     def used(self) -> int:

@@ -19,45 +19,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import random
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from http import HTTPStatus
-from typing import Self, TypedDict, Unpack
-from urllib.parse import quote, urlencode
+from typing import Self, Unpack
 
 import aiohttp
 from prometheus_client import Counter, Histogram
 from yarl import URL
 
 from controller_runtime import errors
-from controller_runtime.apimachinery.translation_budget import LARGEST_BODY
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
+from controller_runtime.client import requests
 from controller_runtime.client.connection_pool import ConnectionPools, refusal
 from controller_runtime.client.limits import CacheBudget, ResponseLimits, ResponseReader
+from controller_runtime.client.requests import CONNECT_TIMEOUT, Params, RequestOptions, Retry, with_query
 from controller_runtime.errors import (
-    ApiError,
     ConnectionFailed,
-    RequestTooLarge,
     ResponseTooLarge,
-    TooManyRequests,
-    Unauthorized,
     without_frames,
 )
 from controller_runtime.util import backoff, event_loop
 from controller_runtime.util.rate_limiter import TokenBucket
 
-_CONNECT_TIMEOUT = 10.0
 _UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
-Params = Mapping[str, str] | Sequence[tuple[str, str]]
-_PAUSES = (0.1, 5.0)
-"""First and longest pause in seconds, used if the server's Retry-After is shorter or missing."""
-_READS = frozenset({"GET", "HEAD"})
 _REQUESTS = Counter(
     "rest_client_requests_total", "Requests by cluster, verb and HTTP code.", ["cluster", "verb", "code"]
 )
@@ -85,21 +78,6 @@ _AHEAD = 8
 """Releases at interval ``_PACE`` without an answer, before the interval doubles."""
 _SLOWEST = 1.0
 """Longest interval in seconds while the server does not answer, up to doubled by jitter."""
-
-
-class RequestOptions(TypedDict, total=False):
-    """Options of ``Transport.receive``."""
-
-    params: Params | None
-    """More query parameters."""
-    body: bytes | None
-    headers: Mapping[str, str] | None
-    timeout: float | None
-    """Seconds including retries but not the wait for the rate limit; None: the client's."""
-    verb: str
-    """Name in metrics; empty: the method."""
-    flow: str
-    """The flow (resource) in which the request waits for the rate limit."""
 
 
 class Transport:
@@ -150,15 +128,9 @@ class Transport:
         self.outage = Outage()
         self.turn = asyncio.Lock()
         self.caches = CacheBudget(cache_bytes, cluster=cluster)
-        headers = {
-            "User-Agent": user_agent,
-            "Accept": "application/json",
-            # Compression costs both sides more CPU time than the bytes are worth.
-            "Accept-Encoding": "identity",
-        }
-        self._field_manager = quote(user_agent.partition("/")[0], safe="")
-        self._headers = headers
-        self._pools = ConnectionPools(config, headers)
+        self.field_manager = requests.field_manager(user_agent)
+        self._headers = requests.headers_of(user_agent)
+        self._pools = ConnectionPools(config, self._headers)
         self._default_timeout = _timeout(timeout)
         self._metrics = TransportMetrics(cluster)
         self._limits = limits or ResponseLimits()
@@ -200,15 +172,6 @@ class Transport:
         """Close all connections; current and later requests fail."""
         await self._pools.close()
 
-    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
-        """Send one request as ``receive`` does, and return the complete body of the response.
-
-        The slot of a large body (``ResponseLimits.large_at_once``) is released on return, so decode the body before
-        the next await.
-        """
-        async with self.receive(method, path, **options) as body:
-            return body
-
     @contextlib.asynccontextmanager
     async def receive(
         self, method: str, path: str, **options: Unpack[RequestOptions]
@@ -238,13 +201,7 @@ class Transport:
         verb = options.get("verb") or method
         url = self._url(path, options.get("params"))
         body, timeout = options.get("body"), options.get("timeout")
-        if body is not None and len(body) > LARGEST_BODY:
-            raise RequestTooLarge(
-                f"{method} {url.path}: the request has {len(body):,} bytes, and API servers read at most {LARGEST_BODY:,}; "
-                "make the object smaller",
-                code=413,
-                reason="RequestEntityTooLarge",
-            )
+        requests.check_size(method, url.path, body)
         limit = self._default_timeout if timeout is None else _timeout(timeout)
         deadline: float | None = None
         retry, pools = Retry(self.config, method, path), self._pools
@@ -267,7 +224,7 @@ class Transport:
                         timeout=limit,
                         **pool.options,
                     ) as response:
-                        answer = await self.reader.read(response, f"{method} {url.path}", held=held)
+                        answer = await self._read_body(response, f"{method} {url.path}", held=held)
             except (asyncio.CancelledError, ResponseTooLarge):
                 # A cancellation is usually the timeout of a caller: count it, so that a server that hangs
                 # appears in the metrics.
@@ -321,7 +278,7 @@ class Transport:
         """
         verb = verb or method
         url = self._url(path, params)
-        limit = aiohttp.ClientTimeout(sock_connect=_CONNECT_TIMEOUT, sock_read=read_timeout)
+        limit = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout)
         retry, pools = Retry(self.config, method, path), self._pools
         deadline: float | None = None
         while True:
@@ -346,7 +303,7 @@ class Transport:
                         return
                     try:
                         async with asyncio.timeout(self.timeout), contextlib.AsyncExitStack() as held:
-                            answer = await self.reader.read(response, f"{method} {url.path}", held=held)
+                            answer = await self._read_body(response, f"{method} {url.path}", held=held)
                     except NETWORK_ERRORS as error:
                         raise self.failure(error) from error
             left = deadline - event_loop.now()
@@ -354,10 +311,15 @@ class Transport:
                 errors.error_from_response(response.status, answer, response.headers), left=left
             )
 
+    async def _read_body(
+        self, response: aiohttp.ClientResponse, what: str, *, held: contextlib.AsyncExitStack
+    ) -> bytes:
+        return await self.reader.read(response, partial(next_chunk, response), what, held=held)
+
     def _broke(self, verb: str, retry: Retry, error: Exception) -> None:
         """Count a request without an answer; raise the error for it unless it may be sent again."""
         self._metrics.count(verb, 0)
-        if not retry.after_break(without_frames(error)):
+        if not retry.after_break(is_disconnect=_is_disconnect(without_frames(error))):
             raise self.failure(error) from error
 
     def failure(self, error: BaseException) -> ConnectionFailed:
@@ -371,81 +333,34 @@ class Transport:
         return kind(f"{self.config.server}: {text or type(error).__name__}")
 
     def _url(self, path: str, params: Params | None) -> URL:
-        text = self.config.server + path
-        if params:
-            text += ("&" if "?" in path else "?") + urlencode(params, quote_via=quote)
-        return URL(text, encoded=True)
+        return URL(self.config.server + with_query(path, params), encoded=True)
+
+
+def _is_disconnect(error: Exception) -> bool:
+    """Report whether a connection broke that had been made."""
+    return isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError) and not isinstance(
+        error, aiohttp.ClientConnectorError
+    )
+
+
+async def next_chunk(response: aiohttp.ClientResponse) -> bytes:
+    """Return the next received bytes of a body; empty at its end.
+
+    Raises:
+        aiohttp.ClientError: the connection broke.
+    """
+    try:
+        return await response.content.readany()
+    except aiohttp.ClientError as error:
+        # The stream keeps its exception. The traceback would keep the frames with the stream and its
+        # bytes until a garbage collection: 200 MiB with a hostile server.
+        raise copy.copy(error) from without_frames(error)
+    except RuntimeError as error:  # raised by aiohttp if the connection is lost between two of its steps
+        raise response.content.exception() or aiohttp.ClientConnectionError(str(error)) from error
 
 
 def _timeout(seconds: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_TIMEOUT)
-
-
-class Retry:
-    """Decides after a failure whether to send the same request again, and when.
-
-    Requests that are sent again:
-
-    - 429, and 503 with Retry-After, for every verb, because the server has not acted on the request. The 429 of
-      an eviction is not repeated, because it is the decision of a disruption budget. Any other 5xx with
-      Retry-After, for reads only: client-go also repeats writes, but a server that got no answer from etcd in
-      time (500 ServerTimeout) may have acted.
-    - 401, once, with renewed credentials.
-    - A connection that breaks before the answer, once, for reads only. A write may have taken effect, which the
-      caller must check.
-    """
-
-    def __init__(self, config: ConnectionConfig, method: str, path: str) -> None:
-        self._config = config
-        self._is_read = method in _READS
-        self._is_eviction = path.partition("?")[0].endswith("/eviction")
-        self._sent: Mapping[str, str] = {}
-        self._context: ssl.SSLContext | None = None
-        self._refused = self._renew = self._broken = False
-        self._attempts = 0
-
-    async def credentials(self) -> Mapping[str, str]:
-        """Return the headers to authenticate with; renew them after a 401 unless another request did."""
-        headers = await self._config.headers()
-        if self._renew and headers == self._sent and self._config.ssl is self._context:
-            headers = await self._config.headers(refresh=True)
-        self._renew = False
-        self._sent, self._context = headers, self._config.ssl
-        return headers
-
-    def after_break(self, error: Exception) -> bool:
-        """Report whether to send the request again: once, if it is a read and its connection broke."""
-        again = (
-            self._is_read
-            and not self._broken
-            and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
-            and not isinstance(error, aiohttp.ClientConnectorError)
-        )
-        self._broken = True
-        return again
-
-    async def after(self, failure: ApiError, *, left: float) -> None:
-        """Wait until the next attempt, at least for Retry-After; return at once after the first 401.
-
-        Raises:
-            ApiError: the given failure, if another attempt would not help or would start after ``left`` seconds.
-        """
-        if isinstance(failure, Unauthorized) and not self._refused:
-            self._refused = self._renew = True
-            return
-        shed = isinstance(failure, TooManyRequests) or (
-            failure.retry_after is not None
-            and (failure.code == 503 or (self._is_read and failure.code >= 500))
-        )
-        first, longest = _PAUSES
-        pause = max(failure.retry_after or 0.0, min(first * 2**self._attempts, longest))
-        if not shed or self._is_eviction or pause > left:
-            try:
-                raise failure
-            finally:
-                del failure  # its traceback refers to this frame: a cycle until the next garbage collection
-        self._attempts += 1
-        await asyncio.sleep(pause * (1 + random.random() / 10))  # noqa: S311 - jitter
+    return aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_TIMEOUT)
 
 
 class TransportMetrics:

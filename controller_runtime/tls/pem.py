@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,8 @@ def as_file(data: bytes) -> Iterator[str]:
             file.write(data)
             yield f"/proc/self/fd/{file.fileno()}"
     else:
+        import tempfile  # noqa: PLC0415 - only systems other than Linux need it
+
         with tempfile.NamedTemporaryFile(buffering=0) as file:
             file.write(data)
             yield file.name

@@ -20,7 +20,8 @@ from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.client.connection_pool import CpuMeter
-from controller_runtime.client.limits import MIB, ResponseLimits, ResponseReader
+from controller_runtime.client.limits import MIB, ResponseLimits
+from controller_runtime.client.transport import next_chunk
 from controller_runtime.errors import ApiError, ConnectionFailed, Invalid, ResponseTooLarge
 from tests.unit.controller_runtime.loopback import client_of, reply, serve
 
@@ -57,7 +58,7 @@ async def test_failed_read_leaves_no_cycle() -> None:
     stream = aiohttp.StreamReader(Mock(), 1000, loop=asyncio.get_running_loop())
     stream.set_exception(aiohttp.ClientPayloadError("broken"))
     with pytest.raises(aiohttp.ClientPayloadError, match="broken") as caught:
-        await ResponseReader.next_chunk(Mock(content=stream))
+        await next_chunk(Mock(content=stream))
     kept = stream.exception()
     assert kept is not None
     assert kept is not caught.value

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from controller_runtime.client import transport
+from controller_runtime.client import requests
 from tests.unit.virtual_node.kubelet.conftest import Rig, unchunk
 from tests.unit.virtual_node.kubelet.lower import Exchange, Sender, rest_of
 
@@ -145,7 +145,7 @@ async def test_the_lower_clusters_message_reaches_the_user(
 ) -> None:
     """With a code for which the upper apiserver prints a kubelet's message."""
     # A server that sheds load gets another request while there is time, which is none here.
-    monkeypatch.setattr(transport, "_PAUSES", (3600.0, 3600.0))
+    monkeypatch.setattr(requests, "_PAUSES", (3600.0, 3600.0))
     message = 'container "main" in pod "web-1-x" is waiting to start: ContainerCreating'
     body = json.dumps({"kind": "Status", "message": message, "code": status}).encode()
     async with rig(answering(status, body)) as (_lower, node):
