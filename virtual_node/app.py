@@ -30,6 +30,7 @@ from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.node_lease import Identity
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
+from virtual_node.process_summary import ProcessSummary
 from virtual_node.sharding import Member, Shards
 from virtual_node.supervision import Supervisor
 from virtual_node.workers import families
@@ -52,6 +53,7 @@ class App:
         self._worker = worker
         self.state = ProcessState(options.config)
         """What runs now; it stays the same object."""
+        self._summary = ProcessSummary(self.state)
         self._supervisor = Supervisor(self.state, identity=self._identity())
         self._file = ConfigStatus(options.config_file, unusable=lambda: self.state.unusable)
         self._kubeconfigs = Kubeconfigs(options.config.clusters, component=COMPONENT)
@@ -93,7 +95,7 @@ class App:
             self._supervisor.shared = SharedInformers(upper, bytes_per_namespace=limit)
             # Served before other requests are sent, so that an occupied port is reported immediately, and probes show
             # why the process is not ready.
-            served = serving(state, config, upper=upper, worker=self._worker)
+            served = serving(state, config, upper=upper, worker=self._worker, summary=self._summary)
             self._health = await stack.enter_async_context(served)
             state.cluster_id = config.cluster_id or await read(
                 upper, startup_timeout=self._options.startup_timeout
@@ -106,7 +108,9 @@ class App:
             await stack.enter_async_context(lifecycle.beside(self._file.publish(upper)))
             recorder = EventRecorder(upper, component=COMPONENT, host=socket.gethostname())
             await stack.enter_async_context(self._profiles.following(upper, recorder=recorder))
-            endpoints = await stack.enter_async_context(KubeletEndpoints(config.kubelet, upper=upper))
+            endpoints = await stack.enter_async_context(
+                KubeletEndpoints(config.kubelet, upper=upper, summary=self._summary.answer)
+            )
             await stack.enter_async_context(lifecycle.collecting_garbage())
             if not election.enabled:
                 await self._work(endpoints)
@@ -248,7 +252,12 @@ class App:
 
 @contextlib.asynccontextmanager
 async def serving(
-    state: ProcessState, config: Config, *, upper: Client, worker: Worker | None
+    state: ProcessState,
+    config: Config,
+    *,
+    upper: Client,
+    worker: Worker | None,
+    summary: ProcessSummary | None = None,
 ) -> AsyncIterator[ProcessHealth | None]:
     """Serve until the context ends; yield the evaluator of health, or None if nothing is configured to serve.
 
@@ -257,6 +266,7 @@ async def serving(
         config: the configuration at start; the addresses do not change later.
         upper: client of the upper cluster.
         worker: this process as one of ``--workers``; None: it is the only process.
+        summary: of the pods of the process, shared with its kubelet APIs; None: a new one.
 
     Raises:
         ConfigError: an address cannot be used.
@@ -279,6 +289,7 @@ async def serving(
         health = ProcessHealth(
             state,
             upper=upper,
+            summary=summary or ProcessSummary(state),
             replicas_in=election.namespace if election.enabled else "",
             history=config.inspection_history,
         )

@@ -23,6 +23,7 @@ from virtual_node.workers import worker
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
 """Exit codes that a shell reports for a program ended by SIGINT and by SIGPIPE."""
+_HELP = frozenset({"-h", "--help"})
 _DAEMON = ("", "run")
 """The command lines of the daemon, whose failures to write are errors."""
 
@@ -36,6 +37,8 @@ class Command:
     module: str = ""
     """Module in ``virtual_node.commands``. Its ``main`` takes the arguments and returns the exit code, and its ``parser``
     returns the parser of the flags. Empty: this module runs the command."""
+    has_light_parser: bool = False
+    """Whether the parser is in ``virtual_node.commands.parsers``, so that help and completion do not import ``module``."""
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -47,7 +50,7 @@ COMMANDS: Mapping[str, Command] = {
             "check kubeconfigs, versions, clocks, rights and connections before the start",
             "check.command",
         ),
-        Command("status", "list the virtual nodes, one line each", "status.command"),
+        Command("status", "list the virtual nodes, one line each", "status.command", has_light_parser=True),
         Command(
             "doctor", "find the broken link between the upper API and a running container", "doctor.command"
         ),
@@ -57,16 +60,29 @@ COMMANDS: Mapping[str, Command] = {
             "find leaks, drift, skew, expiring certificates and missing capacity; also for CI",
             "inspect.command",
         ),
-        Command("drain", "move all pods off a lower cluster without disruption, with progress", "drain"),
-        Command("cordon", "keep new pods off a lower cluster", "cordon"),
-        Command("uncordon", "let a lower cluster take pods again; cancels its drain", "uncordon"),
+        Command(
+            "drain",
+            "move all pods off a lower cluster without disruption, with progress",
+            "drain",
+            has_light_parser=True,
+        ),
+        Command("cordon", "keep new pods off a lower cluster", "cordon", has_light_parser=True),
+        Command(
+            "uncordon",
+            "let a lower cluster take pods again; cancels its drain",
+            "uncordon",
+            has_light_parser=True,
+        ),
         Command(
             "lower-cluster",
             "create a least-privilege account in a lower cluster, and its kubeconfig",
             "lower_cluster.command",
         ),
         Command(
-            "cleanup", "remove an installation from all clusters; helm uninstall runs it", "cleanup.command"
+            "cleanup",
+            "remove an installation from all clusters; helm uninstall runs it",
+            "cleanup.command",
+            has_light_parser=True,
         ),
         Command(
             "completion", "print a script that completes commands in bash, zsh or fish", "completion.command"
@@ -124,7 +140,9 @@ def _command(name: str, arguments: list[str]) -> int:
         # Collect garbage less often: during imports and the decoding of thousands of objects, there is none.
         gc.set_threshold(200_000)
         # Imported here: only commands for users need rich, the daemon does not.
-        code: int = _loaded(command).main(arguments[1:])
+        if command.has_light_parser and not _HELP.isdisjoint(arguments[1:]):
+            _parser(command).parse_args(arguments[1:])
+        code: int = _loaded(command.module).main(arguments[1:])
         return code
     match name:
         case "":
@@ -162,13 +180,21 @@ def parser(command: str) -> Parser | None:
     known = COMMANDS.get(command)
     if known is None or not known.module:
         return None
-    found: Parser = _loaded(known).parser()
-    return found
+    return _parser(known)
 
 
-def _loaded(command: Command) -> Any:
-    """Import and return the module of a command."""
-    return importlib.import_module(f"virtual_node.commands.{command.module}")
+def _parser(command: Command) -> Parser:
+    """Return the parser of a command with flags."""
+    if command.has_light_parser:
+        made: Parser = getattr(_loaded("parsers"), command.name)()
+    else:
+        made = _loaded(command.module).parser()
+    return made
+
+
+def _loaded(module: str) -> Any:
+    """Import and return a module of a command."""
+    return importlib.import_module(f"virtual_node.commands.{module}")
 
 
 def complete() -> int:

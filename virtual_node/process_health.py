@@ -29,6 +29,7 @@ from virtual_node.examine.pods import WAITING, is_for_virtual_nodes
 from virtual_node.examine.rules.nodes import rejected
 from virtual_node.examine.snapshot import Snapshot
 from virtual_node.process_state import ProcessState
+from virtual_node.process_summary import ProcessSummary
 
 Signs = dict[str, tuple[str, list[Finding]]]
 """Resource version and findings of each pod, by uid."""
@@ -51,6 +52,8 @@ class ProcessHealth:
     """Namespace of the pods of our components; empty: this process is the only replica."""
     history: str = ""
     """``namespace/name`` of the ConfigMap with the history of inspections; empty: none."""
+    summary: ProcessSummary | None = None
+    """Of the pods of the process, if others use it, too; None: a new one."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     """Returns the current time, timezone-aware."""
 
@@ -75,7 +78,7 @@ class ProcessHealth:
             if self.replicas_in
             else None
         )
-        self._signs: Signs = {}
+        self._summary = self.summary or ProcessSummary(self.state)
         self._signs_of_waiting: Signs = {}
         self._found: list[Finding] | None = None
         """Findings about pods on virtual nodes from the last pass; None before the first pass."""
@@ -139,11 +142,8 @@ class ProcessHealth:
 
     async def _read_pods(self) -> None:
         """Evaluate the pods that have changed since the last pass."""
-        caches = [cluster.caches for cluster in self.state.clusters.values() if cluster.caches is not None]
-        informers = [informer for one in caches for informer in one.upper.values()]
-        bound = (pod for informer in informers for pod in informer.store.list())
-        self._signs = await _evaluated(bound, self._signs, lambda pod: of_pod(pod, ()))
-        self._found = _found(self._signs)
+        await self._summary.refresh()
+        self._found = [finding for one in self._summary.pods() for finding in one.findings]
         names = frozenset(name for cluster in self.state.clusters.values() for name in cluster.nodes)
         self._signs_of_waiting = await _evaluated(
             self._waiting.store.list(),

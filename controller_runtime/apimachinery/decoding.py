@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, get_args, get_origin
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import msgspec
-import yaml
 
 from controller_runtime.apimachinery.readable import guess
+
+if TYPE_CHECKING:
+    import yaml
 
 T = TypeVar("T")
 Json = bytes | str | msgspec.Raw
@@ -19,8 +21,6 @@ _DEEPEST = 100
 _COMPLAINT = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`")
 _STEP = re.compile(r"\.(\w+)|\[")
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 _ACRONYMS = frozenset({"api", "ca", "cli", "id", "ip", "qps", "url"})
 
@@ -170,9 +170,12 @@ def decode_yaml(text: str) -> Any:
     Raises:
         ValueError: not YAML, or nested too deeply; the message is one line with the position of the error.
     """
+    import yaml  # noqa: PLC0415 - programs that read only JSON start without it
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _check_depth(text)
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - the safe loader, in C if available
+        _check_depth(yaml.parse(text, Loader=loader))
+        return yaml.load(text, Loader=loader)  # noqa: S506 - the safe loader, in C if available
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -185,10 +188,12 @@ def decode_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def _check_depth(text: str) -> None:
+def _check_depth(events: Iterable[yaml.Event]) -> None:
     """Raise ValueError for nesting that would crash the loader, which recurses in C."""
+    import yaml  # noqa: PLC0415 - see decode_yaml
+
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _DEEPEST:

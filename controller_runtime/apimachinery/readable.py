@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Container, Iterable
 
 from controller_runtime.apimachinery import quantity
@@ -58,6 +57,8 @@ def guess(word: str, known: Iterable[str]) -> str:
 
     The comparison ignores case. Empty if no known word is similar.
     """
+    import difflib  # noqa: PLC0415 - only errors have suggestions
+
     by_lower = {one.lower(): one for one in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1)
     return f", did you mean {by_lower[close[0]]}?" if close else ""

@@ -46,7 +46,8 @@ _PATIENCE = 30.0
 
 
 @functools.cache
-def _bytes_gauge() -> Gauge:
+def bytes_gauge() -> Gauge:
+    """Return the metric of the memory of caches, which ``transport`` registers at its import."""
     # Not imported for the commands for people, which have no caches and start without it.
     from prometheus_client import Gauge  # noqa: PLC0415
 
@@ -214,7 +215,7 @@ class CacheBudget:
         if limit:
             # A weak reference, because the metric lives as long as the process.
             this = weakref.ref(self)
-            _bytes_gauge().labels(cluster).set_function(
+            bytes_gauge().labels(cluster).set_function(
                 lambda: 0 if (budget := this()) is None else budget.used
             )
 

@@ -39,7 +39,7 @@ from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
 from controller_runtime.client import requests
 from controller_runtime.client.connection_pool import ConnectionPools, refusal
-from controller_runtime.client.limits import CacheBudget, ResponseLimits, ResponseReader
+from controller_runtime.client.limits import CacheBudget, ResponseLimits, ResponseReader, bytes_gauge
 from controller_runtime.client.requests import CONNECT_TIMEOUT, Params, RequestOptions, Retry, with_query
 from controller_runtime.errors import (
     ConnectionFailed,
@@ -65,6 +65,7 @@ _REJECTED = Counter(
     "Responses that exceed a limit: a body, one watch event (line), or the number of JSON values of a body.",
     ["cluster", "limit"],
 )
+bytes_gauge()
 # Cached, because ``labels`` takes longer than counting.
 _counter = functools.cache(_REQUESTS.labels)
 _timer = functools.cache(_SECONDS.labels)

@@ -6,7 +6,6 @@ the log and of the process, signals, errors in one line and exit codes.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import sys
@@ -16,9 +15,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from controller_runtime import log
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import lifecycle, terminal, version
+from controller_runtime.process import terminal, version
 from controller_runtime.process.argparser import Parser, complain
 from controller_runtime.process.flags import ForeignFlags, Klog, address, take_klog
 from controller_runtime.process.settings import PROCESS, UPPER, Setting, add_flags, apply
@@ -162,6 +160,10 @@ class Program(Generic[S]):
 
     async def _run(self, settings: S) -> int:
         """Run with the settings until a signal; return the exit code."""
+        # Not imported for help and for invalid flags: asyncio, structlog and prometheus_client take half a second.
+        from controller_runtime import log  # noqa: PLC0415
+        from controller_runtime.process import lifecycle  # noqa: PLC0415
+
         if self.foreign is not None:
             for flag in settings.foreign:
                 log.get_logger(component="flags").warning(
@@ -178,6 +180,11 @@ def start(settings: S, run: Callable[[S], Coroutine[Any, Any, int]]) -> int:
     Raises:
         ConfigError: the log flags are invalid, or the coroutine ended with errors that only the user can correct.
     """
+    import asyncio  # noqa: PLC0415 - see Program._run
+
+    from controller_runtime import log  # noqa: PLC0415
+    from controller_runtime.process import lifecycle  # noqa: PLC0415
+
     log.configure(settings.log_level, settings.log_format, klog_v=settings.klog.verbosity)
     if settings.klog.ignored:
         log.get_logger(component="flags").warning(

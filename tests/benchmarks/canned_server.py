@@ -96,7 +96,7 @@ class _Server:
             body = msgspec.json.encode({"metadata": {"name": NAMESPACE, "uid": "n", "resourceVersion": "1", "labels": owned}})  # fmt: skip
             return 1, lambda _: body
         if path == "api/v1/nodes":
-            return (self._nodes, _node) if cluster != "upper" else (self._clusters, _virtual_node)
+            return (self._nodes, _node) if cluster != "upper" else (self._clusters, virtual_node)
         return _NONE
 
     async def _watch(self, request: web.Request, cluster: str, path: str) -> web.StreamResponse:
@@ -120,7 +120,7 @@ def _node(number: int) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _virtual_node(number: int) -> bytes:
+def virtual_node(number: int) -> bytes:
     labels = {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL, names.LABEL_VERSION: version.version()}
     body = kwok_node(f"vn-{number}", labels=labels, pods=1_000_000)
     body["metadata"]["uid"] = f"vn-{number}"

@@ -11,18 +11,20 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import structlog
+from aiohttp import web
 
 from clusterset.config import Cluster, NodeConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving.connections import Connections
+from virtual_node import node_summary
 from virtual_node.certificates.manager import ClientAuthority, NodeCertificates
 from virtual_node.certificates.rotation import NOT_RENEWED
 from virtual_node.config.types import KubeletConfig
@@ -30,6 +32,7 @@ from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.kubelet.auth import Authenticator, Authorizer
 from virtual_node.kubelet.base import PodTarget, Refusal, container_names, quoted
 from virtual_node.kubelet.metrics import MetricsRoutes
+from virtual_node.kubelet.routing import document
 from virtual_node.kubelet.series import NodeSeries
 from virtual_node.kubelet.server import KubeletServer, connection_limits
 from virtual_node.kubelet.streams.limits import StreamLimits
@@ -74,9 +77,23 @@ class KubeletService:
 class KubeletEndpoints:
     """Creates kubelet APIs for virtual nodes and holds what they share."""
 
-    def __init__(self, config: KubeletConfig, *, upper: Client) -> None:
+    def __init__(
+        self,
+        config: KubeletConfig,
+        *,
+        upper: Client,
+        summary: Callable[[str], Awaitable[bytes]] | None = None,
+    ) -> None:
+        """Create without any IO.
+
+        Args:
+            config: configuration of the kubelet APIs.
+            upper: client of the upper cluster.
+            summary: returns the content of ``node_summary.PATH`` for a virtual node; None: it is not served.
+        """
         self._config = config
         self._upper = upper
+        self._summary = summary
         self._node_ip = ""
         self._log = structlog.get_logger(component="kubelet")
         self._connections = Connections(
@@ -236,7 +253,7 @@ class KubeletEndpoints:
                 authenticator=authenticator,
                 authorizer=authorizer,
                 node_name=node.name,
-                extra_routes=measures.routes(),
+                extra_routes=[*measures.routes(), *self._own_routes(node.name)],
                 connections=self._connections,
                 stream_limits=self._streams,
             )
@@ -263,6 +280,10 @@ class KubeletEndpoints:
         raise ConfigError(
             f"kubelet API of {node.name}: no port is free ({refusal}); set KUBELET_PORT or the node's port"
         )
+
+    def _own_routes(self, node_name: str) -> Iterator[web.RouteDef]:
+        if (summary := self._summary) is not None:
+            yield from document(node_summary.PATH, lambda: summary(node_name))
 
     def _candidates(self) -> list[int]:
         if self._config.port == 0:

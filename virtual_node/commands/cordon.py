@@ -17,9 +17,8 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from controller_runtime.process import terminal
-from controller_runtime.process.argparser import Parser
 from virtual_node.commands.common import connect
-from virtual_node.config import program
+from virtual_node.commands.parsers import cordon as parser
 from virtual_node.examine.reader import Reader, refusal
 
 
@@ -27,30 +26,6 @@ def main(argv: Sequence[str]) -> int:
     """Cordon the nodes and return 0."""
     asyncio.run(change_all(parser().parse_args(argv), unschedulable=True, annotations={}))
     return 0
-
-
-def parser() -> Parser:
-    """Return the command's parser."""
-    own = Parser(
-        program.name(),
-        "cordon",
-        about="Keep new pods off the virtual nodes of a lower cluster. Running pods stay.",
-        examples=(("All virtual nodes of a lower cluster", "cordon tokyo"),),
-        exit_codes="0 cordoned, 2 there is no such virtual node, or a right is missing",
-    )
-    add_target(own)
-    connect.add_flags(own)
-    return own
-
-
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Declare the positional argument ``CLUSTER|NODE``."""
-    parser.add_argument(
-        "targets",
-        nargs="+",
-        metavar="CLUSTER|NODE",
-        help="a lower cluster, which means all its virtual nodes, or a virtual node",
-    )
 
 
 async def find(reader: Reader, targets: Sequence[str]) -> list[Object]:

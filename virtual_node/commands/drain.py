@@ -19,10 +19,9 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
-from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_duration, add_switch
 from virtual_node.commands import cordon
 from virtual_node.commands.common import connect, output
+from virtual_node.commands.parsers import drain as parser
 from virtual_node.config import program
 from virtual_node.examine import probes
 from virtual_node.examine.leases import lease_age
@@ -146,35 +145,6 @@ def _list_left(statuses: dict[str, Status]) -> None:
 
 def _continues(targets: Sequence[str]) -> str:
     return f"the drain continues; to cancel it: {program.name('uncordon')} {' '.join(targets)}"
-
-
-def parser() -> Parser:
-    """Return the command's parser."""
-    own = Parser(
-        program.name(),
-        "drain",
-        about="Move all pods off the virtual nodes of a lower cluster without disruption, and keep new pods off. "
-        "The descheduler starts the replacement of a pod of a Deployment first, and evicts the pod when the "
-        "replacement is Ready. Disruption budgets are respected.",
-        examples=(
-            ("Show how each pod would move, and which pods would stay", "drain tokyo --dry-run"),
-            ("Empty a lower cluster before its maintenance", "drain tokyo --timeout 30m"),
-        ),
-        exit_codes="0 no pod is left that must move, 1 pods are left, 2 nothing was changed, or the drain was "
-        "cancelled",
-        notes="The drain continues when the command ends. To cancel it, run uncordon. Pods of DaemonSets are ignored.",
-    )
-    cordon.add_target(own)
-    connect.add_flags(own)
-    add_switch(own, "--dry-run", "change nothing; list how each pod would move")
-    add_duration(own, "--timeout", 0.0, "time after which the command stops waiting (0: never)")
-    add_duration(own, "--pod-timeout", 300.0, "time in which the replacement of a pod must become Ready (5m)")
-    add_switch(
-        own,
-        "--delete-emptydir-data",
-        "also move pods with emptyDir or hostPath volumes, which lose this data",
-    )
-    return own
 
 
 async def show_plan(reader: Reader, draining: Sequence[Object], *, local_storage: bool) -> int:

@@ -25,7 +25,7 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import duration, take_klog
 from controller_runtime.process.program import Program, ProgramSettings, load
 from controller_runtime.process.settings import UPPER, Setting, add_flags, attribute_docstrings, settings
-from virtual_node.config import file, program
+from virtual_node.config import program
 from virtual_node.config.types import KUBELET, SHARDED, Config
 
 DEFAULT_NODE_NAME = "virtual-kubelet"
@@ -112,6 +112,8 @@ class DaemonSettings(ProgramSettings, kw_only=True):
 
     def load(self) -> None:
         """Read the file of ``--config``, or describe the only lower cluster by flags, see ``ProgramSettings.load``."""
+        from virtual_node.config import file  # noqa: PLC0415 - help needs no validation
+
         if self.provider != "k8s":
             raise ConfigError(f"--provider {self.provider}: the only provider is k8s")
         self.accepts_rejected = bool(self.config_file) and (self.accepts_rejected or self.waits)
@@ -158,6 +160,8 @@ class DaemonSettings(ProgramSettings, kw_only=True):
 
     def check(self) -> None:
         """Apply the flags that set several fields of the configuration, and check it, see ``ProgramSettings.check``."""
+        from virtual_node.config import file  # noqa: PLC0415 - see load
+
         self._warn_without_effect()
         self.waits = self.waits and bool(self.config_file)
         config, kubelet = self.config, self.config.kubelet

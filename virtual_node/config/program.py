@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+NAME = "virtual-node"
 PLUGIN_FILE = "kubectl-virtual_node"
 COMPLETION_FILE = "kubectl_complete-virtual_node"
 
@@ -21,6 +22,4 @@ def is_plugin() -> bool:
 
 def name(command: str = "") -> str:
     """Return the program's name and a command, as the user types them, for usage lines and next steps."""
-    return " ".join(
-        part for part in ("kubectl virtual-node" if is_plugin() else "virtual-node", command) if part
-    )
+    return " ".join(part for part in (f"kubectl {NAME}" if is_plugin() else NAME, command) if part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ import msgspec
 
 from controller_runtime import resources
 from controller_runtime.apimachinery.decoding import decoder
-from controller_runtime.client.client import Client
+from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.objects import Json, ended, statuses
@@ -38,7 +37,7 @@ class Probe:
         return 200 <= self.code < 300
 
 
-async def version(client: Client) -> Probe:
+async def version(client: Verbs) -> Probe:
     """Return the result of requesting ``/version``, with the version or the error as its text."""
     try:
         answer = _decode_object(await client.request("GET", "/version"))
@@ -49,7 +48,7 @@ async def version(client: Client) -> Probe:
         return Probe(error.code, error.message)
 
 
-async def clock(client: Client) -> datetime:
+async def clock(client: Verbs) -> datetime:
     """Return the server's time, or this machine's time if the server does not answer or sends no date.
 
     Leases are compared with the server's time, because this machine's clock may be wrong.
@@ -60,21 +59,23 @@ async def clock(client: Client) -> datetime:
         return datetime.now(UTC)
 
 
-async def date(client: Client) -> datetime | None:
+async def date(client: Verbs) -> datetime | None:
     """Return the server's time; None: the response has no valid Date header.
 
     Raises:
         ApiError: the server does not answer.
     """
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - takes 10 ms, and not every command needs it
+
     async with client.stream("GET", "/version", head_timeout=client.timeout) as response:
         text = response.headers.get("Date", "")
     try:
-        return email.utils.parsedate_to_datetime(text).astimezone(UTC)
+        return parsedate_to_datetime(text).astimezone(UTC)
     except (ValueError, TypeError):
         return None
 
 
-async def kubelet(upper: Client, node: Json, bound: Sequence[Json]) -> Probe:
+async def kubelet(upper: Verbs, node: Json, bound: Sequence[Json]) -> Probe:
     """Return the result of requesting ``/healthz`` of a virtual node's kubelet API through the API server.
 
     Args:
@@ -131,7 +132,7 @@ def is_forbidden(probe: Probe) -> bool:
     return probe.code == 403 and "cannot get resource" in probe.text
 
 
-async def previous_log(client: Client, pod: Mapping[str, Any]) -> list[str]:
+async def previous_log(client: Verbs, pod: Mapping[str, Any]) -> list[str]:
     """Return the last log lines of a pod's first failed container, else of its first ended one; empty: none ended.
 
     Raises:
@@ -152,7 +153,7 @@ async def previous_log(client: Client, pod: Mapping[str, Any]) -> list[str]:
     return []
 
 
-async def _get(client: Client, path: str, params: Mapping[str, str] | None = None) -> Probe:
+async def _get(client: Verbs, path: str, params: Mapping[str, str] | None = None) -> Probe:
     try:
         return Probe(200, (await client.request("GET", path, params=params)).decode("utf-8", "replace"))
     except ApiError as error:

@@ -12,8 +12,8 @@ from clusterset.model import names
 from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import guess
-from controller_runtime.client.client import Client
 from controller_runtime.client.collection import ListOptions
+from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -72,7 +72,7 @@ def refusal(verb: str, resource: Resource, *, namespace: str | None = None) -> C
     return ConfigError(f"this command needs the right to {right.words}: {right.question}")
 
 
-async def missing_rights(client: Client, needs: Sequence[Need]) -> list[Need]:
+async def missing_rights(client: Verbs, needs: Sequence[Need]) -> list[Need]:
     """Return the rights that the caller does not have according to the API server.
 
     Raises:
@@ -82,7 +82,7 @@ async def missing_rights(client: Client, needs: Sequence[Need]) -> list[Need]:
     return [one for one, is_allowed in zip(needs, allowed, strict=True) if not is_allowed]
 
 
-async def may(client: Client, attributes: Mapping[str, str]) -> bool:
+async def may(client: Verbs, attributes: Mapping[str, str]) -> bool:
     """Return whether the caller may send a request with these ``resourceAttributes``.
 
     Raises:
@@ -124,7 +124,7 @@ async def bounded(pending: Iterable[Awaitable[T]]) -> list[T]:
 class Reader:
     """Reads one cluster for one command run; ``all`` and ``get`` send each request once and reuse its result."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Verbs) -> None:
         self.client = client
         self._read: dict[tuple[Any, ...], asyncio.Task[Any]] = {}
         self.missing: dict[Need, None] = {}

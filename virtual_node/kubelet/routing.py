@@ -13,7 +13,7 @@ Endpoints that a virtual node does not have respond like endpoints that a kubele
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -40,6 +40,15 @@ def service(methods: Sequence[str], paths: Sequence[str], handler: Handler) -> I
         for method in methods:
             yield _route(method, path, handler)
             yield _route(method, f"{path}/", handler)
+
+
+def document(path: str, content: Callable[[], Awaitable[bytes]]) -> Iterator[web.RouteDef]:
+    """Return the routes of a JSON document of our own, which a kubelet does not have."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=await content(), content_type="application/json")
+
+    return service(["GET"], [path], answer)
 
 
 def disabled() -> Iterator[web.RouteDef]:

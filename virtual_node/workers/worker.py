@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -50,6 +49,8 @@ class Worker:
 
         Standard input is a pipe to which the parent writes nothing, so it becomes readable when the parent ends.
         """
+        import asyncio  # noqa: PLC0415 - each command reads the name of the worker's command from this module
+
         loop = asyncio.get_running_loop()
 
         def ended() -> None:

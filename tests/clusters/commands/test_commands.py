@@ -16,9 +16,11 @@ import yaml
 
 from controller_runtime.process import version
 from hack.sandbox import Cluster, Sandbox
+from tests.clusters.nodes.test_metrics import raw
 from tests.clusters.virtual_nodes import REAL, SIMULATED, pod
 from tests.waiting import PATIENCE, becomes, create, eventually, ready
 from tests.workloads import deployment
+from virtual_node.node_summary import PATH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -47,6 +49,38 @@ async def test_status_shows_every_virtual_node(sandbox: Sandbox, upper: Cluster,
     nodes = {node["name"]: node for node in json.loads(out)["nodes"]}
     assert nodes[SIMULATED]["pods"]["running"] >= 1
     assert nodes[SIMULATED]["heartbeatSeconds"] < 60
+
+
+async def test_the_process_answers_what_status_lists(upper: Cluster, namespace: str):
+    """The same numbers, and names of faulty pods only for the node that is asked.
+
+    ``status`` lists here, because the node proxy of the API server refuses loopback addresses.
+    """
+    asks = {"resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}
+    await create(upper, namespace, pod("web", "sleep 3600", node=SIMULATED, container=asks))
+    await create(upper, namespace, pod("image", "true", container={"image": "example.invalid/none:1"}))
+    await ready(upper, namespace, "web")
+
+    async def compared() -> dict[str, bool]:
+        answers = {
+            node: json.loads(await raw(upper, node, PATH.lstrip("/")))["nodes"] for node in (REAL, SIMULATED)
+        }
+        _, out = await command(upper, "status", "-o", "json")
+        listed = {node["name"]: node["pods"] for node in json.loads(out)["nodes"]}
+        named = [name for one in answers[REAL][REAL]["findings"] for name in one["names"]]
+        return {
+            "same pods": all(
+                listed[node] == {key: answer[node][key] for key in ("total", "running", "trouble")}
+                for answer in answers.values()
+                for node in (REAL, SIMULATED)
+            ),
+            "requests": answers[REAL][SIMULATED]["used"]["cpu"] >= 250,
+            "lag": bool(answers[REAL][SIMULATED]["lag"]),
+            "the faulty pod is named": f"{namespace}/image" in named,
+            "not to who asks another node": answers[SIMULATED][REAL]["findings"] is None,
+        }
+
+    await becomes(compared, dict.fromkeys(await compared(), True), what="the answer is that of the list")
 
 
 async def test_diagnose_finds_what_blocks_a_pod(sandbox: Sandbox, upper: Cluster, namespace):

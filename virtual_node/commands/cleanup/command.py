@@ -27,13 +27,12 @@ from controller_runtime.client.collection import ObjectList
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.process import terminal
-from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_flag, add_switch, comma_list, duration
 from controller_runtime.resources import Resource
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect, output, profiles
-from virtual_node.config import command_line, program
+from virtual_node.commands.parsers import cleanup as parser
+from virtual_node.config import command_line
 from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import Config
 from virtual_node.rights import manifests
@@ -209,58 +208,6 @@ def print_change(line: str) -> None:
 
 def _progress(own: argparse.Namespace) -> Callable[[str], None]:
     return (lambda line: output.note(f"{line} (dry run)")) if own.dry_run else output.note
-
-
-def parser() -> Parser:
-    """Return the command's parser."""
-    own = Parser(
-        program.name(),
-        "cleanup",
-        about="Remove an installation from all clusters: its pods are deleted gracefully, then all objects "
-        "with its labels, in lower clusters and in the upper cluster. helm uninstall runs it. It does not "
-        "ask for confirmation and cannot be undone (see --dry-run). Claims that exist in the upper cluster "
-        "keep their data in the lower cluster.",
-        examples=(
-            ("What would be deleted, and what would be kept", "cleanup --config clusters.yaml --dry-run"),
-            (
-                "The objects of a configuration whose daemon was started by hand",
-                "cleanup --config clusters.yaml",
-            ),
-            (
-                "With the Deployments of its components",
-                "cleanup --config clusters.yaml --namespace virtual-node-system --selector app.kubernetes.io/instance=vn",
-            ),
-        ),
-        notes="Takes the daemon's flags, too: --config, or --client-kubeconfig and --nodename. A lower "
-        "cluster that does not answer is skipped; what may be left there is printed.",
-        exit_codes="0 all that can be removed is removed, 2 usage, or missing rights in the upper cluster",
-    )
-    add_switch(own, "--dry-run", "change nothing in any cluster, and print what would be deleted and changed")
-    add_flag(own, "--namespace NS", "namespace of the components (none: started by hand)")
-    add_flag(own, "--selector SELECTOR", "label selector of their Deployments, which are stopped")
-    add_switch(
-        own,
-        "--as-hook",
-        "do nothing unless Helm or Argo CD installed what --selector finds, because other tools run "
-        "hooks at any time",
-    )
-    add_flag(own, "--kubeconfig FILE", "upper cluster's")
-    add_switch(own, "--no-clusters", "there are no lower clusters: no --config, no --client-kubeconfig")
-    add_flag(own, "--webhook-configuration NAME", "name of the webhook configurations to remove first")
-    add_flag(
-        own,
-        "--scheduler-name NAME",
-        "scheduler that is removed, too: labelled pods that wait for it are deleted, so that their "
-        "controllers create them again",
-    )
-    for flag, what in (
-        ("--leases LIST", "Leases in --namespace to remove"),
-        ("--elections LIST", "elections of mode Sharded, whose Leases in --namespace to remove"),
-        ("--secrets LIST", "Secrets in --namespace to remove"),
-    ):
-        add_flag(own, flag, what, type=comma_list, default=[])
-    add_flag(own, "--timeout D", "time limit of the whole command (5m)", type=duration, default=300.0)
-    return own
 
 
 _HELM = "meta.helm.sh/release-name"

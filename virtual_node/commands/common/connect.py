@@ -5,60 +5,39 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from clusterset.model.namespace_map import DNS_LABEL
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
-from controller_runtime.client.client import Client
+from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError, ConfigError
-from controller_runtime.process.flags import add_flag, duration
 from virtual_node.certificates.expiry import UPPER, Expiry, span
+from virtual_node.commands.common.flags import TIMEOUT, add_flags, add_request_timeout, label, request_timeout
 from virtual_node.examine.connections import Failure, failure
 
-TIMEOUT = 10.0
-"""Seconds to wait for each response."""
-_NO_LIMIT = 365 * 86400.0
-"""Seconds that stand for no limit, so that no code needs to handle a missing timeout."""
+if TYPE_CHECKING:
+    from controller_runtime.client.client import Client
 
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare kubectl's flags ``--kubeconfig``, ``--context`` and ``--request-timeout``."""
-    add_flag(parser, "--kubeconfig FILE", "upper cluster's ($KUBECONFIG, ~/.kube/config, in-cluster)")
-    add_flag(parser, "--context CONTEXT", "context of the kubeconfig (its current-context)")
-    add_request_timeout(parser)
-
-
-def label(text: str) -> str:
-    """Return the text if it is a DNS-1123 label, such as the name of a namespace (for argparse's ``type``)."""
-    if not DNS_LABEL.fullmatch(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a name: lower-case letters, digits and dashes, at most 63"
-        )
-    return text
-
-
-def add_request_timeout(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--request-timeout``."""
-    add_flag(
-        parser,
-        "--request-timeout D",
-        "time limit of one request to a cluster; 0: none (10s)",
-        type=request_timeout,
-        default=f"{TIMEOUT:g}s",
-    )
-
-
-def request_timeout(text: str) -> float:
-    """Convert kubectl's ``--request-timeout`` (``5``, ``5s``, ``1m``) to seconds, for argparse; 0 means no limit.
-
-    Parses like client-go: k8s.io/client-go/tools/clientcmd, ParseTimeout.
-    """
-    return (float(text) if text.isdecimal() else duration(text)) or _NO_LIMIT
+__all__ = [
+    "TIMEOUT",
+    "RequestError",
+    "Trouble",
+    "add_flags",
+    "add_request_timeout",
+    "briefly",
+    "by_file",
+    "explain",
+    "explain_failure",
+    "label",
+    "request_timeout",
+    "upper",
+    "upper_briefly",
+]
 
 
 def upper(options: argparse.Namespace, *, agent: str) -> AbstractAsyncContextManager[Client]:
@@ -66,6 +45,18 @@ def upper(options: argparse.Namespace, *, agent: str) -> AbstractAsyncContextMan
     timeout, context = options.request_timeout, options.context
     return by_file(
         options.kubeconfig, agent=agent, context=context, cluster=UPPER, timeout=timeout, in_cluster=True
+    )
+
+
+def upper_briefly(options: argparse.Namespace, *, agent: str) -> AbstractAsyncContextManager[Verbs]:
+    """Open a client of the upper cluster for a few reads; it starts in a tenth of the time of ``upper``'s client."""
+    return briefly(
+        options.kubeconfig,
+        agent=agent,
+        context=options.context,
+        cluster=UPPER,
+        timeout=options.request_timeout,
+        in_cluster=True,
     )
 
 
@@ -103,13 +94,48 @@ async def by_file(
         RequestError: the caller's block raised an ``ApiError``; the message has the next step.
         ConfigError: there is no usable kubeconfig.
     """
+    from controller_runtime.client.client import Client  # noqa: PLC0415 - aiohttp takes longer than a command's requests
+
     config = await kubeconfig.load(path, context=context, server=server, in_cluster=in_cluster)
     async with Client(config, user_agent=agent, cluster=cluster or path, timeout=timeout) as client:
-        try:
+        with _explained(config, path=path, context=context, in_cluster=in_cluster):
             yield client
-        except ApiError as error:
-            trouble = explain(error, config, path=path, context=context, in_cluster=in_cluster)
-            raise RequestError(trouble) from None
+
+
+@contextlib.asynccontextmanager
+async def briefly(
+    path: str,
+    *,
+    agent: str,
+    context: str = "",
+    cluster: str = "",
+    timeout: float = TIMEOUT,  # noqa: ASYNC109 - of each request
+    in_cluster: bool = False,
+) -> AsyncIterator[Verbs]:
+    """Open a client for a few requests, without watches and streams; the arguments and errors are those of ``by_file``."""
+    from controller_runtime.client.brief import BriefClient  # noqa: PLC0415 - help and completion of flags need no client
+
+    config = await kubeconfig.load(path, context=context, in_cluster=in_cluster)
+    connection: AbstractAsyncContextManager[Verbs]
+    if config.proxy_url:
+        from controller_runtime.client.client import Client  # noqa: PLC0415 - only proxies need it
+
+        connection = Client(config, user_agent=agent, cluster=cluster or path, timeout=timeout)
+    else:
+        connection = BriefClient(config, user_agent=agent, cluster=cluster or path, timeout=timeout)
+    async with connection as client:
+        with _explained(config, path=path, context=context, in_cluster=in_cluster):
+            yield client
+
+
+@contextlib.contextmanager
+def _explained(config: ConnectionConfig, *, path: str, context: str, in_cluster: bool) -> Iterator[None]:
+    """Raise an ApiError of the block as RequestError."""
+    try:
+        yield
+    except ApiError as error:
+        trouble = explain(error, config, path=path, context=context, in_cluster=in_cluster)
+        raise RequestError(trouble) from None
 
 
 def explain(

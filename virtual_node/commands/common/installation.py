@@ -10,7 +10,7 @@ from datetime import datetime
 from clusterset.model.names import SWARMS
 from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
-from controller_runtime.client.client import Client
+from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -18,6 +18,7 @@ from virtual_node.config import program
 from virtual_node.examine import health as model
 from virtual_node.examine.codes import Code
 from virtual_node.examine.components import SELECTOR, failing, replica_trouble
+from virtual_node.examine.engine import of_all_pods
 from virtual_node.examine.facts import known
 from virtual_node.examine.finding import Finding
 from virtual_node.examine.health import Health
@@ -46,7 +47,7 @@ class Installation:
     """By ``namespace/name`` of the pod: last log lines of a terminated container, else the last warning."""
 
 
-async def read(upper: Client) -> Installation:
+async def read(upper: Verbs) -> Installation:
     """Return Deployments and pods with the chart's labels, and log lines or a warning of pods that fail.
 
     Raises:
@@ -151,6 +152,7 @@ async def judge(
     bound: Sequence[Json] | None,
     leases: Mapping[str, Json] | None,
     now: datetime,
+    of_bound: Sequence[Finding] = (),
 ) -> Health:
     """Return the health of an installation; what the caller may not read is reported as unknown.
 
@@ -160,6 +162,7 @@ async def judge(
         bound: the pods on the virtual nodes; None: the caller may not read pods.
         leases: Leases of the virtual nodes, by name; None: the caller may not read Leases.
         now: current time by the API server's clock.
+        of_bound: findings about more pods on the virtual nodes, which are examined already.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -167,18 +170,17 @@ async def judge(
     (waiting, components), found_swarms = await asyncio.gather(prefetch(reader), swarms(reader.client))
     replicas = [pod.to_dict() for pod in components or ()]
     words = {key(pod): (await reader.last_words(pod) or [""])[-1] for pod in failing(replicas, now)}
-    return model.health(
-        known(
-            now,
-            nodes=nodes,
-            leases=leases,
-            bound=bound,
-            waiting=None if waiting is None else [pod.to_dict() for pod in waiting],
-            components=None if components is None else replicas,
-            swarms=found_swarms,
-            words=words,
-        )
+    snapshot = known(
+        now,
+        nodes=nodes,
+        leases=leases,
+        bound=bound,
+        waiting=None if waiting is None else [pod.to_dict() for pod in waiting],
+        components=None if components is None else replicas,
+        swarms=found_swarms,
+        words=words,
     )
+    return model.health(snapshot, of_pods=[*of_all_pods(snapshot), *of_bound])
 
 
 async def prefetch(reader: Reader) -> tuple[list[Object] | None, list[Object] | None]:
@@ -194,7 +196,7 @@ async def prefetch(reader: Reader) -> tuple[list[Object] | None, list[Object] | 
     return waiting, components
 
 
-async def swarms(client: Client) -> list[Json]:
+async def swarms(client: Verbs) -> list[Json]:
     """Return the Swarms of a cluster; empty also if they are not installed, or if reading them is forbidden.
 
     Raises:

@@ -10,8 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-import yaml
-
 from controller_runtime.apimachinery.readable import one_line
 from controller_runtime.process import terminal
 from controller_runtime.process.flags import add_switch
@@ -156,7 +154,12 @@ def conclusion(text: str) -> None:
 
 def data(value: Mapping[str, Any] | Sequence[Any], form: str) -> None:
     """Print data as ``json`` or ``yaml``."""
-    text = json.dumps(value, indent=2) if form == "json" else yaml.safe_dump(value, sort_keys=False).rstrip()
+    if form == "json":
+        text = json.dumps(value, indent=2)
+    else:
+        import yaml  # noqa: PLC0415 - only -o yaml needs it
+
+        text = yaml.safe_dump(value, sort_keys=False).rstrip()
     terminal.block(text)
 
 

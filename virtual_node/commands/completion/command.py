@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from controller_runtime.apimachinery import readable
 from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
-from virtual_node.commands.completion import engine, names
+from virtual_node.commands.completion import engine
 from virtual_node.config import program
 
 _NO_SPACE, _NO_FILES = 2, 4
@@ -57,6 +57,8 @@ def answer(words: Sequence[str], *, commands: Mapping[str, str], parser_of: engi
     )
     candidates, ended = found.candidates, True
     if found.question is not None:
+        from virtual_node.commands.completion import names  # noqa: PLC0415 - flags are completed without requests
+
         candidates, ended = names.ask(found.question)
     for one in candidates:
         words = [readable.one_line(text) for text in (one.value, one.description) if text]

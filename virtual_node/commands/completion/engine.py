@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
-from controller_runtime import log
 from controller_runtime.process.flags import boolean
 
 ParserOf = Callable[[str], argparse.ArgumentParser | None]
 """Maps a command to the parser of its flags; None: it takes no flags."""
 _FILE_METAVARS = frozenset({"FILE", "PATH", "DIR"})
-_WORDS: Mapping[str, Sequence[str]] = {"LEVEL": tuple(log.LEVELS)}
+_LEVEL = "LEVEL"
 _LISTS: Mapping[str, Sequence[str]] = {"CONTROLLERS": KNOWN_CONTROLLERS}
-"""Values by metavar: ``_WORDS`` takes one of them, ``_LISTS`` one or several, separated by commas."""
+"""Values by metavar, of which several may be given, separated by commas."""
 
 
 class Names(enum.Enum):
@@ -176,8 +175,10 @@ class _Line:
             before, comma, _ = prefix.rpartition(",")
             rest = (word for word in _LISTS[metavar] if word not in before.split(","))
             return _matching(prefix, (Candidate(before + comma + word) for word in rest))
-        if metavar in _WORDS:
-            return _matching(prefix, map(Candidate, _WORDS[metavar]))
+        if metavar == _LEVEL:
+            from controller_runtime import log  # noqa: PLC0415 - structlog takes longer than all else
+
+            return _matching(prefix, map(Candidate, log.LEVELS))
         return Completion(files=metavar in _FILE_METAVARS)
 
     def _flags(self) -> Iterator[Candidate]:

@@ -17,12 +17,12 @@ from typing import Any
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.apimachinery.decoding import decode
-from controller_runtime.auth import kubeconfig, kubeconfig_file
-from controller_runtime.client.client import Client
+from controller_runtime.auth import kubeconfig_file
 from controller_runtime.client.collection import METADATA_ONLY
+from controller_runtime.client.verbs import Verbs
 from controller_runtime.resources import Resource
+from virtual_node.commands.common import connect
 from virtual_node.commands.completion.engine import Candidate, Names, Question
-from virtual_node.commands.diagnose.command import KINDS, full
 from virtual_node.examine.reader import VIRTUAL_NODES
 
 LIMIT = 3.0
@@ -75,9 +75,13 @@ class _Asking:
             file = self._file(question.dest.replace("context", "kubeconfig"))
             self._add(kubeconfig_file.contexts(kubeconfig_file.places(file)))
             return
-        config = await kubeconfig.load(self._file("kubeconfig"), context=self._word("context"))
-        agent = "virtual-node-completion"
-        async with Client(config, user_agent=agent, cluster="upper", timeout=LIMIT) as client:
+        async with connect.briefly(
+            self._file("kubeconfig"),
+            agent="virtual-node-completion",
+            context=self._word("context"),
+            timeout=LIMIT,
+            in_cluster=True,
+        ) as client:
             match question.names:
                 case Names.NAMESPACES:
                     await self._objects(client, resources.NAMESPACES)
@@ -96,8 +100,10 @@ class _Asking:
                 case Names.LABELS:
                     self._add(f"{names.LABEL_LOWER_CLUSTER}={one}" for one in await _clusters(client))
 
-    async def _targets(self, client: Client, kind: str, typed: str, *, head: str = "") -> None:
+    async def _targets(self, client: Verbs, kind: str, typed: str, *, head: str = "") -> None:
         """Collect what ``diagnose`` takes after a type: ``NAME`` and ``NAMESPACE/NAME``."""
+        from virtual_node.commands.diagnose.command import KINDS, full  # noqa: PLC0415 - other names need no diagnosis
+
         resource = KINDS[full(kind)]
         if resource is resources.NODES:
             await self._nodes(client, head=head)
@@ -115,14 +121,14 @@ class _Asking:
             reading.append(self._objects(client, resources.NAMESPACES, head=head, tail="/"))
         await asyncio.gather(*reading, return_exceptions=True)
 
-    async def _nodes(self, client: Client, *, head: str = "") -> None:
+    async def _nodes(self, client: Verbs, *, head: str = "") -> None:
         for metadata in await _list(client, resources.NODES, selector=VIRTUAL_NODES):
             cluster = (metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER, "")
             self._found.append(Candidate(head + metadata["name"], cluster and f"lower cluster {cluster}"))
 
     async def _objects(
         self,
-        client: Client,
+        client: Verbs,
         resource: Resource,
         *,
         namespace: str | None = None,
@@ -148,7 +154,7 @@ class _Asking:
 
 
 async def _list(
-    client: Client, resource: Resource, *, namespace: str | None = None, selector: str = ""
+    client: Verbs, resource: Resource, *, namespace: str | None = None, selector: str = ""
 ) -> list[Mapping[str, Any]]:
     """Return metadata of objects; of a large collection, only the first 500."""
     params = {"limit": str(_MOST)} | ({"labelSelector": selector} if selector else {})
@@ -158,7 +164,7 @@ async def _list(
     return [one["metadata"] for one in decode(answer)["items"]]
 
 
-async def _clusters(client: Client) -> list[str]:
+async def _clusters(client: Verbs) -> list[str]:
     listed = await _list(client, resources.NODES, selector=VIRTUAL_NODES)
     labelled = ((metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER) for metadata in listed)
     return sorted(set(filter(None, labelled)))

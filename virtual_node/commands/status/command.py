@@ -7,30 +7,28 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import count, guess
-from controller_runtime.errors import ConfigError, Forbidden
+from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.process import terminal
-from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_flag, add_switch
 from virtual_node.commands.common import connect, installation, output
-from virtual_node.commands.status import rows
-from virtual_node.commands.status.rows import PodFields
+from virtual_node.commands.parsers import status as parser
+from virtual_node.commands.status import rows, summaries
 from virtual_node.config import program
 from virtual_node.examine import probes
 from virtual_node.examine.health import Health
 from virtual_node.examine.objects import cluster_of
 from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Need, Reader
 
+if TYPE_CHECKING:
+    from controller_runtime.client.client import Client
+
 _EXPLAINED = 5
 """Maximum number of faults that are printed; ``doctor`` prints the others."""
 _LEASES_RIGHT = Need("list", resources.LEASES, namespace=NODE_LEASES)
-_REFUSED = "cannot get resource"
-"""Part of the error if the API server refuses the caller; other 403 errors come from the virtual node."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,16 +48,26 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Health]:
-    async with connect.upper(options, agent="virtual-node-status") as client:
+    agent = "virtual-node-status"
+    if not options.watch:
+        async with connect.upper_briefly(options, agent=agent) as brief:
+            return await _print_once(Reader(brief), options)
+    async with connect.upper(options, agent=agent) as client:
         reader = Reader(client)
-        nodes, health, now = await _gather(reader, options)
-        _show(nodes, reader, options, health=health, now=now)
-        if options.watch:
-            await _watch(nodes, reader, options)
+        nodes, health = await _print_once(reader, options)
+        await _watch(client, nodes, reader, options)
     return nodes, health
 
 
-async def _watch(nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace) -> None:
+async def _print_once(reader: Reader, options: argparse.Namespace) -> tuple[list[dict[str, Any]], Health]:
+    nodes, health, now = await _gather(reader, options)
+    _show(nodes, reader, options, health=health, now=now)
+    return nodes, health
+
+
+async def _watch(
+    client: Client, nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace
+) -> None:
     """Print changed nodes until interrupted."""
     # Only --watch needs informers and the log.
     from controller_runtime import log  # noqa: PLC0415
@@ -73,13 +81,13 @@ async def _watch(nodes: list[dict[str, Any]], reader: Reader, options: argparse.
         above.extend(changed)
 
     await StatusWatch(
-        reader.client,
+        client,
         selector=_selector(options),
         names=options.names,
         before=nodes,
         pods_seen=Need("list", resources.PODS) not in reader.missing,
         leases_seen=_LEASES_RIGHT not in reader.missing,
-        lag_of=lambda node: _lag(reader, node),
+        lag_of=lambda node: summaries.lag(reader, node),
         show=show,
     ).run()
 
@@ -127,27 +135,31 @@ async def _gather(
     reader: Reader, options: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], Health, datetime]:
     """Return the described nodes, the health, and the time by the API server's clock."""
-    nodes = _named(await reader.virtual_nodes(options.selector), options.names)
-    leases, now, _, *pods = await asyncio.gather(
+    # Nothing of this needs the names of the virtual nodes.
+    early = asyncio.gather(
         reader.all(resources.LEASES, namespace=NODE_LEASES),
         probes.clock(reader.client),
         installation.prefetch(reader),
-        *(
-            reader.fields(resources.PODS, PodFields, field_selector=f"spec.nodeName={node.name}")
-            for node in nodes
-        ),
     )
-    # Metrics are read after the lists, which could delay them beyond their short timeout.
-    lags = await asyncio.gather(*(_lag(reader, node) for node in nodes))
+    try:
+        nodes = _named(await reader.virtual_nodes(options.selector), options.names)
+    except BaseException:
+        early.cancel()
+        await asyncio.gather(early, return_exceptions=True)
+        raise
+    leases, now, _ = await early
     by_name = {lease.name: lease.to_dict() for lease in leases or ()}
+    found = await summaries.read(reader, nodes, by_name)
     described = [
-        {**rows.describe(node.to_dict(), bound, by_name.get(node.name), now=now), "lag": behind}
-        for node, bound, behind in zip(nodes, pods, lags, strict=True)
+        {**rows.row(node.to_dict(), pods, by_name.get(node.name), now=now), "lag": lag}
+        for node, (pods, lag) in zip(nodes, found, strict=True)
     ]
+    known = [pods for pods, _ in found if pods is not None]
     health = await installation.judge(
         reader,
         nodes=[node.to_dict() for node in nodes],
-        bound=None if None in pods else [pod for bound in pods for pod in bound or ()],
+        bound=() if len(known) == len(nodes) else None,
+        of_bound=[finding for pods in known for finding in pods.findings or ()],
         leases=None if leases is None else by_name,
         now=now,
     )
@@ -178,42 +190,3 @@ def _named(nodes: list[Object], wanted: Sequence[str]) -> list[Object]:
             hint = guess(name, existing) or f"; there are {', '.join(sorted(existing)) or 'none'}"
             raise ConfigError(f"there is no virtual node {name!r}{hint}")
     return [node for node in nodes if not wanted or node.name in wanted]
-
-
-async def _lag(reader: Reader, node: Object) -> rows.Lag | None:
-    try:
-        return await rows.lag_of_node(reader.client, node)
-    except Forbidden as error:
-        if _REFUSED in error.message:
-            reader.missing[Need("get", resources.NODES, subresource="proxy")] = None
-        return None
-
-
-def parser() -> Parser:
-    """Return the command's parser."""
-    own = Parser(
-        program.name(),
-        "status",
-        about="List the virtual nodes of an upper cluster: Ready, lower cluster and its version, pods "
-        "running and in trouble, their requests, mirror lag and last heartbeat.",
-        examples=(
-            ("Every virtual node", "status"),
-            ("With the virtual node's own version, address, taints and last error", "status -o wide"),
-            (
-                "The virtual nodes of one lower cluster, for a script",
-                f"status -l {names.LABEL_LOWER_CLUSTER}=tokyo -o name",
-            ),
-            ("One virtual node, as JSON", "status vn-tokyo -o json"),
-            ("During an upgrade", "status --watch"),
-        ),
-        exit_codes="0 every virtual node is Ready and no error is found, 1 otherwise or if there is none, 2 "
-        "the virtual nodes could not be read",
-        notes="What you may not see is shown as '?', and the missing rights are named; that does not change the exit "
-        "code. TROUBLE counts pods that do not run and are not starting.",
-    )
-    own.add_argument("names", nargs="*", metavar="NODE", help="only these virtual nodes")
-    connect.add_flags(own)
-    add_flag(own, "-l --selector LABELS", "only virtual nodes with these labels")
-    output.add_flags(own, "table", "wide", *output.DATA, "name")
-    add_switch(own, "-w --watch", "keep running, and print a line for each virtual node that changes")
-    return own

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import quantity, readable, timestamps
-from controller_runtime.client.client import Client
+from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.objects import Object
 from virtual_node.commands.common import output
 from virtual_node.examine.leases import lease_age
-from virtual_node.examine.objects import labels_of, requested
-from virtual_node.translate.pods.summary import is_trouble, status_word
+from virtual_node.examine.objects import labels_of
+from virtual_node.node_summary import (
+    MIRROR_SECONDS,
+    RESOURCES,
+    Lag,
+    NodeSummary,
+    lag_of,
+    summarize,
+    summary_of,
+)
 
 COLUMNS = (
     *("NODE", "READY", "CLUSTER", "VERSION", "PODS", "TROUBLE"),
@@ -45,11 +50,17 @@ def describe(
         lease: the node's Lease; None: there is none, or the caller may not read it.
         now: timezone-aware current time.
     """
+    return row(node, None if pods is None else summarize(map(summary_of, pods)), lease, now=now)
+
+
+def row(
+    node: Mapping[str, Any], pods: NodeSummary | None, lease: Mapping[str, Any] | None, *, now: datetime
+) -> dict[str, Any]:
+    """Return the data of one virtual node as ``describe`` does, from a summary of its pods; None: unknown."""
     metadata, status = node["metadata"], node.get("status") or {}
     labels, spec = labels_of(node), node.get("spec") or {}
     ready = condition(node.get("status"), "Ready")
     allocatable = status.get("allocatable") or {}
-    used = None if pods is None else requested(pods)
     lease_metadata = (lease or {}).get("metadata") or {}
     age = lease_age(lease, now)
     return {
@@ -61,13 +72,15 @@ def describe(
         "cluster": labels.get(names.LABEL_LOWER_CLUSTER, ""),
         "version": (status.get("nodeInfo") or {}).get("kubeletVersion", ""),
         "release": labels.get(names.LABEL_VERSION, ""),
-        "pods": None if pods is None else _counts(pods),
+        "pods": None
+        if pods is None
+        else {"total": pods.total, "running": pods.running, "trouble": pods.trouble},
         "resources": {
             name: {
-                "used": None if used is None else quantity.render(name, used.get(name, 0)),
+                "used": None if pods is None else quantity.render(name, pods.used.get(name, 0)),
                 "allocatable": allocatable.get(name, "0"),
             }
-            for name in ("cpu", "memory", "pods")
+            for name in RESOURCES
         },
         "replica": (lease_metadata.get("annotations") or {}).get(names.ANNOTATION_REPLICA, ""),
         "heartbeatSeconds": None if age is None else round(age.seconds, 1),
@@ -110,15 +123,6 @@ def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> li
     return cells
 
 
-def _counts(pods: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    words = [status_word(pod)[0] for pod in pods]
-    return {
-        "total": len(pods),
-        "running": words.count("Running"),
-        "trouble": sum(map(is_trouble, pods, words)),
-    }
-
-
 def _heartbeat(seconds: float | None, *, leases_seen: bool) -> str:
     if seconds is not None:
         return f"{output.age(seconds)} ago"
@@ -137,15 +141,10 @@ def _share(name: str, amounts: Mapping[str, str | None]) -> str:
     )
 
 
-_METRIC = "virtual_node_mirror_seconds"
 _TIMEOUT = 3.0
-_QUANTILES = {"p50": 0.5, "p99": 0.99}
-
-Lag = dict[str, dict[str, float]]
-"""Maps direction (down, up) to p50 and p99 in seconds; each is the upper bound of its histogram bucket."""
 
 
-async def lag_of_node(upper: Client, node: Object) -> Lag | None:
+async def lag_of_node(upper: Verbs, node: Object) -> Lag | None:
     """Return a virtual node's lag since its process started; None: not readable, or nothing was mirrored.
 
     Raises:
@@ -172,28 +171,16 @@ def parse_lag(text: str, cluster: str) -> Lag:
         text: metrics in the Prometheus text format.
         cluster: name of the lower cluster.
     """
-    buckets: dict[str, list[tuple[float, float]]] = {}
-    wanted = "\n".join(line for line in text.splitlines() if _METRIC in line) + "\n"
-    for family in text_string_to_metric_families(wanted):
-        for sample in family.samples:
-            if sample.name == f"{_METRIC}_bucket" and sample.labels.get("cluster") == cluster:
-                bound = float(sample.labels["le"])
-                buckets.setdefault(sample.labels["direction"], []).append((bound, sample.value))
-    return {
-        direction: {name: _quantile(sorted(found), share) for name, share in _QUANTILES.items()}
-        for direction, found in buckets.items()
-        if max(count for _, count in found) and any(math.isfinite(bound) for bound, _ in found)
-    }
+    # Only needed for --watch and for processes of earlier releases.
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
 
-
-def _quantile(buckets: list[tuple[float, float]], share: float) -> float:
-    """Return the upper bound of the quantile's bucket; the last finite bound stands for the infinite bucket."""
-    total = buckets[-1][1]
-    finite = [bound for bound, _ in buckets if math.isfinite(bound)]
-    for bound, count in buckets:
-        if count >= share * total and math.isfinite(bound):
-            return bound
-    return finite[-1]
+    wanted = "\n".join(line for line in text.splitlines() if MIRROR_SECONDS in line) + "\n"
+    return lag_of(
+        (sample.labels["direction"], float(sample.labels["le"]), sample.value)
+        for family in text_string_to_metric_families(wanted)
+        for sample in family.samples
+        if sample.name == f"{MIRROR_SECONDS}_bucket" and sample.labels.get("cluster") == cluster
+    )
 
 
 def shown_lag(lag: Mapping[str, Any] | None) -> str:

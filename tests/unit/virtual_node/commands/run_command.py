@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.kubeconfigs import whole, write
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
 from virtual_node import cli
 
+Answer = Callable[[web.Request], web.StreamResponse | Awaitable[web.StreamResponse]]
 Objects = Mapping[str, list[dict[str, Any]]]
 """Path of a collection → its objects."""
 NODES = "/api/v1/nodes"
@@ -45,7 +46,7 @@ class Person:
         *words: str,
         objects: Objects | None = None,
         forbidden: tuple[str, ...] = (),
-        answers: Mapping[str, Callable[[web.Request], web.StreamResponse]] | None = None,
+        answers: Mapping[str, Answer] | None = None,
         flags_first: bool = False,
     ) -> tuple[int, str, str]:
         """Return exit code, output and errors of a command.
@@ -64,7 +65,8 @@ class Person:
                     403, "Forbidden", f'"{request.path}" is forbidden: User "dev" cannot get resource'
                 )
             if answers and request.path in answers:
-                return answers[request.path](request)
+                special = answers[request.path](request)
+                return special if isinstance(special, web.StreamResponse) else await special
             return answer(request, objects or {})
 
         async with serve(script) as server:

@@ -249,7 +249,9 @@ async def test_lower_clusters_have_a_minimum_of_time(monkeypatch):
         return None
 
     monkeypatch.setattr(kubeconfig, "load", load)
-    monkeypatch.setattr(connect, "Client", lambda *_args, **_more: contextlib.nullcontext(api))
+    monkeypatch.setattr(
+        "controller_runtime.client.client.Client", lambda *_args, **_more: contextlib.nullcontext(api)
+    )
     monkeypatch.setattr(UpperCleanup, "stop_daemons", slow)
     monkeypatch.setattr(cleanup, "_lower", lower)
     own = argparse.Namespace(

@@ -18,7 +18,6 @@ from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, t
 from tests.unit.virtual_node.commands.run_command import kubeconfig as kubeconfig_of
 from virtual_node.commands.cleanup import command
 from virtual_node.commands.cleanup.command import dry_run_client
-from virtual_node.commands.common import connect
 from virtual_node.config.types import Config
 from virtual_node.translate.storage import pv
 
@@ -58,7 +57,8 @@ async def _rehearse(monkeypatch: Any, *apis: ReadOnly, arguments: Sequence[str] 
 
     monkeypatch.setattr(kubeconfig, "load", load)
     monkeypatch.setattr(
-        connect, "Client", lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster])
+        "controller_runtime.client.client.Client",
+        lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster]),
     )
     own = command.parser().parse_args(["--dry-run", *arguments])
     clusters = [Cluster(name="tokyo", kubeconfig="k", node_name="vn")]
@@ -115,7 +115,7 @@ async def test_an_unreachable_lower_cluster_is_reported(monkeypatch, capsys, tmp
         is_upper = cluster == "upper"
         return contextlib.nullcontext(upper) if is_upper else Client(*args, cluster=cluster, **more)
 
-    monkeypatch.setattr(connect, "Client", client)
+    monkeypatch.setattr("controller_runtime.client.client.Client", client)
     own = command.parser().parse_args(["--dry-run", f"--kubeconfig={file}"])
     clusters = [Cluster(name="tokyo", kubeconfig=file, node_name="vn")]
     await command._run(Config(kubeconfig=file, cluster_id=CLUSTER, clusters=clusters), own)

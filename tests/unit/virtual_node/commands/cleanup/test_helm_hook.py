@@ -13,7 +13,6 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
 from virtual_node.commands.cleanup import command
 from virtual_node.commands.cleanup.command import made_by_kubectl, runs_hooks, uninstalls
-from virtual_node.commands.common import connect
 
 HELM = {"meta.helm.sh/release-name": "vn", "meta.helm.sh/release-namespace": "system"}
 ARGO = {"argocd.argoproj.io/tracking-id": "vn:apps/Deployment:system/vn-virtual-node"}
@@ -172,7 +171,7 @@ def test_an_applied_job_changes_nothing(monkeypatch):
     async def load(*_arguments: Any, **_options: Any) -> None:
         pass
 
-    monkeypatch.setattr(connect, "Client", Client)
+    monkeypatch.setattr("controller_runtime.client.client.Client", Client)
     monkeypatch.setattr(kubeconfig, "load", load)
     with pytest.raises(ConfigError, match="nothing was done"):
         command.main(
