@@ -63,7 +63,7 @@ def _figures(answering: str, listing: str, pods: int, runs: int) -> dict[str, An
         for what, words in lines.items():
             outputs[what], seconds, cpu = _run(words)
             found[what].append((seconds, cpu))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "command": what,
             "seconds": statistics.median(seconds for seconds, _ in times),
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str]) -> None:
         asyncio.run(_serve(options.serve, options.pods))
         return
     figures = asyncio.run(measure(options.pods, options.runs))
-    rows = [
+    rows: list[dict[str, Any]] = [
         [row["command"], *(f"{row[key]:.2f}" for key in ("seconds", "leastSeconds", "cpuSeconds"))]
         for row in figures["rows"]
     ]

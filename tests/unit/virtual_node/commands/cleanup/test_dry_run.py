@@ -16,6 +16,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
 from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, thing, virtual
 from tests.unit.virtual_node.commands.run_command import kubeconfig as kubeconfig_of
+from virtual_node.commands import parsers
 from virtual_node.commands.cleanup import command
 from virtual_node.commands.cleanup.command import dry_run_client
 from virtual_node.config.types import Config
@@ -60,7 +61,7 @@ async def _rehearse(monkeypatch: Any, *apis: ReadOnly, arguments: Sequence[str] 
         "controller_runtime.client.client.Client",
         lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster]),
     )
-    own = command.parser().parse_args(["--dry-run", *arguments])
+    own = parsers.cleanup().parse_args(["--dry-run", *arguments])
     clusters = [Cluster(name="tokyo", kubeconfig="k", node_name="vn")]
     await command._run(Config(cluster_id=CLUSTER, clusters=clusters), own)
 
@@ -116,7 +117,7 @@ async def test_an_unreachable_lower_cluster_is_reported(monkeypatch, capsys, tmp
         return contextlib.nullcontext(upper) if is_upper else Client(*args, cluster=cluster, **more)
 
     monkeypatch.setattr("controller_runtime.client.client.Client", client)
-    own = command.parser().parse_args(["--dry-run", f"--kubeconfig={file}"])
+    own = parsers.cleanup().parse_args(["--dry-run", f"--kubeconfig={file}"])
     clusters = [Cluster(name="tokyo", kubeconfig=file, node_name="vn")]
     await command._run(Config(kubeconfig=file, cluster_id=CLUSTER, clusters=clusters), own)
     told = capsys.readouterr().err
