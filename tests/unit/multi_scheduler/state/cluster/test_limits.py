@@ -155,7 +155,7 @@ def test_device_list_of_a_node_is_limited():
 def test_unreadable_values_of_a_node_count_as_missing():
     """The others are read."""
     taint = {"key": "k", "effect": "NoSchedule"}
-    node = objects.node("a", taints=["x", {"key": 1}, taint], more={"example.com/x": ["1"]})
+    node = objects.node("a", taints=["x", {"key": 1}, taint], more=cast("Any", {"example.com/x": ["1"]}))
     index = ClusterIndex()
     index.upsert_node(node)
     assert _names(index, _demand()) == set()

@@ -13,7 +13,7 @@ from tests.fakes.apiserver.client import refusing
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.controllers.base.preconditions import create_new, patch_only
 
-WEB = {
+WEB: dict[str, Any] = {
     "metadata": {"name": "web", "namespace": "shop", "uid": "u-1"},
     "spec": {"containers": [{"name": "main"}]},
 }

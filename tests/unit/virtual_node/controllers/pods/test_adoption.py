@@ -226,7 +226,7 @@ async def test_server_with_contradictory_answers_is_backed_off():
             answers = {"get": NotFound("no", code=404), "create": AlreadyExists("yes", code=409)}
             return answers.get(verb) if plural == "namespaces" else None
 
-        scene.lower.fault = hostile  # type: ignore[assignment]
+        scene.lower.fault = hostile
         scene.bind()
         await asyncio.sleep(60)
         assert 1 < len(scene.lower.asked("create", "namespaces")) < 50

@@ -66,7 +66,12 @@ _SHOWN_SPEC = {
     "internalTrafficPolicy": "Cluster",
     "sessionAffinity": "None",
 }
-_SHOWN = {"addresses": ["192.0.2.1"], "conditions": {"ready": True, "serving": True}}
+_SHOWN: dict[str, Any] = {"addresses": ["192.0.2.1"], "conditions": {"ready": True, "serving": True}}
+_CHANGES: list[dict[str, Any]] = [
+    {"ports": [{"port": 443}]},
+    {"endpoints": []},
+    {"endpoints": [{**_SHOWN, "conditions": {"ready": False}}]},
+]
 
 
 @pytest.mark.parametrize(
@@ -88,11 +93,7 @@ _SHOWN = {"addresses": ["192.0.2.1"], "conditions": {"ready": True, "serving": T
         (SLICE, {"endpoints": [_SHOWN]}, {}),
         *(
             (SLICE, change, {"endpoints": SLICE["endpoints"], "ports": SLICE["ports"]})
-            for change in (
-                {"ports": [{"port": 443}]},
-                {"endpoints": []},
-                {"endpoints": [{**_SHOWN, "conditions": {"ready": False}}]},
-            )
+            for change in _CHANGES
         ),
         (SLICE, {"metadata": {**SLICE["metadata"], "labels": {**SLICE["metadata"]["labels"], "x": "y"}}}, {}),
         *(
