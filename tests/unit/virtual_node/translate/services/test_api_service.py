@@ -91,10 +91,7 @@ _CHANGES: list[dict[str, Any]] = [
             {"spec": {"internalTrafficPolicy": None}},
         ),
         (SLICE, {"endpoints": [_SHOWN]}, {}),
-        *(
-            (SLICE, change, {"endpoints": SLICE["endpoints"], "ports": SLICE["ports"]})
-            for change in _CHANGES
-        ),
+        *((SLICE, change, {"endpoints": SLICE["endpoints"], "ports": SLICE["ports"]}) for change in _CHANGES),
         (SLICE, {"metadata": {**SLICE["metadata"], "labels": {**SLICE["metadata"]["labels"], "x": "y"}}}, {}),
         *(
             (
