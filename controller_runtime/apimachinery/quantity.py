@@ -61,11 +61,37 @@ def render(resource: str, count: int) -> str:
     """Return the canonical text of a count from ``of``."""
     if resource == "cpu":
         return str(count // 1000) if count % 1000 == 0 else f"{count}m"
-    if resource in BINARY_RESOURCES or resource.startswith("hugepages-"):
+    if _is_bytes(resource):
         for suffix, factor in reversed(_BINARY.items()):
             if count and count % factor == 0:
                 return f"{count // factor}{suffix}"
     return str(count)
+
+
+def readable(resource: str, count: int) -> str:
+    """Return a count from ``of`` for people: bytes as ``125 GiB``, cpu as cores with decimals, others as ``10,000``."""
+    if resource == "cpu":
+        # 6500 thousandths are 6.5, 1070250 are 1,070; less than a core has two digits.
+        digits = 2 if count < 1000 else max(3, len(str(count // 1000)))
+        return _rounded(Decimal(count) / 1000, digits)
+    if not _is_bytes(resource):
+        return f"{count:,}"
+    unit, size = "B", 1
+    for suffix, factor in _BINARY.items():
+        # Else 1023.96 MiB would be shown as 1,024 MiB.
+        if count * 1024 >= factor * 1023.95:
+            unit, size = f"{suffix}B", factor
+    return f"{_rounded(Decimal(count) / size, max(3, len(str(count // size))))} {unit}"
+
+
+def _rounded(value: Decimal, digits: int) -> str:
+    """Return a number with at most this many digits, without trailing zeros."""
+    text = f"{Context(prec=digits).plus(value):,f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _is_bytes(resource: str) -> bool:
+    return resource in BINARY_RESOURCES or resource.startswith("hugepages-")
 
 
 def _scaled(value: str | float, factor: int) -> int:

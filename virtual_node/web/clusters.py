@@ -146,8 +146,8 @@ def _resources(
         found.append(
             {
                 "name": name,
-                "used": quantity.render(name, used.get(name, 0)),
-                "total": allocatable.get(name, "0"),
+                "used": quantity.readable(name, used.get(name, 0)),
+                "total": quantity.readable(name, total),
                 "share": round(used.get(name, 0) / total, 4) if total and is_known else None,
             }
         )

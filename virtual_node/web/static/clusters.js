@@ -1,6 +1,6 @@
 // The lower clusters as cards.
 import { byId, chip, div, element, keyed, link, p, since, span } from "./dom.js";
-import { human, lag, plural, STATES } from "./format.js";
+import { lag, plural, STATES } from "./format.js";
 
 const LATE = 10; // seconds, as in the alert VirtualNodeMirrorLagHigh
 
@@ -20,7 +20,7 @@ export function meter(resource) {
   const percent = isKnown ? Math.min(100, Math.round(resource.share * 100)) : 0;
   const fill = element("span", { className: "fill", data: { full: String(percent > 90) } });
   fill.style.width = `${percent}%`;
-  const text = `${human(resource.used)} of ${human(resource.total)}`;
+  const text = `${resource.used} of ${resource.total}`;
   return div(
     "meter",
     element("span", {}, resource.name),

@@ -22,26 +22,6 @@ export function left(iso) {
 
 export const daysUntil = (iso) => (Date.parse(iso) - Date.now() - skew) / 86400000;
 
-const UNITS = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
-
-// Show 131072000Ki as 125 Gi and 6500m as 6.5; other quantities stay unchanged.
-export function human(quantity) {
-  const thousandths = /^(\d+)m$/.exec(quantity);
-  if (thousandths) return thousands(Number(thousandths[1]));
-  const match = /^(\d+)([KMGTP]i)?$/.exec(quantity);
-  if (match && !match[2] && Number(match[1]) < 1048576) return Number(quantity).toLocaleString("en");
-  if (!match) return quantity;
-  let [amount, unit] = [Number(match[1]), UNITS.indexOf(match[2] || "")];
-  while (amount >= 1024 && unit < UNITS.length - 1) {
-    amount /= 1024;
-    unit += 1;
-  }
-  return `${Math.round(amount * 10) / 10} ${UNITS[unit]}`;
-}
-
-// 6500 thousandths are 6.5, 1070250 are 1,070.
-const thousands = (value) => Number((value / 1000).toPrecision(value < 1000 ? 2 : Math.max(3, String(Math.floor(value / 1000)).length))).toLocaleString("en");
-
 export function lag(seconds) {
   if (seconds === null || seconds === undefined) return "";
   return seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds} s`;

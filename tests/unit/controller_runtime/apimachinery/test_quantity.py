@@ -154,3 +154,33 @@ def test_rendered_as_kubectl_shows_it(resource: str, count: int, text: str) -> N
 def test_render_and_of_agree(resource: str, count: int) -> None:
     """A rendered quantity is parsed to the same count."""
     assert quantity.of(resource, quantity.render(resource, count)) == count
+
+
+@pytest.mark.parametrize(
+    ("resource", "text", "shown"),
+    [
+        ("cpu", "0", "0"),
+        ("cpu", "1m", "0.001"),
+        ("cpu", "250m", "0.25"),
+        ("cpu", "6500m", "6.5"),
+        ("cpu", "16", "16"),
+        ("cpu", "1070250m", "1,070"),
+        ("memory", "0", "0 B"),
+        ("memory", "1023", "1,023 B"),
+        ("memory", "1536", "1.5 KiB"),
+        ("memory", "1048575", "1 MiB"),
+        ("memory", "131072000Ki", "125 GiB"),
+        ("memory", "1023Gi", "1,023 GiB"),
+        ("memory", "128M", "122 MiB"),
+        ("memory", "1e9", "954 MiB"),
+        ("ephemeral-storage", "47093746742", "43.9 GiB"),
+        ("hugepages-2Mi", "1Gi", "1 GiB"),
+        ("pods", "5k", "5,000"),
+        ("pods", "10000", "10,000"),
+        ("pods", "2097152", "2,097,152"),
+        ("nvidia.com/gpu", "1Ki", "1,024"),
+    ],
+)
+def test_quantities_for_people_have_the_unit_of_their_resource(resource: str, text: str, shown: str) -> None:
+    """Only bytes have a binary unit, in whatever notation the API server has the quantity."""
+    assert quantity.readable(resource, quantity.of(resource, text)) == shown

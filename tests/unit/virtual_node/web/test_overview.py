@@ -153,7 +153,8 @@ async def test_a_clusters_view() -> None:
     """Lower nodes with all requests on them."""
     parts = await _parts(Scene(60).overview(), View(detail="tokyo"))
     first, _, last = parts["detail"]["lowerNodes"]
-    assert first["resources"][0] == {"name": "cpu", "used": "11250m", "total": "32", "share": 0.3516}
+    assert first["resources"][0] == {"name": "cpu", "used": "11.2", "total": "32", "share": 0.3516}
+    assert all(one["total"].endswith("iB") for one in first["resources"] if one["name"] == "memory")
     assert (first["schedulable"], last["schedulable"], last["virtualNode"]) == (True, False, "vn-tokyo")
 
 
