@@ -16,8 +16,8 @@ from controller_runtime.leaderelection import LeaderElector
 from controller_runtime.serving.health import Check
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config.types import Config
+from virtual_node.examine.expiry import ending
 from virtual_node.examine.reports import Report
-from virtual_node.examine.serving_certificate import ending
 from virtual_node.sharding import Shards
 
 

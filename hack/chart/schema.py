@@ -16,8 +16,8 @@ import yaml
 from hack.chart import configuration, policy, values
 from hack.chart.rights import CHART
 from multi_scheduler.config import Config as SchedulerConfig
-from virtual_node.commands.inspect.rules.registry import CHECKS
 from virtual_node.config.types import KubeletConfig, LeaderElectionConfig
+from virtual_node.examine.codes import CHECKS
 
 FILE = CHART / "values.schema.json"
 

@@ -33,6 +33,13 @@ class Code(enum.StrEnum):
         member.severity, member.check = severity, check
         return member
 
+    # What could not be read, which may hide other findings.
+    CLUSTER_UNREAD = "ClusterUnread", Severity.ERROR, "unread"
+    """A cluster could not be read."""
+    KIND_UNREAD = "KindUnread", Severity.WARNING, "unread"
+    """The objects of a kind could not be listed, or the upper cluster's identity is unknown."""
+    RIGHT_MISSING = "RightMissing", Severity.INFO, "unread"
+    """A right is missing that only some rules need."""
     # The installation, found by all tools.
     REPLICA_FAILING = "ReplicaFailing", Severity.ERROR, "component"
     """A pod of one of our components crashes, cannot start or is not Ready."""
@@ -70,10 +77,69 @@ class Code(enum.StrEnum):
     """Jobs of a Swarm have no worker."""
     SWARM_NOT_CONVERGED = "SwarmNotConverged", Severity.WARNING, "swarm"
     """The workers of a Swarm have not run exactly their assigned jobs for minutes."""
+    # Objects in lower clusters whose upper object is gone, or that are not where they belong.
+    OBJECT_LEAKED = "ObjectLeaked", Severity.WARNING, "leaked"
+    """A lower object, or a mark on it, is left after its upper object; an error for a pod."""
+    NAMESPACE_NOT_ADOPTED = "NamespaceNotAdopted", Severity.WARNING, "adopt"
+    """Our pods run in lower namespaces that we neither created nor adopted, so no new pod starts there."""
+    POLICY_VIOLATED = "PolicyViolated", Severity.WARNING, "policy"
+    """The policy of a lower cluster would refuse running pods, or refuses debug containers (severity info)."""
+    LOWER_POD_DOUBLED = "LowerPodDoubled", Severity.ERROR, "doubled"
+    """Several lower pods were created for the same upper pod."""
+    OBJECT_MISPLACED = "ObjectMisplaced", Severity.WARNING, "misplaced"
+    """Lower namespaces of others have objects with our label."""
+    # Lower objects that do not follow their upper objects.
+    LOWER_POD_MISSING = "LowerPodMissing", Severity.ERROR, "missing"
+    """An upper pod has no lower pod, and its status does not say why."""
+    DRIFT = "Drift", Severity.ERROR, "drift"
+    """A lower object differs from its upper object; a warning or information if this is harmless."""
+    STATUS_DRIFT = "StatusDrift", Severity.ERROR, "status"
+    """An upper pod's status differs from that of its lower pod."""
+    # Clocks, versions, credentials and connections.
+    CLOCK_SKEW = "ClockSkew", Severity.WARNING, "clock"
+    """A cluster's clock differs from this machine's; an error if it differs so much that Leases expire."""
+    VERSION_SKEW = "VersionSkew", Severity.WARNING, "version"
+    """Kubernetes versions that do not support each other, or a virtual node with an outdated version."""
+    RELEASE_SKEW = "ReleaseSkew", Severity.WARNING, "release"
+    """Components of different releases."""
+    CREDENTIAL_EXPIRES = "CredentialExpires", Severity.WARNING, "expiry"
+    """A credential or certificate expires soon; an error if very soon, information if a token never expires."""
+    CONNECTION_WEAK = "ConnectionWeak", Severity.WARNING, "transport"
+    """Credentials can be read on the way to an API server, or the server can be impersonated."""
+    # The network of pods on virtual nodes, and their lower nodes.
+    WEBHOOK_UNSERVED = "WebhookUnserved", Severity.WARNING, "webhook"
+    """An admission webhook that must answer has no ready endpoint; an error if it reviews pods."""
+    DNS_UNSERVED = "DnsUnserved", Severity.ERROR, "dns"
+    """The DNS Service of a lower cluster has no ready endpoint."""
+    SERVICE_UNSERVED = "ServiceUnserved", Severity.WARNING, "service"
+    """A Service selects pods on virtual nodes and has no ready endpoint."""
+    ENDPOINTS_FOREIGN = "ForeignEndpoints", Severity.WARNING, "foreign-endpoints"
+    """Others add endpoints to a copied Service in the lower cluster."""
+    NODE_PRESSURE = "NodePressure", Severity.WARNING, "pressure"
+    """A lower node runs out of memory, disk or processes, or has no network."""
+    CAPACITY = "Capacity", Severity.WARNING, "capacity"
+    """Lower nodes take no pods, a virtual node promises too much, or a pod is too large for each lower node."""
+    # Deletion, interruption, and other installations.
+    STUCK = "Stuck", Severity.WARNING, "stuck"
+    """The deletion of an object does not end; an error if the object is a claim that nothing serves any more."""
+    SINGLE_REPLICA = "SingleReplica", Severity.WARNING, "single-replica"
+    """A workload has one replica, so a drain interrupts it."""
+    MAX_UNAVAILABLE = "MaxUnavailable", Severity.WARNING, "max-unavailable"
+    """An update of a Deployment may stop all its pods at once."""
+    NO_DISRUPTION_BUDGET = "NoDisruptionBudget", Severity.WARNING, "no-disruption-budget"
+    """A drain may stop all pods of a workload at once."""
+    NO_READINESS_PROBE = "NoReadinessProbe", Severity.WARNING, "no-readiness-probe"
+    """New pods behind a Service get requests before they can answer."""
+    NO_PRE_STOP = "NoPreStop", Severity.INFO, "no-pre-stop"
+    """Pods behind a Service end before clients stop to use their addresses."""
+    OTHER_UPPER_CLUSTER = "OtherUpperCluster", Severity.INFO, "others"
+    """Objects in a lower cluster belong to another upper cluster."""
     RULE_FAILED = "RuleFailed", Severity.ERROR, "rule"
     """A rule of the examination failed, so its findings are missing."""
 
 
+CHECKS = tuple(sorted({code.check for code in Code if code.check}))
+"""Names of the checks of ``inspect``. A check may have several codes."""
 PODS = frozenset(code for code in Code if code.name.startswith("POD_"))
 """Codes of users' pods."""
 SWARMS = frozenset(code for code in Code if code.name.startswith("SWARM_"))

@@ -7,13 +7,15 @@ findings. A rule that fails is a finding, and the other rules are applied.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.facts import BOUND, NODES, WAITING, WORDS
-from virtual_node.examine.finding import SHOWN, Finding, Findings
+from virtual_node.examine.finding import SHOWN, UPPER, Finding, Findings, finding
+from virtual_node.examine.mirrored import Outcome, outcomes
 from virtual_node.examine.objects import Json, cluster_of, one_line
 from virtual_node.examine.snapshot import Fact, Snapshot
 
@@ -28,6 +30,16 @@ class Level(enum.Enum):
     """The snapshot. All tools apply these rules as far as their facts are known."""
     POD = "pod"
     """Each pod that is bound to a virtual node or waits for one; the rule gets the pod and the virtual nodes' names."""
+    READING = "reading"
+    """The snapshot; the rule reports what could not be read, so a second read does not replace its findings."""
+    CLUSTERS = "clusters"
+    """The snapshot with the objects of all clusters. A lower cluster that makes a rule fail is left out."""
+    MIRRORED = "mirrored"
+    """Each upper pod with its lower pod; the rule is a class, see ``mirrored.MirroredRule``."""
+
+
+HEALTH = (Level.INSTALLATION, Level.POD)
+"""Levels whose findings all tools show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +58,7 @@ class Rule:
     @property
     def name(self) -> str:
         """Its name in the finding about its failure."""
-        return self.judge.__name__
+        return str(getattr(self.judge, "name", self.judge.__name__))
 
 
 RULES: list[Rule] = []
@@ -72,17 +84,28 @@ def rule(
 class Examination:
     """The result of applying rules to a snapshot."""
 
-    findings: list[Finding] = field(default_factory=list)
-    """Causes before their effects."""
+    by_rule: dict[Callable[..., Any] | Level, list[Finding]] = field(default_factory=dict)
+    """Findings by the rule's function, in the order of the rules; those of all rules about pods have the level as key."""
     unknown: dict[str, str] = field(default_factory=dict)
     """Facts that the rules need and that are not known, by name, with the reason."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings, the most severe first, causes before their effects."""
+        return ordered(chain.from_iterable(self.by_rule.values()))
+
+    @property
+    def doubtful(self) -> list[Rule]:
+        """Rules with transient findings, which a second read must confirm."""
+        return [one for one in RULES if any(each.transient for each in self.by_rule.get(one.judge, ()))]
 
 
 def examine(
     snapshot: Snapshot,
     *,
-    levels: Iterable[Level] = (Level.INSTALLATION, Level.POD),
+    levels: Iterable[Level] = HEALTH,
     of_pods: Iterable[Finding] | None = None,
+    first: Examination | None = None,
 ) -> Examination:
     """Return the findings of the rules of these levels about an installation.
 
@@ -90,20 +113,49 @@ def examine(
         snapshot: the known facts.
         levels: levels of the rules to apply.
         of_pods: findings of the rules about pods that the caller has already, see ``of_pod``; None: they are applied.
+        first: the result of the first of two reads. Only its doubtful rules are applied again, and their transient
+            findings count if both reads have them: even in a healthy system, a lower pod exists for a moment after
+            its upper pod was deleted.
     """
-    result, levels = Examination(), set(levels)
-    for one in (rule for rule in RULES if rule.level in levels and rule.level is not Level.POD):
+    result, chosen = Examination(), set(levels)
+    again = None if first is None else {id(one) for one in first.doubtful}
+    rules = [
+        one
+        for one in RULES
+        if one.level in chosen and (again is None or id(one) in again or one.level is Level.READING)
+    ]
+    mirrored = [one for one in rules if one.level is Level.MIRRORED]
+    compared = dict(zip(map(id, mirrored), outcomes([one.judge for one in mirrored], snapshot), strict=True))
+    for one in rules:
+        if one.level is Level.POD:
+            continue
         unknown = {fact.name: why for fact in (*one.needs, *one.uses) if (why := snapshot.upper.why(fact))}
         result.unknown |= unknown
-        if not any(fact.name in unknown for fact in one.needs):
-            result.findings += _applied(one, snapshot)
-    if Level.POD in levels:
+        if any(fact.name in unknown for fact in one.needs):
+            continue
+        if one.level is Level.MIRRORED:
+            result.by_rule[one.judge] = _completed(one, snapshot, compared[id(one)])
+        elif one.level is Level.CLUSTERS:
+            result.by_rule[one.judge] = _isolated(one, snapshot)
+        else:
+            result.by_rule[one.judge] = _applied(one, snapshot)
+    if Level.POD in chosen and first is None:
         result.unknown |= {fact.name: why for fact in (BOUND, WAITING) if (why := snapshot.upper.why(fact))}
-        found = of_all_pods(snapshot) if of_pods is None else of_pods
-        result.findings += _grouped(snapshot, found)
+        result.by_rule[Level.POD] = _of_pods(snapshot, of_pods)
     result.unknown |= snapshot.unknown
-    result.findings = ordered(result.findings)
+    if first is not None:
+        for key, before in first.by_rule.items():
+            if key in result.by_rule:
+                result.by_rule[key] = confirmed(before, result.by_rule[key])
+            else:
+                result.by_rule[key] = before
     return result
+
+
+def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
+    """Return the findings of a second read, without transient ones that the first read did not have."""
+    before = {one.identity for one in first}
+    return [one for one in second if not one.transient or one.identity in before]
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
@@ -114,27 +166,76 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 def of_pod(pod: Json, virtual_nodes: Iterable[str]) -> list[Finding]:
     """Return the findings about one pod, also those that do not count yet."""
     rules = (one for one in RULES if one.level is Level.POD)
-    return [finding for one in rules for finding in _applied(one, pod, virtual_nodes)]
+    return [each for one in rules for each in _applied(one, pod, virtual_nodes)]
 
 
 def of_all_pods(snapshot: Snapshot) -> list[Finding]:
     """Return the findings about each known pod, also those that do not count yet."""
     virtual = [node["metadata"]["name"] for node in snapshot.upper.get(NODES) or ()]
-    pods = (*(snapshot.upper.get(WAITING) or ()), *(snapshot.upper.get(BOUND) or ()))
-    return [finding for pod in pods for finding in of_pod(pod, virtual)]
+    # Not a list, because there may be very many packed pods.
+    pods = chain(snapshot.upper.get(WAITING) or (), snapshot.upper.get(BOUND) or ())
+    return [each for pod in pods for each in of_pod(pod, virtual)]
 
 
 def _applied(one: Rule, *given: Any) -> list[Finding]:
+    found = _tried(one, *given)
+    return [_failure(one.name, found)] if isinstance(found, Exception) else found
+
+
+def _isolated(one: Rule, snapshot: Snapshot) -> list[Finding]:
+    """Return a rule's findings. If it fails for lower clusters, they are left out, and the failure is a finding."""
+    found = _tried(one, snapshot)
+    if not isinstance(found, Exception):
+        return found
+    lowers = snapshot.lowers
+    failed = {
+        id(lower) for lower in lowers if isinstance(_tried(one, _only(snapshot, {id(lower)})), Exception)
+    }
+    rest = _tried(one, _only(snapshot, {id(lower) for lower in lowers} - failed))
+    if isinstance(rest, Exception):
+        return [_failure(one.name, found, "all clusters")]
+    return [
+        _failure(one.name, found, ", ".join(lower.name for lower in lowers if id(lower) in failed)),
+        *rest,
+    ]
+
+
+def _completed(one: Rule, snapshot: Snapshot, outcome: Outcome) -> list[Finding]:
+    """Return the findings of a rule about mirrored pods, without those about clusters for which it failed."""
+    if outcome.error:
+        return [_failure(one.name, outcome.error, "all clusters")]
+    if not outcome.failed:
+        return outcome.findings
+    where = ", ".join(lower.name for lower in snapshot.lowers if lower.name in outcome.failed)
+    rest = [each for each in outcome.findings if each.place not in outcome.failed]
+    return [_failure(one.name, next(iter(outcome.failed.values())), where), *rest]
+
+
+def _tried(one: Rule, *given: Any) -> list[Finding] | Exception:
     try:
         return list(one.judge(*given))
     except Exception as error:  # noqa: BLE001 - objects may have any content
-        cause = f"failed, so its findings are missing: {type(error).__name__}: {error}"
-        step = "report this as a bug"
-        return [
-            Finding(
-                code=Code.RULE_FAILED, kind="Rule", names=[one.name], cause=one_line(cause), next_steps=[step]
-            )
-        ]
+        return error
+
+
+def _only(snapshot: Snapshot, kept: Collection[int]) -> Snapshot:
+    """Return the snapshot without the objects of lower clusters whose ``id`` is not in ``kept``."""
+    lowers = [one if id(one) in kept else one.failed("omitted") for one in snapshot.lowers]
+    return replace(snapshot, lowers=lowers)
+
+
+def _failure(rule: str, error: Exception, where: str = "") -> Finding:
+    about = f" about {where}" if where else ""
+    cause = f"failed, so its findings{about} are missing: {type(error).__name__}: {error}"
+    return finding(Code.RULE_FAILED, UPPER, "Rule", rule, one_line(cause), "report this as a bug")
+
+
+def _of_pods(snapshot: Snapshot, known: Iterable[Finding] | None) -> list[Finding]:
+    """Return the grouped findings about pods, or that a pod is malformed."""
+    try:
+        return _grouped(snapshot, of_all_pods(snapshot) if known is None else known)
+    except Exception as error:  # noqa: BLE001 - objects may have any content
+        return [_failure("pods", error)]
 
 
 def _grouped(snapshot: Snapshot, findings: Iterable[Finding]) -> list[Finding]:

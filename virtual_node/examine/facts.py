@@ -25,17 +25,17 @@ class ClusterState:
     """Names of its configured virtual nodes."""
 
 
-NODES = Fact[Sequence[Json]]("nodes")
+NODES = Fact[Sequence[Json]]("nodes", kind="Node")
 """The virtual nodes."""
-LEASES = Fact[Mapping[str, Json]]("leases")
+LEASES = Fact[Mapping[str, Json]]("leases", kind="Lease")
 """Leases of the virtual nodes, by name."""
-BOUND = Fact[Iterable[Json]]("signs")
+BOUND = Fact[Iterable[Json]]("signs", kind="Pod")
 """Pods on the virtual nodes."""
-WAITING = Fact[Iterable[Json]]("waiting")
+WAITING = Fact[Iterable[Json]]("waiting", kind="Pod")
 """Pods without a node; also those that are not for virtual nodes."""
-COMPONENTS = Fact[Sequence[Json]]("replicas")
+COMPONENTS = Fact[Sequence[Json]]("replicas", kind="Pod")
 """Pods of our own components."""
-SWARMS = Fact[Sequence[Json]]("swarms")
+SWARMS = Fact[Sequence[Json]]("swarms", kind="Swarm")
 """The Swarms; empty also if the caller may not read them, or if they are not installed."""
 WORDS = Fact[Mapping[str, str]]("words")
 """Log line or event that explains a pod whose status does not, by the pod's ``namespace/name``."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from virtual_node.examine import reports, rules  # noqa: F401 - registers all rules
 from virtual_node.examine.codes import Code, Severity
-from virtual_node.examine.engine import RULES, examine
+from virtual_node.examine.engine import HEALTH, RULES, examine
 from virtual_node.examine.facts import CLUSTERS, EXPIRING, LEASES, NODES, REJECTED, ClusterState
 from virtual_node.examine.finding import Finding
 from virtual_node.examine.rules.nodes import silence
@@ -59,7 +59,9 @@ class Health:
 
     def counts(self) -> Mapping[Code, int]:
         """Return the number of faulty objects for every code; 0 for codes without a fault."""
-        found = Counter(dict.fromkeys((code for rule in RULES for code in rule.codes), 0))
+        found = Counter(
+            dict.fromkeys((code for rule in RULES if rule.level in HEALTH for code in rule.codes), 0)
+        )
         for fault in self.faults:
             found[fault.code] += fault.count
         return found
@@ -81,12 +83,12 @@ def health(snapshot: Snapshot, *, of_pods: Iterable[Finding] | None = None) -> H
         snapshot: the known facts; what processes report on the Leases of their virtual nodes is added to it.
         of_pods: findings about pods that the caller has already, see ``engine.examine``.
     """
-    _add_reports(snapshot)
+    add_reports(snapshot)
     result = examine(snapshot, of_pods=of_pods)
     return Health(result.findings, result.unknown)
 
 
-def _add_reports(snapshot: Snapshot) -> None:
+def add_reports(snapshot: Snapshot) -> None:
     """Add what processes report, except on expired Leases."""
     upper = snapshot.upper
     virtual = {node["metadata"]["name"] for node in upper.get(NODES) or ()}

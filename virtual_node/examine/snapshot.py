@@ -6,12 +6,16 @@ be read is not known: the rules that need it do not run, and the result says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
+from controller_runtime.apimachinery import timestamps
 from virtual_node.examine.finding import UPPER
+from virtual_node.examine.objects import Json
+from virtual_node.examine.packed import PackedObjects
 
 T = TypeVar("T")
 NOT_READ = "not read"
@@ -24,12 +28,20 @@ class NotReadError(Exception):
 class Fact(Generic[T]):
     """What can be known of one cluster. Two facts are equal only if they are the same object."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, kind: str = "") -> None:
         self.name = name
         """For people and programs, such as ``leases``."""
+        self.kind = kind
+        """Kind of the objects that it is a list of; empty: it is no list of objects."""
 
     def __repr__(self) -> str:
         return f"Fact({self.name!r})"
+
+
+@functools.cache
+def objects(kind: str) -> Fact[Sequence[Json]]:
+    """Return the fact that has a cluster's objects of a kind, see ``View.of``."""
+    return Fact(kind, kind=kind)
 
 
 class View:
@@ -41,6 +53,8 @@ class View:
         self._known: dict[Fact[Any], Any] = {}
         self.unread: dict[Fact[Any], str] = {}
         """Facts that could not be read, with the reason."""
+        self.error = ""
+        """Why the cluster could not be read at all; empty: it was read."""
 
     def __getitem__(self, fact: Fact[T]) -> T:
         """Return a fact.
@@ -76,6 +90,40 @@ class View:
         self._known.pop(fact, None)
         self.unread[fact] = why
 
+    def knows(self, *lists: str | Fact[Any]) -> bool:
+        """Report whether all these lists of objects, by kind or fact, could be read."""
+        return not self.error and all(_fact(one) in self._known for one in lists)
+
+    def of(self, listed: str | Fact[Any]) -> Sequence[Json]:
+        """Return the objects of a list, by kind or fact; empty if it could not be read."""
+        known: Sequence[Json] = self._known.get(_fact(listed), ())
+        return known
+
+    def heads(self, listed: str | Fact[Any]) -> Iterable[Json]:
+        """Return the objects of a list with at least metadata, node and phase, in less time than ``of``."""
+        known = self.of(listed)
+        return known.heads() if isinstance(known, PackedObjects) else known
+
+    def fail(self, error: str) -> None:
+        """Record that the cluster could not be read, and drop its objects, because their lists may not be complete."""
+        self.error = self.error or error
+        self._known = {fact: value for fact, value in self._known.items() if not fact.kind}
+
+    def mark_malformed(self, error: Exception) -> None:
+        """Record that the cluster sent a malformed object, on which all rules may fail."""
+        self.fail(f"it sent a malformed object: {type(error).__name__}: {error}")
+
+    def failed(self, error: str) -> View:
+        """Return a copy of the view on which ``fail`` was called."""
+        view = View(self.name)
+        view.error, view.unread, view._known = self.error, self.unread, self._known
+        view.fail(error)
+        return view
+
+
+def _fact(listed: str | Fact[Any]) -> Fact[Any]:
+    return objects(listed) if isinstance(listed, str) else listed
+
 
 @dataclass(slots=True)
 class Snapshot:
@@ -88,3 +136,12 @@ class Snapshot:
     lowers: Sequence[View] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Further facts that a process could not read, with the reason."""
+
+    @property
+    def clusters(self) -> Sequence[View]:
+        """All clusters, the upper one first."""
+        return (self.upper, *self.lowers)
+
+    def age(self, moment: str | None) -> timedelta:
+        """Return the time since a timestamp; zero for None."""
+        return self.now - timestamps.parse(moment) if moment else timedelta()

@@ -13,10 +13,9 @@ from clusterset.config import Cluster
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import quantity, timestamps
 from controller_runtime.errors import ConfigError
-from virtual_node.certificates.expiries import of_kubeconfig
-from virtual_node.certificates.expiry import LEGACY_TOKEN, Expiry, ExpiryLimits, limits_of
 from virtual_node.cluster.lower_cluster import LowerCluster
-from virtual_node.examine.serving_certificate import certificate
+from virtual_node.examine.expiries import of_kubeconfig
+from virtual_node.examine.expiry import LEGACY_TOKEN, Expiry, ExpiryLimits, certificate, limits_of
 from virtual_node.translate.nodes.capacity import node_counts
 from virtual_node.web.reading import Reading
 

@@ -16,9 +16,10 @@ from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
 from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError, ConfigError
-from virtual_node.certificates.expiry import UPPER, Expiry, span
 from virtual_node.commands.common.flags import TIMEOUT, add_flags, add_request_timeout, label, request_timeout
 from virtual_node.examine.connections import Failure, failure
+from virtual_node.examine.expiry import Expiry, span
+from virtual_node.examine.finding import UPPER
 
 if TYPE_CHECKING:
     from controller_runtime.client.client import Client
@@ -151,7 +152,7 @@ def explain(
         in_cluster: whether the pod's service account is used if there is no kubeconfig.
     """
     # cryptography is only needed to explain a failure.
-    from virtual_node.certificates import expiries as certificate_expiries  # noqa: PLC0415
+    from virtual_node.examine import expiries as certificate_expiries  # noqa: PLC0415
 
     expiries = certificate_expiries.of_kubeconfig("", path, context=context, in_cluster=in_cluster)
     return explain_failure(error, config, expiries=expiries, now=datetime.now(UTC))

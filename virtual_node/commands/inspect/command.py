@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,66 +17,100 @@ import msgspec
 
 from clusterset.config import Cluster
 from clusterset.following import connection
-from controller_runtime.apimachinery import timestamps
+from controller_runtime.apimachinery.readable import count
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, parse_duration
-from virtual_node.certificates import expiries
-from virtual_node.certificates.expiry import UPPER, ExpiryLimits, span
 from virtual_node.commands.common import connect, output, profiles
 from virtual_node.commands.inspect import history, reading
-from virtual_node.commands.inspect.facts import ERROR, INFO, WARNING, InspectFacts, InspectFinding, Subject
-from virtual_node.commands.inspect.history import identity
-from virtual_node.commands.inspect.rules import registry
+from virtual_node.commands.inspect.history import Row
 from virtual_node.config import command_line, program
 from virtual_node.config.types import Config
+from virtual_node.examine import expiries, rules  # noqa: F401 - registers all rules
+from virtual_node.examine.clusters import VERSION, replica, virtual_nodes
+from virtual_node.examine.codes import CHECKS, Severity
+from virtual_node.examine.engine import Level, examine
+from virtual_node.examine.expiry import ExpiryLimits, span
+from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding
+from virtual_node.examine.snapshot import Snapshot
 
+FAIL_ON = ("warning", "error", "never")
+FINE, FOUND, INCOMPLETE = 0, 1, 3
+"""Exit codes; 2 is for usage and configuration errors, as for every command."""
 _COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
-_MARKS = {ERROR: output.BAD, WARNING: output.DOUBTFUL, INFO: output.NOTHING}
+_MARKS = {
+    Severity.ERROR: output.BAD,
+    Severity.WARNING: output.DOUBTFUL,
+    Severity.INFO: output.NOTHING,
+}
+_SEVERITIES = list(Severity)
+_OF_UPPER = frozenset({"Node", "Installation", "Configuration"})
+"""Kinds of objects that belong to the upper cluster, although the finding concerns a lower cluster."""
 _Recorded = Mapping[tuple[str, str, str, str], RecordedFinding]
 
 
+def rows(findings: Iterable[Finding]) -> list[Row]:
+    """Return findings as the report has them, the most severe first, and those of the upper cluster before others.
+
+    Problems of the upper cluster, such as a missing virtual node, often explain those of lower clusters.
+    """
+    return sorted(map(_row_of, findings), key=_order)
+
+
+def exit_code(snapshot: Snapshot, rows: Sequence[Row], *, fail_on: str) -> int:
+    """Return 3 if a cluster could not be read, 1 if a finding is at least as severe as ``fail_on``, otherwise 0."""
+    if any(cluster.error for cluster in snapshot.clusters):
+        return INCOMPLETE
+    if fail_on not in _SEVERITIES:
+        return FINE
+    bad = _SEVERITIES[: _SEVERITIES.index(Severity(fail_on)) + 1]
+    return FOUND if any(row.severity in bad for row in rows) else FINE
+
+
+def summary(snapshot: Snapshot, rows: Sequence[Row]) -> str:
+    """Return the summary: ``3 clusters, 214 pods: 1 error, 2 warnings``."""
+    numbers = {one: sum(row.severity is one for row in rows) for one in (Severity.ERROR, Severity.WARNING)}
+    counted = [count(number, severity.value) for severity, number in numbers.items() if number]
+    scope = f"{count(len(snapshot.clusters), 'cluster')}, {count(_pods(snapshot), 'pod')}"
+    return f"{scope}: {', '.join(counted) or 'no findings'}"
+
+
 def show(
-    facts: InspectFacts,
-    findings: Sequence[InspectFinding],
-    history: Inspection | None,
-    *,
-    form: str,
-    headers: bool,
+    snapshot: Snapshot, rows: Sequence[Row], history: Inspection | None, *, form: str, headers: bool
 ) -> None:
     """Print the findings and the summary.
 
     Args:
-        facts: what was read.
-        findings: the findings to print.
+        snapshot: what was read.
+        rows: the findings to print.
         history: the history with this run; None: without a history.
         form: ``table``, ``json`` or ``yaml``.
         headers: whether a table has headings.
     """
-    summary = registry.summary(facts, findings)
+    conclusion = summary(snapshot, rows)
     recorded = {one.identity: one for one in history.findings} if history else {}
     if history:
-        summary += f"; {history.runs[-1].new} new, {history.runs[-1].fixed} fixed"
+        conclusion += f"; {history.runs[-1].new} new, {history.runs[-1].fixed} fixed"
     if form == "table":
-        _table(facts, findings, recorded, has_history=history is not None, headers=headers)
-        output.conclusion(summary)
+        _table(snapshot, rows, recorded, has_history=history is not None, headers=headers)
+        output.conclusion(conclusion)
         return
     data: dict[str, Any] = {
         "clusters": [
             {
                 "name": cluster.name,
-                "version": cluster.version,
+                "version": cluster.get(VERSION) or "",
                 "error": cluster.error,
-                "replica": facts.replica(cluster),
+                "replica": replica(snapshot, cluster),
             }
-            for cluster in (facts.upper, *facts.lowers)
+            for cluster in snapshot.clusters
         ],
-        "pods": registry.pod_count(facts),
-        "findings": [_row(finding, recorded.get(identity(finding))) for finding in findings],
-        "summary": summary,
+        "pods": _pods(snapshot),
+        "findings": [_data(row, recorded.get(row.identity)) for row in rows],
+        "summary": conclusion,
     }
     if history:
         data |= {
@@ -87,56 +121,77 @@ def show(
     output.data(data, form)
 
 
+def _row_of(one: Finding) -> Row:
+    is_of_lower = one.place == UPPER and one.kind not in _OF_UPPER
+    more = one.count - 1
+    return Row(
+        severity=one.severity,
+        check=one.code.check,
+        cluster=one.cluster or UPPER if is_of_lower else one.place,
+        kind=one.kind,
+        object=one.name or one.kind.lower(),
+        message=f"{one.cause} (and {more} more such pod{'s' * (more > 1)})" if more else one.cause,
+        next_step=one.next_step,
+    )
+
+
+def _order(row: Row) -> tuple[int, bool, str]:
+    return _SEVERITIES.index(row.severity), row.cluster != UPPER, row.cluster
+
+
+def _pods(snapshot: Snapshot) -> int:
+    """Return the number of upper pods on the configured virtual nodes."""
+    ours = virtual_nodes(snapshot)
+    return sum(pod["spec"].get("nodeName") in ours for pod in snapshot.upper.heads("Pod"))
+
+
 def _table(
-    facts: InspectFacts,
-    findings: Sequence[InspectFinding],
-    recorded: _Recorded,
-    *,
-    has_history: bool,
-    headers: bool,
+    snapshot: Snapshot, rows: Sequence[Row], recorded: _Recorded, *, has_history: bool, headers: bool
 ) -> None:
     past = [
-        Subject(one.check, one.cluster, one.kind, one.object).finding(one.severity, one.message)
+        Row(Severity(one.severity), one.check, one.cluster, one.kind, one.object, one.message)
         for one in recorded.values()
         if one.state in {FIXED, UNKNOWN}
     ]
-    if not (findings or past):
+    if not (rows or past):
         return
-    rows, entries = [], []
-    for one in (*findings, *past):
-        state = _state(facts, recorded.get(identity(one))) if has_history else ""
-        check, cluster, kind, name = one.subject
-        row = (one.severity, cluster, check, kind, name, one.message, one.next_step)
-        rows.append((state, *row) if has_history else row)
+    lines, entries = [], []
+    for one in (*rows, *past):
+        state = _state(snapshot, recorded.get(one.identity)) if has_history else ""
+        line = (one.severity, one.cluster, one.check, one.kind, one.object, one.message, one.next_step)
+        lines.append((state, *line) if has_history else line)
         entries.append(
             output.Entry(
                 output.GOOD if state == FIXED else _MARKS[one.severity],
-                f"{one.severity} {cluster}: {check} {kind} {name}" + (f" ({state})" if state else ""),
+                f"{one.severity} {one.cluster}: {one.check} {one.kind} {one.object}"
+                + (f" ({state})" if state else ""),
                 [one.message],
                 [one.next_step],
             )
         )
     columns = ("STATE", *_COLUMNS) if has_history else _COLUMNS
-    output.report(columns, rows, entries, headers=headers)
+    output.report(columns, lines, entries, headers=headers)
 
 
-def _state(facts: InspectFacts, recorded: RecordedFinding | None) -> str:
+def _state(snapshot: Snapshot, recorded: RecordedFinding | None) -> str:
     """Return a finding's state, or its age if it persists; empty: not recorded (severity info)."""
     if recorded is None:
         return ""
     if recorded.state == PERSISTING:
-        return span(facts.now - timestamps.parse(recorded.since))
+        return span(snapshot.age(recorded.since))
     return recorded.state
 
 
-def _row(finding: InspectFinding, recorded: RecordedFinding | None) -> dict[str, Any]:
-    """Return a finding as data; all printed findings are confirmed, so ``transient`` is left out."""
+def _data(row: Row, recorded: RecordedFinding | None) -> dict[str, Any]:
     return {
         **({"state": recorded.state, "since": recorded.since} if recorded else {}),
-        "severity": finding.severity,
-        **finding.subject._asdict(),
-        "message": finding.message,
-        "nextStep": finding.next_step,
+        "severity": row.severity.value,
+        "check": row.check,
+        "cluster": row.cluster,
+        "kind": row.kind,
+        "object": row.object,
+        "message": row.message,
+        "nextStep": row.next_step,
     }
 
 
@@ -159,14 +214,14 @@ def main(argv: Sequence[str]) -> int:
     )
     if limits.expiry_error > limits.expiry_warning:
         raise ConfigError("--expiry-error: must not be longer than --expiry-warning")
-    facts, findings, recorded = asyncio.run(_run(daemon.config, limits, options))
-    show(facts, findings, recorded, form=options.output, headers=not options.no_headers)
-    return registry.exit_code(facts, findings, fail_on=options.fail_on)
+    snapshot, found, recorded = asyncio.run(_run(daemon.config, limits, options))
+    show(snapshot, found, recorded, form=options.output, headers=not options.no_headers)
+    return exit_code(snapshot, found, fail_on=options.fail_on)
 
 
 async def _run(
     config: Config, limits: ExpiryLimits, options: argparse.Namespace
-) -> tuple[InspectFacts, list[InspectFinding], Inspection | None]:
+) -> tuple[Snapshot, list[Row], Inspection | None]:
     """Return facts and findings about all clusters, and the history; read twice if a finding may be transient.
 
     The history of ``--history`` is updated. It is None without this flag, or if its ConfigMap cannot be read because
@@ -178,24 +233,23 @@ async def _run(
     target = options.history
     in_config_map = history.is_config_map(target)
     async with _opened(config, options.context, options.request_timeout) as opened:
-        facts = await reading.read(opened, limits)
-        looked = registry.look(facts, registry.RULES)
-        if rules := registry.to_confirm(looked):
+        snapshot = await reading.read(opened, limits)
+        result = examine(snapshot, levels=Level)
+        if result.doubtful:
             await asyncio.sleep(_SECOND_LOOK)
-            silent = {one.name: one.error for one in (facts.upper, *facts.lowers) if one.error}
-            del facts  # so that both reads are never in memory at the same time
-            facts = await reading.read(opened, limits, silent=silent)
-            for rule, found in registry.look(facts, rules).items():
-                looked[rule] = registry.confirmed(looked[rule], found)
-        findings = [one for one in registry.ordered(looked) if one.subject.check not in options.ignore]
+            silent = {one.name: one.error for one in snapshot.clusters if one.error}
+            del snapshot  # so that both reads are never in memory at the same time
+            snapshot = await reading.read(opened, limits, silent=silent)
+            result = examine(snapshot, levels=Level, first=result)
+        found = [one for one in rows(result.findings) if one.check and one.check not in options.ignore]
         if not target:
-            return facts, findings, None
-        if in_config_map and facts.upper.error:
+            return snapshot, found, None
+        if in_config_map and snapshot.upper.error:
             output.note("the history is not updated, because the upper cluster cannot be read")
-            return facts, findings, None
-        recorded = history.compare(await history.read(target, opened.upper), facts, findings)
+            return snapshot, found, None
+        recorded = history.compare(await history.read(target, opened.upper), snapshot, found)
         await history.write(target, opened.upper, recorded)
-    return facts, findings, recorded
+    return snapshot, found, recorded
 
 
 @contextlib.asynccontextmanager
@@ -252,14 +306,14 @@ def parser() -> Parser:
     parser.add_argument(
         "--fail-on",
         default="error",
-        choices=registry.FAIL_ON,
+        choices=FAIL_ON,
         help="least severity that makes the exit code 1 (error)",
     )
     parser.add_argument(
         "--ignore",
         default=[],
         action="append",
-        choices=registry.CHECKS,
+        choices=CHECKS,
         metavar="CHECK",
         help="omit the findings of a check; may be given more than once",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,8 @@ from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import ApiError, ConfigError, NotFound
-from virtual_node.commands.inspect.facts import ERROR, INFO, OPTIONAL, InspectFacts, InspectFinding, Subject
+from virtual_node.examine.clusters import OPTIONAL
+from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.inspections import (
     FIXED,
     KEY,
@@ -26,6 +27,7 @@ from virtual_node.examine.inspections import (
     parse,
 )
 from virtual_node.examine.objects import one_line
+from virtual_node.examine.snapshot import Snapshot
 
 _CONFIG_MAP = re.compile(r"configmap/(?P<namespace>[a-z0-9-]{1,63})/(?P<name>[a-z0-9.-]{1,253})")
 _RUNS = 100
@@ -36,37 +38,60 @@ _OBJECT, _MESSAGE = 320, 300
 """Maximum bytes of an object and a message as JSON, so that ``_FINDINGS`` findings have less than 900 KiB."""
 
 
-def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectFinding]) -> Inspection:
+class Row(NamedTuple):
+    """A finding as the report and the history have it."""
+
+    severity: Severity
+    check: str
+    """Name of the check, such as leaked, missing or drift; stable, for programs."""
+    cluster: str
+    kind: str
+    object: str
+    """``namespace/name``, or ``name``."""
+    message: str
+    next_step: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """Key in the history, where long names of objects are cut off, see ``RecordedFinding``."""
+        return self.check, self.cluster, self.kind, _cut(self.object, _OBJECT)
+
+
+def compare(before: Inspection, snapshot: Snapshot, rows: Sequence[Row]) -> Inspection:
     """Return the history with a new run; findings of severity info are not recorded.
 
     A finding that a full history may have cut off is not new. It counts as persisting since the previous run.
 
     Args:
         before: the history with the previous run.
-        facts: what was read. A missing finding counts as fixed only if its cluster was read.
-        findings: the findings of this run.
+        snapshot: what was read. A missing finding counts as fixed only if its cluster was read.
+        rows: the findings of this run.
     """
-    now = timestamps.rfc3339(facts.now)
+    now = timestamps.rfc3339(snapshot.now)
     known = {one.identity: one for one in map(_limited, before.findings) if one.state != FIXED}
     # A full history may lack findings of the previous run with the severity of its last finding, or a lower one.
     cut = before.findings[-1].severity if len(before.findings) >= _FINDINGS else None
     found: dict[tuple[str, str, str, str], RecordedFinding] = {}
-    for one in findings:
-        earlier = known.get(identity(one))
-        if one.severity != INFO:
-            severity: Literal["error", "warning"] = "error" if one.severity == ERROR else "warning"
+    for one in rows:
+        earlier = known.get(one.identity)
+        if one.severity is not Severity.INFO:
+            severity: Literal["error", "warning"] = "error" if one.severity is Severity.ERROR else "warning"
+            check, cluster, kind, name = one.identity
             is_new = earlier is None and (cut is None or severity < cut)
-            found[identity(one)] = RecordedFinding(
+            found[one.identity] = RecordedFinding(
                 state=NEW if is_new else PERSISTING,
                 since=now if is_new else earlier.since if earlier else before.runs[-1].time,
                 severity=severity,
-                **identity(one)._asdict(),
+                check=check,
+                cluster=cluster,
+                kind=kind,
+                object=name,
                 message=_cut(one.message, _MESSAGE),
             )
-    is_complete = not any(one.subject.check == "rule" for one in findings)
+    is_complete = not any(one.check == Code.RULE_FAILED.check for one in rows)
     for key, earlier in known.items():
         if key not in found:
-            is_judged = is_complete and _is_judged(facts, earlier)
+            is_judged = is_complete and _is_judged(snapshot, earlier)
             found[key] = msgspec.structs.replace(earlier, state=FIXED if is_judged else UNKNOWN)
     # Errors first, then current before fixed findings, then the oldest, because the end of a long list is cut off.
     recorded = sorted(found.values(), key=lambda one: (one.severity, one.state == FIXED, one.since))
@@ -78,11 +103,6 @@ def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectF
         fixed=sum(one.state == FIXED for one in recorded),
     )
     return Inspection(findings=recorded[:_FINDINGS], runs=[*before.runs, run][-_RUNS:])
-
-
-def identity(finding: InspectFinding) -> Subject:
-    """Return a finding's identity in the history, where long names of objects are cut off."""
-    return finding.subject._replace(object=_cut(finding.subject.object, _OBJECT))
 
 
 def _limited(one: RecordedFinding) -> RecordedFinding:
@@ -98,11 +118,12 @@ def _cut(text: str, limit: int) -> str:
     return line
 
 
-def _is_judged(facts: InspectFacts, finding: RecordedFinding) -> bool:
+def _is_judged(snapshot: Snapshot, finding: RecordedFinding) -> bool:
     """Report whether this run could have found a finding again: both its cluster and the upper one were read."""
-    clusters = [facts.upper, *(one for one in facts.lowers if one.name == finding.cluster)]
-    is_read = not any(one.error or one.unread.keys() - OPTIONAL.keys() for one in clusters)
-    return is_read and not (finding.kind in OPTIONAL and any(one.unread for one in clusters))
+    clusters = [snapshot.upper, *(one for one in snapshot.lowers if one.name == finding.cluster)]
+    unread = {fact.kind for one in clusters for fact in one.unread if fact.kind}
+    is_read = not any(one.error for one in clusters) and unread <= OPTIONAL.keys()
+    return is_read and not (finding.kind in OPTIONAL and unread)
 
 
 def is_config_map(target: str) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any, Unpack
@@ -23,89 +23,108 @@ from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.process import version
 from controller_runtime.resources import Resource
-from virtual_node.certificates import expiries
-from virtual_node.certificates.expiry import UPPER, Expiry, ExpiryLimits
 from virtual_node.commands.common import connect
-from virtual_node.commands.inspect.facts import (
-    COMPONENT_POD,
-    DNS_SERVICE,
-    FOREIGN_POD,
-    FOREIGN_SLICE,
-    SERVICE_BACKEND,
-    WAITING_POD,
+from virtual_node.config.types import Config
+from virtual_node.examine import components, expiries, pods, probes
+from virtual_node.examine.clusters import (
+    CLOCK_SKEW,
+    DNS_SERVICES,
+    EXPIRIES,
+    FOREIGN_PODS,
+    FOREIGN_SLICES,
+    IDENTITY,
+    LIMITS,
+    RELEASE,
+    SERVICE_BACKENDS,
+    SETTINGS,
+    VERSION,
+    WEAKNESSES,
     WEBHOOKS,
-    ClusterFacts,
-    InspectFacts,
-    PackedObjects,
-    Packer,
+    LowerSettings,
     VirtualNode,
     webhook_services,
 )
-from virtual_node.config.types import Config
-from virtual_node.examine import components, probes
-from virtual_node.examine.objects import annotations_of, is_virtual, key, labels_of
-from virtual_node.examine.pods import WAITING
+from virtual_node.examine.expiry import Expiry, ExpiryLimits
+from virtual_node.examine.facts import (
+    BOUND,
+    CLUSTERS,
+    COMPONENTS,
+    LEASES,
+    NODES,
+    SWARMS,
+    WAITING,
+    ClusterState,
+)
+from virtual_node.examine.finding import UPPER
+from virtual_node.examine.health import add_reports
+from virtual_node.examine.objects import Json, annotations_of, is_virtual, key, labels_of
+from virtual_node.examine.packed import PackedObjects, Packer, Selected
 from virtual_node.examine.reader import NODE_LEASES, bounded
+from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.translate.base.options import pod_options
 from virtual_node.translate.kinds import KINDS, REFERENCED, Demand, enabled
 from virtual_node.translate.services import endpoints, foreign_endpoints
 
-_KEPT: Mapping[str, Sequence[str]] = {
-    **{kind.kind: kind.kept_spec for kind in KINDS if kind.kept_spec is not None},
-    SERVICE_BACKEND: (),
-    FOREIGN_SLICE: (),
-    DNS_SERVICE: (),
-    "Deployment": ("replicas", "strategy", "template"),
-    "StatefulSet": ("replicas", "template"),
+_KEPT: Mapping[Fact[Any], Sequence[str]] = {
+    **{objects(kind.kind): kind.kept_spec for kind in KINDS if kind.kept_spec is not None},
+    SERVICE_BACKENDS: (),
+    FOREIGN_SLICES: (),
+    DNS_SERVICES: (),
+    objects("Deployment"): ("replicas", "strategy", "template"),
+    objects("StatefulSet"): ("replicas", "template"),
 }
-"""Fields of ``spec`` that rules use, by kind. The objects of other kinds have other reductions, or none."""
-_WHOLE = {"Pod", *(kind.kind for kind in KINDS if kind.kept_spec is None)}
+"""Fields of ``spec`` that rules use, by list. The objects of other lists have other reductions, or none."""
+_WHOLE = {objects("Pod"), *(objects(kind.kind) for kind in KINDS if kind.kept_spec is None)}
 
 
-async def read_version(client: Client, cluster: ClusterFacts) -> None:
+async def read_version(client: Client, cluster: View) -> None:
     """Store a cluster's version and clock skew; called before all other reads.
 
     Raises:
         ApiError: the cluster does not answer.
     """
     version = await client.version(timeout=client.timeout)
-    cluster.version = str(version.get("gitVersion") or "")
+    cluster.put(VERSION, str(version.get("gitVersion") or ""))
     moment = await probes.date(client)
     if moment is not None:
-        cluster.clock_skew = (moment - datetime.now(UTC)).total_seconds()
+        cluster.put(CLOCK_SKEW, (moment - datetime.now(UTC)).total_seconds())
 
 
 async def list_into(
     client: Client,
-    cluster: ClusterFacts,
+    cluster: View,
     resource: Resource,
     *,
-    kind: str = "",
+    fact: Fact[Any] | None = None,
     **selection: Unpack[ListOptions],
 ) -> None:
     """List a resource into a cluster's objects; a refused or unknown resource is recorded as unread.
 
     Args:
         client: client of the cluster.
-        cluster: receives the objects, in addition to earlier objects of the same kind.
+        cluster: receives the objects, in addition to earlier objects of the same list.
         resource: resource to list.
-        kind: key in ``ClusterFacts.objects``; empty: the resource's kind.
+        fact: the list; None: that of all objects of the kind.
         selection: ``namespace``, ``label_selector`` and ``field_selector``; without them, all objects.
 
     Raises:
         ApiError: the cluster does not answer.
     """
-    kind = kind or resource.kind
+    fact = fact or objects(resource.kind)
     try:
-        found, _ = await client.list_as(resource, Packer(partial(_json, kind=kind)), **selection)
+        listed, _ = await client.list_as(resource, Packer(partial(_json, fact=fact)), **selection)
     except (Forbidden, NotFound) as error:
-        cluster.unread[kind] = str(error)
+        cluster.refuse(fact, str(error))
         return
-    cluster.objects.setdefault(kind, PackedObjects()).extend(found)
+    if fact in cluster.unread:
+        return  # Another part of the list was refused.
+    packed = cluster.get(fact) or PackedObjects()
+    packed.extend(listed)
+    cluster.put(fact, packed)
 
 
-async def lease_into(client: Client, upper: ClusterFacts, leases: list[dict[str, Any]], name: str) -> None:
-    """Append a node's Lease to ``leases``; read by name, because virtual nodes have no right to list Leases.
+async def lease_into(client: Client, upper: View, leases: dict[str, Json], name: str) -> None:
+    """Add a node's Lease to ``leases``; read by name, because virtual nodes have no right to list Leases.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -115,47 +134,45 @@ async def lease_into(client: Client, upper: ClusterFacts, leases: list[dict[str,
     except NotFound:
         return
     except Forbidden as error:
-        upper.unread["Lease"] = str(error)
+        upper.refuse(LEASES, str(error))
         return
-    leases.append(lease)
+    leases[name] = lease
 
 
-async def read_backends(client: Client, lower: ClusterFacts) -> None:
+async def read_backends(client: Client, lower: View) -> None:
     """Read the EndpointSlices of the Services that must work for pods: of DNS and of webhooks.
 
     Raises:
         ApiError: the cluster does not answer.
     """
-    services = {key(service) for service in lower.of(DNS_SERVICE)}
+    services = {key(service) for service in lower.of(DNS_SERVICES)}
     services |= {name for kind in WEBHOOKS for one in lower.of(kind) for _, name in webhook_services(one)}
-    lower.objects[SERVICE_BACKEND] = PackedObjects()
-    listed = partial(list_into, client, lower, kind=SERVICE_BACKEND)
+    lower.put(SERVICE_BACKENDS, PackedObjects())
+    listed = partial(list_into, client, lower, fact=SERVICE_BACKENDS)
     await bounded(
         listed(
             resources.ENDPOINT_SLICES, namespace=namespace, label_selector=f"{endpoints.LABEL_SERVICE}={name}"
         )
         for namespace, _, name in (one.partition("/") for one in sorted(services))
     )
-    if SERVICE_BACKEND in lower.unread:
-        del lower.objects[SERVICE_BACKEND]
 
 
-def _json(one: Object, kind: str) -> bytes:
+def _json(one: Object, fact: Fact[Any]) -> bytes:
     """Return an object as JSON, without large fields that no rule uses, to save memory in large clusters."""
-    if kind in _WHOLE:
+    if fact in _WHOLE:
         return one.to_json()
     whole = one.to_dict()
-    if kind in _KEPT:
+    if fact in _KEPT:
         spec, endpoints = whole.get("spec") or {}, whole.get("endpoints") or ()
         whole = {name: whole[name] for name in ("kind", "metadata") if name in whole}
-        whole["spec"] = {name: spec[name] for name in _KEPT[kind] if name in spec}
+        whole["spec"] = {name: spec[name] for name in _KEPT[fact] if name in spec}
         # API reference of EndpointConditions: a missing condition means ready.
         whole["isServing"] = any(
             (part.get("conditions") or {}).get("ready") is not False for part in endpoints
         )
-    if kind == "Node":
+    if fact is objects("Node"):
         (whole.get("status") or {}).pop("images", None)
-    if kind == FOREIGN_POD:
+    if fact is FOREIGN_PODS:
         spec, status = whole.get("spec") or {}, whole.get("status") or {}
         whole["spec"] = {
             name: spec[name]
@@ -195,18 +212,17 @@ class Opened:
     """Expiry times of the kubeconfigs' credentials."""
 
 
-async def read(
-    opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str] | None = None
-) -> InspectFacts:
+async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str] | None = None) -> Snapshot:
     """Return what was read of all clusters in one pass.
 
     Args:
         opened: the clusters.
-        limits: thresholds of findings, stored in the facts.
+        limits: thresholds of findings, stored as a fact.
         silent: errors of the first read, by name of the cluster; these clusters are not read again.
     """
     silent = silent or {}
-    upper = ClusterFacts(name=UPPER, error=silent.get(UPPER, ""))
+    upper = View(UPPER)
+    upper.error = silent.get(UPPER, "")
     cluster_id = opened.config.cluster_id
 
     async def identify() -> None:
@@ -215,7 +231,7 @@ async def read(
             cluster_id = cluster_id or await _identity(opened.upper)
 
     await _guarded(opened, opened.upper, upper, identify())
-    lowers = [lower_cluster(opened.config, config, cluster_id) for config, _ in opened.lowers]
+    lowers = [lower_view(opened.config, config, cluster_id) for config, _ in opened.lowers]
     copied = {config.name: enabled(config.follow) for config, _ in opened.lowers}
     # ``counterparts`` reads the objects that pods reference, because there may be many more than copies.
     every = {kind.resource for kind in chain(enabled(()), *copied.values())} - {
@@ -225,9 +241,9 @@ async def read(
     pending = [expiries.of_apiserver(UPPER, opened.upper.config)]
     for lower, (_, client) in zip(lowers, opened.lowers, strict=True):
         if isinstance(client, ConfigError):
-            lower.error = str(client)
+            lower.fail(str(client))
         elif lower.name in silent:
-            lower.error = silent[lower.name]
+            lower.fail(silent[lower.name])
         else:
             owned = [*_OWNED_KINDS, *(kind.resource for kind in copied[lower.name])]
             reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id, owned)))
@@ -236,31 +252,43 @@ async def read(
     await _guarded(opened, opened.upper, upper, read_counterparts(opened.upper, upper, lowers))
     for cluster in (upper, *lowers):
         _drop_optional(cluster, opened)
-    return InspectFacts(
-        upper=upper,
-        lowers=lowers,
-        cluster_id=cluster_id,
-        now=datetime.now(UTC),
-        release=version.version(),
-        expiries=[
-            *opened.credentials,
-            *served,
-            *await _served(map(expiries.of_kubelet, filter(is_virtual, upper.of("Node")))),
-            *(found for cluster in (upper, *lowers) for found in _of_webhooks(cluster)),
-        ],
-        limits=limits,
-        weaknesses=_weaknesses(opened),
-    )
-
-
-def _weaknesses(opened: Opened) -> list[tuple[str, str, str]]:
-    clients = {UPPER: opened.upper, **{cluster.name: client for cluster, client in opened.lowers}}
-    return [
-        (name, what, step)
-        for name, client in clients.items()
-        if isinstance(client, Client)
-        for what, step in weaknesses(client.config)
+    upper.put(IDENTITY, cluster_id)
+    upper.put(LIMITS, limits)
+    upper.put(RELEASE, version.version())
+    found = [
+        *opened.credentials,
+        *served,
+        *await _served(map(expiries.of_kubelet, filter(is_virtual, upper.of("Node")))),
+        *(one for cluster in (upper, *lowers) for one in _of_webhooks(cluster)),
     ]
+    upper.put(EXPIRIES, found)
+    for cluster, client in (
+        (upper, opened.upper),
+        *zip(lowers, (client for _, client in opened.lowers), strict=True),
+    ):
+        if isinstance(client, Client):
+            cluster.put(WEAKNESSES, list(weaknesses(client.config)))
+    # Objects of the upper cluster have timestamps by its clock.
+    now = datetime.now(UTC) + timedelta(seconds=upper.get(CLOCK_SKEW) or 0.0)
+    snapshot = Snapshot(now, upper=upper, lowers=lowers)
+    try:
+        add_installation(snapshot)
+    except Exception as error:  # noqa: BLE001 - objects may have any content
+        upper.mark_malformed(error)
+    return snapshot
+
+
+def add_installation(snapshot: Snapshot) -> None:
+    """Add the facts by which all tools judge an installation, see ``examine.facts``, from what was listed."""
+    upper, lowers = snapshot.upper, snapshot.lowers
+    if upper.knows("Node"):
+        nodes = [node for node in upper.of("Node") if is_virtual(node)]
+        names = {node["metadata"]["name"] for node in nodes}
+        upper.put(NODES, nodes)
+        if upper.knows("Pod"):
+            upper.put(BOUND, Selected(upper.of("Pod"), lambda pod: pod["spec"].get("nodeName") in names))
+    upper.put(CLUSTERS, [ClusterState(name=one.name, nodes=tuple(one[SETTINGS].nodes)) for one in lowers])
+    add_reports(snapshot)
 
 
 async def _identity(upper: Client) -> str:
@@ -271,76 +299,75 @@ async def _identity(upper: Client) -> str:
     return str(system["metadata"]["uid"])
 
 
-def _drop_optional(cluster: ClusterFacts, opened: Opened) -> None:
+def _drop_optional(cluster: View, opened: Opened) -> None:
     """Remove from a cluster's unread kinds those that only a disabled controller or component needs."""
     controllers = {
-        PV_CONTROLLERS: ("PersistentVolumeClaim", "PersistentVolume"),
-        SERVICE_CONTROLLERS: ("EndpointSlice", FOREIGN_SLICE),
+        PV_CONTROLLERS: (objects("PersistentVolumeClaim"), objects("PersistentVolume")),
+        SERVICE_CONTROLLERS: (objects("EndpointSlice"), FOREIGN_SLICES),
     }
     config = opened.config
     # Kinds of the upper cluster are needed if any lower cluster has the controller.
     concerned = [one for one, _ in opened.lowers if cluster.name in {one.name, UPPER}]
     lists = [config.controllers(one) for one in concerned] or [config.enable_controllers]
     enabled = {name for controllers_of_one in lists for name in controllers_of_one}
-    for name, kinds in controllers.items():
+    for name, facts in controllers.items():
         if name not in enabled:
-            for kind in kinds:
-                cluster.unread.pop(kind, None)
-    cluster.unread.pop(names.SWARMS.kind, None)  # optional
+            for fact in facts:
+                cluster.unread.pop(fact, None)
+    cluster.unread.pop(SWARMS, None)  # optional
 
 
-async def _guarded(opened: Opened, client: Client, cluster: ClusterFacts, reading: Awaitable[None]) -> None:
+async def _guarded(opened: Opened, client: Client, cluster: View, reading: Awaitable[None]) -> None:
     """Await a read of a cluster; record its error, which does not stop the reads of other clusters."""
     try:
         await reading
     except ApiError as error:
         known = [one for one in opened.credentials if one.cluster == cluster.name]
         trouble = connect.explain_failure(error, client.config, expiries=known, now=datetime.now(UTC))
-        cluster.error = cluster.error or str(trouble)
+        cluster.fail(str(trouble))
     except ConfigError as error:
-        cluster.error = cluster.error or str(error)
+        cluster.fail(str(error))
     except Exception as error:  # noqa: BLE001 - objects may have any content
         cluster.mark_malformed(error)
 
 
-async def _read_upper(client: Client, upper: ClusterFacts, copied: set[Resource]) -> None:
+async def _read_upper(client: Client, upper: View, copied: set[Resource]) -> None:
     if upper.error:
         return
     await read_version(client, upper)
     listed = partial(list_into, client, upper)
     await bounded(
         [
-            *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *copied, names.SWARMS}),
-            listed(resources.PODS, label_selector=components.SELECTOR, kind=COMPONENT_POD),
-            listed(resources.PODS, field_selector=WAITING, kind=WAITING_POD),
+            *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *copied}),
+            listed(names.SWARMS, fact=SWARMS),
+            listed(resources.PODS, label_selector=components.SELECTOR, fact=COMPONENTS),
+            listed(resources.PODS, field_selector=pods.WAITING, fact=WAITING),
         ]
     )
 
 
-async def _read_lower(
-    client: Client, lower: ClusterFacts, cluster_id: str, owned_kinds: Iterable[Resource]
-) -> None:
+async def _read_lower(client: Client, lower: View, cluster_id: str, owned_kinds: Iterable[Resource]) -> None:
     await read_version(client, lower)
     owned = names.LABEL_UPPER_CLUSTER
     listed = partial(list_into, client, lower)
     dns = "k8s-app=kube-dns"
     listing = [
         *map(listed, (resources.NODES, *_WEBHOOKS)),
-        listed(resources.SERVICES, namespace="kube-system", label_selector=dns, kind=DNS_SERVICE),
+        listed(resources.SERVICES, namespace="kube-system", label_selector=dns, fact=DNS_SERVICES),
     ]
     if cluster_id:
         # Other upper clusters' pods count as foreign pods; their other objects are only counted.
         listing += [listed(one, label_selector=owned) for one in owned_kinds]
         listing += [
             listed(resources.PODS, label_selector=f"{owned}={cluster_id}"),
-            listed(resources.PODS, label_selector=f"{owned}!={cluster_id}", kind=FOREIGN_POD),
-            listed(resources.ENDPOINT_SLICES, label_selector=foreign_endpoints.SELECTOR, kind=FOREIGN_SLICE),
+            listed(resources.PODS, label_selector=f"{owned}!={cluster_id}", fact=FOREIGN_PODS),
+            listed(resources.ENDPOINT_SLICES, label_selector=foreign_endpoints.SELECTOR, fact=FOREIGN_SLICES),
         ]
     await bounded(listing)
     await read_backends(client, lower)
 
 
-def _of_webhooks(cluster: ClusterFacts) -> list[Expiry]:
+def _of_webhooks(cluster: View) -> list[Expiry]:
     configurations = [one for kind in WEBHOOKS for one in cluster.of(kind)]
     try:
         return [one for each in configurations for one in expiries.of_webhooks(cluster.name, each)]
@@ -357,7 +384,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """Names that a node or a namespace can have."""
 
 
-async def read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFacts]) -> None:
+async def read_counterparts(client: Client, upper: View, lowers: Sequence[View]) -> None:
     """Read into ``upper`` the pods and Leases of virtual nodes, and the sources of copies."""
     if upper.error:
         return
@@ -369,24 +396,22 @@ async def read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequenc
             _add_counterparts(lower, nodes, sources)
         except Exception as error:  # noqa: BLE001 - objects may have any content
             lower.mark_malformed(error)
-    upper.objects["Pod"] = PackedObjects()
+    upper.put(objects("Pod"), PackedObjects())
     # A name that no upper object can have would make the request fail, and all objects of its kind unread.
     listed = partial(list_into, client, upper)
     valid = sorted(filter(_NAME.fullmatch, nodes))
     reading = [listed(resources.PODS, field_selector=f"spec.nodeName={node}") for node in valid]
     for resource in (kind.resource for kind in referenced):
-        upper.objects[resource.kind] = PackedObjects()
+        upper.put(objects(resource.kind), PackedObjects())
         namespaces = sorted(filter(_NAME.fullmatch, sources[resource.kind]))
         reading += [listed(resource, namespace=namespace) for namespace in namespaces]
-    leases: list[dict[str, Any]] = []
-    upper.objects["Lease"] = leases
+    leases: dict[str, Json] = {}
+    upper.put(LEASES, leases)
     reading += [lease_into(client, upper, leases, name) for name in sorted(virtual_nodes(upper, lowers))]
     await bounded(reading)
-    for kind in upper.unread:
-        upper.objects.pop(kind, None)
 
 
-def _add_counterparts(lower: ClusterFacts, nodes: set[str], sources: Mapping[str, set[str]]) -> None:
+def _add_counterparts(lower: View, nodes: set[str], sources: Mapping[str, set[str]]) -> None:
     """Add a lower cluster's virtual nodes to ``nodes``, and its copies' upper namespaces to ``sources``."""
     nodes |= {
         labels_of(pod)[names.LABEL_NODE] for pod in lower.heads("Pod") if names.LABEL_NODE in labels_of(pod)
@@ -401,13 +426,13 @@ def _add_counterparts(lower: ClusterFacts, nodes: set[str], sources: Mapping[str
                 nodes.add(labels_of(copy)[names.LABEL_NODE])
 
 
-def virtual_nodes(upper: ClusterFacts, lowers: Iterable[ClusterFacts]) -> set[str]:
+def virtual_nodes(upper: View, lowers: Iterable[View]) -> set[str]:
     """Return the names of the registered virtual nodes and of those that are configured for lower clusters."""
     registered = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual(node)}
-    return registered | {name for lower in lowers for name in lower.nodes}
+    return registered | {name for lower in lowers for name in lower[SETTINGS].nodes}
 
 
-def lower_cluster(config: Config, cluster: Cluster, cluster_id: str) -> ClusterFacts:
+def lower_view(config: Config, cluster: Cluster, cluster_id: str) -> View:
     """Return a lower cluster with its configuration and without objects."""
     rules = ClusterRules(cluster, controllers=config.controllers(cluster), cluster_id=cluster_id)
     nodes = {
@@ -419,10 +444,14 @@ def lower_cluster(config: Config, cluster: Cluster, cluster_id: str) -> ClusterF
         )
         for node in cluster.virtual_nodes()
     }
-    return ClusterFacts(
-        name=cluster.name,
-        nodes=nodes,
-        removes_namespaces=cluster.namespaces.remove,
-        adopt=cluster.namespaces.adopt,
-        namespace_map=rules.namespace_map,
+    view = View(cluster.name)
+    view.put(
+        SETTINGS,
+        LowerSettings(
+            nodes=nodes,
+            removes_namespaces=cluster.namespaces.remove,
+            adopt=cluster.namespaces.adopt,
+            namespace_map=rules.namespace_map,
+        ),
     )
+    return view

@@ -1,3 +1,15 @@
 """The rules of the examination, by what they judge. Importing this package registers all of them."""
 
-from virtual_node.examine.rules import components, nodes, pods, swarms  # noqa: F401
+from virtual_node.examine.rules import (  # noqa: F401
+    capacity,
+    clusters,
+    components,
+    disruption,
+    drift,
+    mirroring,
+    network,
+    nodes,
+    ownership,
+    pods,
+    swarms,
+)

@@ -6,7 +6,7 @@ from virtual_node.examine.codes import Code
 from virtual_node.examine.components import replica_trouble
 from virtual_node.examine.engine import rule
 from virtual_node.examine.facts import COMPONENTS, WORDS
-from virtual_node.examine.finding import Finding, Findings
+from virtual_node.examine.finding import UPPER, Findings, finding
 from virtual_node.examine.objects import key
 from virtual_node.examine.snapshot import Snapshot
 
@@ -18,6 +18,4 @@ def components(snapshot: Snapshot) -> Findings:
     for pod in snapshot.upper[COMPONENTS]:
         if found := replica_trouble(pod, words.get(key(pod), ""), snapshot.now):
             cause, step = found
-            yield Finding(
-                code=Code.REPLICA_FAILING, kind="Pod", names=[key(pod)], cause=cause, next_steps=[step]
-            )
+            yield finding(Code.REPLICA_FAILING, UPPER, "Pod", key(pod), cause, step, transient=True)

@@ -10,7 +10,7 @@ from clusterset.model.moving.silence import NO_READY_NODES, UNREACHABLE, Silence
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
 from virtual_node.config import program
-from virtual_node.examine.codes import Code
+from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import rule
 from virtual_node.examine.facts import CLUSTERS, EXPIRING, LEASES, NODES, REJECTED
 from virtual_node.examine.finding import Finding, Findings
@@ -36,6 +36,7 @@ def rejected(snapshot: Snapshot) -> Findings:
             cause=cause,
             next_steps=[step],
             cluster=cluster,
+            transient=True,
         )
 
 
@@ -49,6 +50,7 @@ def no_lower_cluster(snapshot: Snapshot) -> Findings:
             names=[""],
             cause="there is no virtual node: no lower cluster is configured, or its process does not run",
             next_steps=[f"{program.name('lower-cluster')} join NAME --client-kubeconfig FILE"],
+            transient=True,
         )
 
 
@@ -172,7 +174,13 @@ def _is_new(snapshot: Snapshot, name: str) -> bool:
 
 def _cluster(code: Code, name: str, cause: str, step: str) -> Finding:
     return Finding(
-        code=code, kind="Cluster", names=[name], cause=one_line(cause), next_steps=[step], cluster=name
+        code=code,
+        kind="Cluster",
+        names=[name],
+        cause=one_line(cause),
+        next_steps=[step],
+        cluster=name,
+        transient=code.severity is Severity.ERROR,
     )
 
 
@@ -185,4 +193,5 @@ def _of_node(code: Code, name: str, cluster: str, cause: str, step: str) -> Find
         next_steps=[step],
         cluster=cluster,
         node=name,
+        transient=code.severity is Severity.ERROR,
     )

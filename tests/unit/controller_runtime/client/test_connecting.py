@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.connecting import warn, weaknesses
-from virtual_node.commands.inspect.facts import ClusterFacts, InspectFacts
-from virtual_node.commands.inspect.rules.skew import weak
+from virtual_node.examine.clusters import WEAKNESSES
+from virtual_node.examine.rules.clusters import weak
+from virtual_node.examine.snapshot import Snapshot, View
 
 
 async def _load(
@@ -55,14 +56,8 @@ async def test_insecure_connections_are_named(tmp_path, server, insecure, token,
 
 def test_inspect_warns():
     """One finding for each; none fails a check by itself."""
-    upper = ClusterFacts(name="upper")
-    facts = InspectFacts(
-        upper=upper, lowers=[], cluster_id="", now=datetime.now(UTC), weaknesses=[("lower1", "weak", "mend")]
-    )
-    (finding,) = weak(facts)
-    assert (finding.severity, finding.subject.check, finding.subject.cluster) == (
-        "warning",
-        "transport",
-        "lower1",
-    )
-    assert (finding.message, finding.next_step) == ("weak", "mend")
+    lower = View("lower1")
+    lower.put(WEAKNESSES, [("weak", "mend")])
+    (finding,) = weak(Snapshot(datetime.now(UTC), lowers=[lower]))
+    assert (finding.severity, finding.code.check, finding.place) == ("warning", "transport", "lower1")
+    assert (finding.cause, finding.next_step) == ("weak", "mend")

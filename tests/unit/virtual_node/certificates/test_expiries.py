@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import ssl
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.tls.key_pairs import make_ca, self_signed, sign
 from controller_runtime.tls.reloader import server_context
 from tests.unit.virtual_node.commands.healthy_clusters import healthy
-from virtual_node.certificates import expiries
-from virtual_node.certificates.expiry import LEGACY_TOKEN
-from virtual_node.commands.inspect.facts import INFO
-from virtual_node.commands.inspect.rules import skew
+from virtual_node.examine import expiries
+from virtual_node.examine.clusters import EXPIRIES
+from virtual_node.examine.codes import Severity
+from virtual_node.examine.expiry import LEGACY_TOKEN
+from virtual_node.examine.rules.clusters import credentials
 
 END = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -84,8 +84,10 @@ def test_a_legacy_token_is_information(tmp_path):
     path = kubeconfig(tmp_path, token=jwt({"sub": "system:serviceaccount:virtual-node:virtual-node"}))
     found = expiries.of_kubeconfig("paris", path, context="", in_cluster=False)
     assert [one.kind for one in found] == [LEGACY_TOKEN]
-    (finding,) = skew.expiring(replace(healthy(), expiries=found))
-    assert (finding.severity, finding.message) == (INFO, "the token never expires")
+    facts = healthy()
+    facts.upper.put(EXPIRIES, found)
+    (finding,) = credentials(facts)
+    assert (finding.severity, finding.cause) == (Severity.INFO, "the token never expires")
     assert "lower-cluster register" in finding.next_step
 
 

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from controller_runtime.apimachinery import timestamps
 from tests.unit.virtual_node.translate.copying import lower_copy as referenced_copy
 from tests.unit.virtual_node.translate.copying import view_of
-from virtual_node.commands.inspect.facts import FOREIGN_POD, ClusterFacts, InspectFacts, VirtualNode
-from virtual_node.commands.inspect.rules import registry
+from virtual_node.commands.inspect import command, reading
+from virtual_node.commands.inspect.history import Row
+from virtual_node.examine.clusters import (
+    CLOCK_SKEW,
+    FOREIGN_PODS,
+    IDENTITY,
+    SETTINGS,
+    VERSION,
+    LowerSettings,
+    VirtualNode,
+)
+from virtual_node.examine.engine import Examination, Level, examine
+from virtual_node.examine.facts import LEASES
+from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.pods.lower_pod import lower_pod as translate_pod
@@ -21,7 +34,7 @@ from virtual_node.translate.storage import pv, pvc
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OWNER = Owner("me", "vn")
 OPTIONS = PodOptions(owner=OWNER, service_accounts=False)
-Change = Callable[[InspectFacts], object]
+Change = Callable[[Snapshot], object]
 
 
 def ago(**length: float) -> str:
@@ -50,7 +63,7 @@ def node(name: str, *, cpu: str = "4", **labels: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def healthy() -> InspectFacts:
+def healthy() -> Snapshot:
     """Return an upper and a lower cluster: one pod with one ConfigMap, mirrored completely."""
     upper_pod = {
         "kind": "Pod",
@@ -85,63 +98,80 @@ def healthy() -> InspectFacts:
             "labels": {"virtual-node.io/upper-cluster": "me"},
         },
     }
-    upper = ClusterFacts(
-        name="upper",
-        version="v1.34.1",
-        clock_skew=0.4,
-        objects={
-            **copy.deepcopy(empty),
-            "Pod": [upper_pod],
-            "ConfigMap": [settings],
-            "Namespace": [space],
-            "Node": [virtual],
-            "Lease": [lease],
-        },
-    )
-    lower = ClusterFacts(
-        name="paris",
-        version="v1.34.1",
-        clock_skew=-0.4,
-        nodes={"vn": VirtualNode(options=OPTIONS)},
-        objects={
-            **copy.deepcopy(empty),
-            "Pod": [lower_pod],
-            "ConfigMap": [lower_copy],
-            "Namespace": [below],
-            "Node": [node("n1"), node("n2")],
-            FOREIGN_POD: [],
-        },
-    )
-    return InspectFacts(upper=upper, lowers=[lower], cluster_id="me", now=NOW)
+    above, beside = View("upper"), View("paris")
+    for view, skew in ((above, 0.4), (beside, -0.4)):
+        view.put(VERSION, "v1.34.1")
+        view.put(CLOCK_SKEW, skew)
+        for kind, found in copy.deepcopy(empty).items():
+            view.put(objects(kind), found)
+    for kind, one in (("Pod", upper_pod), ("ConfigMap", settings), ("Namespace", space), ("Node", virtual)):
+        above.put(objects(kind), [one])
+    above.put(LEASES, {"vn": lease})
+    above.put(IDENTITY, "me")
+    for kind, one in (("Pod", lower_pod), ("ConfigMap", lower_copy), ("Namespace", below)):
+        beside.put(objects(kind), [one])
+    beside.put(objects("Node"), [node("n1"), node("n2")])
+    beside.put(FOREIGN_PODS, [])
+    beside.put(SETTINGS, LowerSettings(nodes={"vn": VirtualNode(options=OPTIONS)}))
+    return Snapshot(NOW, upper=above, lowers=[beside])
 
 
-def upper(facts: InspectFacts, kind: str = "Pod") -> Any:
+def copied(view: View, name: str) -> View:
+    """Return a copy of a cluster with another name; a change of one does not change the other."""
+    twin = View(name)
+    twin.error, twin.unread = view.error, dict(view.unread)
+    twin._known = {fact: copy.deepcopy(value) for fact, value in view._known.items()}
+    return twin
+
+
+def set_up(view: View, **changes: Any) -> None:
+    """Change the configuration of a lower cluster."""
+    view.put(SETTINGS, replace(view[SETTINGS], **changes))
+
+
+def forget(view: View, listed: str | Fact[Any]) -> None:
+    """Make a list unknown, without an error."""
+    view._known.pop(objects(listed) if isinstance(listed, str) else listed)
+
+
+def examined(facts: Snapshot) -> Examination:
+    """Return the result of all rules, as ``inspect`` applies them."""
+    reading.add_installation(facts)
+    return examine(facts, levels=Level)
+
+
+def inspect(facts: Snapshot) -> list[Row]:
+    """Return the rows of ``inspect``."""
+    return command.rows(examined(facts).findings)
+
+
+def upper(facts: Snapshot, kind: str = "Pod") -> Any:
     """The upper object of a kind."""
-    return facts.upper.objects[kind][0]
+    if kind == "Lease":
+        return facts.upper[LEASES]["vn"]
+    return facts.upper.of(kind)[0]
 
 
-def lower(facts: InspectFacts, kind: str = "Pod") -> Any:
+def lower(facts: Snapshot, kind: str = "Pod") -> Any:
     """The lower object of a kind."""
-    return facts.lowers[0].objects[kind][0]
+    return facts.lowers[0].of(kind)[0]
 
 
-def worries(
-    change: Change | None = None, facts: InspectFacts | None = None
-) -> list[tuple[str, str, str, str]]:
+def worries(change: Change | None = None, facts: Snapshot | None = None) -> list[tuple[str, str, str, str]]:
     """Return severity, check, kind and object of findings above information after a change of the healthy clusters."""
     facts = facts or healthy()
     if change is not None:
         change(facts)
-    found = registry.inspect(facts)
-    return [(one.severity, one.subject.check, *one.subject[2:]) for one in found if one.severity != "info"]
+    found = inspect(facts)
+    return [(one.severity, one.check, one.kind, one.object) for one in found if one.severity != "info"]
 
 
 def leaking(kind: str, **more: Any) -> Change:
     """Return a lower object, a day old, with an unknown upper uid."""
 
-    def change(facts: InspectFacts) -> None:
+    def change(facts: Snapshot) -> None:
         metadata = meta("old", "l-old", **{"labels": ownership_labels(OWNER, "gone"), **more})
-        facts.lowers[0].objects[kind].append(
+        facts.lowers[0].of(kind).append(
             {"kind": kind, "metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
         )
 
@@ -151,22 +181,22 @@ def leaking(kind: str, **more: Any) -> Change:
 def following(kind: str) -> Change:
     """List the objects of a kind that follows pods in both clusters."""
 
-    def change(facts: InspectFacts) -> None:
+    def change(facts: Snapshot) -> None:
         for cluster in (facts.upper, *facts.lowers):
-            cluster.objects[kind] = []
+            cluster.put(objects(kind), [])
 
     return change
 
 
 def gone(kind: str) -> Change:
     """Delete the upper object."""
-    return lambda facts: facts.upper.objects[kind].clear()
+    return lambda facts: cast("Any", facts.upper[LEASES] if kind == "Lease" else facts.upper.of(kind)).clear()
 
 
-def sets(where: Callable[[InspectFacts], Any], *path: Any) -> Change:
+def sets(where: Callable[[Snapshot], Any], *path: Any) -> Change:
     """Set a field: the path's last part is the value."""
 
-    def change(facts: InspectFacts) -> None:
+    def change(facts: Snapshot) -> None:
         *way, last, value = path
         target = where(facts)
         for part in way:
@@ -179,7 +209,7 @@ def sets(where: Callable[[InspectFacts], Any], *path: Any) -> Change:
 def both(*changes: Change) -> Change:
     """Apply both changes."""
 
-    def change(facts: InspectFacts) -> None:
+    def change(facts: Snapshot) -> None:
         for one in changes:
             one(facts)
 
@@ -190,25 +220,23 @@ def claim(**more: Any) -> Change:
     """Return an upper claim with our finalizer, on a deleted node."""
     annotations = {pvc.SELECTED_NODE: "vn-gone"}
     metadata = meta("data", "u-data", finalizers=[pvc.FINALIZER], annotations=annotations, **more)
-    return lambda facts: facts.upper.objects["PersistentVolumeClaim"].append(
-        {"metadata": metadata, "spec": {}}
-    )
+    return lambda facts: facts.upper.of("PersistentVolumeClaim").append({"metadata": metadata, "spec": {}})
 
 
-def bound_claim(facts: InspectFacts) -> None:
+def bound_claim(facts: Snapshot) -> None:
     """Return the same, known by the mirror of its volume."""
     expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["vn-gone"]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
     spec = {"csi": {"driver": pv.DRIVER}, "nodeAffinity": affinity}
-    facts.upper.objects["PersistentVolume"].append({"metadata": {"name": "pv"}, "spec": spec})
+    facts.upper.of("PersistentVolume").append({"metadata": {"name": "pv"}, "spec": spec})
     metadata = meta("data", "u-data", finalizers=[pvc.FINALIZER])
-    facts.upper.objects["PersistentVolumeClaim"].append({"metadata": metadata, "spec": {"volumeName": "pv"}})
+    facts.upper.of("PersistentVolumeClaim").append({"metadata": metadata, "spec": {"volumeName": "pv"}})
 
 
 def waiting_for(cpu: str) -> Change:
     """Return a lower pod without a node and with these requests."""
 
-    def change(facts: InspectFacts) -> None:
+    def change(facts: Snapshot) -> None:
         pod = lower(facts)
         del pod["spec"]["nodeName"]
         for one in (pod, upper(facts)):

@@ -29,12 +29,18 @@ from virtual_node import metrics, process_health
 from virtual_node.commands.common import installation
 from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.doctor import chain
-from virtual_node.commands.inspect import facts as inspection_facts
-from virtual_node.commands.inspect.rules import registry
+from virtual_node.commands.inspect import command as inspect_command
+from virtual_node.commands.inspect import reading
 from virtual_node.config.types import Config
+from virtual_node.examine.clusters import IDENTITY
 from virtual_node.examine.codes import SWARMS as FAULTS_OF_SWARMS
+from virtual_node.examine.engine import Level, examine
+from virtual_node.examine.facts import COMPONENTS, LEASES
+from virtual_node.examine.facts import SWARMS as SWARM_LIST
+from virtual_node.examine.facts import WAITING as WAITING_PODS
 from virtual_node.examine.health import Health, Verdict
 from virtual_node.examine.reports import Report
+from virtual_node.examine.snapshot import Snapshot, objects
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
 
@@ -271,30 +277,25 @@ def by_doctor(world: World) -> tuple[bool, bool]:
 
 def by_inspect(world: World) -> tuple[bool, bool]:
     """Return whether ``inspect`` reports a fault, and whether it reports that there is none."""
-    kinds = {
-        "leases": "Lease",
-        "bound": "Pod",
-        "waiting": inspection_facts.WAITING_POD,
-        "components": inspection_facts.COMPONENT_POD,
+    lists = {
+        "leases": (LEASES, world.leases()),
+        "bound": (objects("Pod"), world.bound_pods()),
+        "waiting": (WAITING_PODS, world.waiting_pods()),
+        "components": (COMPONENTS, world.components()),
     }
-    objects = {
-        "Node": world.node_objects(),
-        "Lease": list(world.leases().values()),
-        "Pod": world.bound_pods(),
-        inspection_facts.WAITING_POD: world.waiting_pods(),
-        inspection_facts.COMPONENT_POD: world.components(),
-        "Swarm": world.swarm_objects(),
-    }
-    unread = {kinds[kind]: "403" for kind in world.forbidden}
-    upper = inspection_facts.ClusterFacts(
-        name="upper",
-        objects={kind: found for kind, found in objects.items() if kind not in unread},
-        unread=unread,
-    )
-    facts = inspection_facts.InspectFacts(upper=upper, lowers=[], cluster_id="id", now=NOW)
-    found = registry.inspect(facts)
-    faults = any(one.severity != "info" and one.subject.check != "unread" for one in found)
-    return faults, registry.summary(facts, found).endswith("no findings")
+    facts = Snapshot(NOW)
+    facts.upper.put(IDENTITY, "id")
+    facts.upper.put(objects("Node"), world.node_objects())
+    facts.upper.put(SWARM_LIST, world.swarm_objects())
+    for kind, (fact, found) in lists.items():
+        if kind in world.forbidden:
+            facts.upper.refuse(fact, "403")
+        else:
+            facts.upper.put(fact, found)
+    reading.add_installation(facts)
+    rows = inspect_command.rows(examine(facts, levels=Level).findings)
+    faults = any(one.severity != "info" and one.check != "unread" for one in rows)
+    return faults, inspect_command.summary(facts, rows).endswith("no findings")
 
 
 @settings(max_examples=400 if IS_THOROUGH else 60, deadline=None)

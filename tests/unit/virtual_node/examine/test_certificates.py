@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 
 from controller_runtime.tls.key_pairs import make_ca, sign
-from virtual_node.examine.serving_certificate import ending
+from virtual_node.examine.expiry import ending
 
 DER = ssl.PEM_cert_to_DER_cert(sign(make_ca("ca"), "server", hosts=["127.0.0.1"]).certificate.decode())
 CERTIFICATE = x509.load_der_x509_certificate(DER)

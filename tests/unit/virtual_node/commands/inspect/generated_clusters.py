@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 from tests import generated_pods
-from tests.unit.virtual_node.commands.healthy_clusters import ago, healthy, meta, node, ready
-from virtual_node.commands.inspect.facts import FOREIGN_POD, InspectFacts, VirtualNode
+from tests.unit.virtual_node.commands.healthy_clusters import ago, copied, healthy, meta, node, ready, set_up
+from virtual_node.examine.clusters import FOREIGN_PODS, SETTINGS, VirtualNode
+from virtual_node.examine.snapshot import Snapshot
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods.lower_pod import lower_pod
@@ -20,32 +20,33 @@ Body = dict[str, Any]
 _NAMESPACES = ("shop", "team-a", "team-b")
 
 
-def generate(random: Random, *, pods: int = 12) -> InspectFacts:
+def generate(random: Random, *, pods: int = 12) -> Snapshot:
     """Return an upper and two lower clusters with this number of pods."""
     facts = healthy()
     paris = facts.lowers[0]
     options = PodOptions(owner=Owner("me", "vn-rome"), service_accounts=random.random() < 0.5)
-    rome = replace(copy.deepcopy(paris), name="rome", nodes={"vn-rome": VirtualNode(options=options)})
-    rome.objects["Pod"].clear()
-    rome.objects["ConfigMap"].clear()
+    rome = copied(paris, "rome")
+    set_up(rome, nodes={"vn-rome": VirtualNode(options=options)})
+    rome.of("Pod").clear()
+    rome.of("ConfigMap").clear()
     facts.lowers.append(rome)  # type: ignore[attr-defined]
-    facts.upper.objects["Node"].append(node("vn-rome", cpu="8", type="virtual-kubelet"))
+    facts.upper.of("Node").append(node("vn-rome", cpu="8", type="virtual-kubelet"))
     for number in range(pods):
         lower = random.choice(facts.lowers)
-        (name, virtual), *_ = lower.nodes.items()
+        (name, virtual), *_ = lower[SETTINGS].nodes.items()
         upper, below = _pair(random, number, name, virtual.options)
         for change in random.sample(_CHANGES, k=random.choice((0, 0, 0, 1, 2))):
             change(random, upper, below)
         if random.random() < 0.9:
-            facts.upper.objects["Pod"].append(upper)
+            facts.upper.of("Pod").append(upper)
         copies = random.choices((0, 1, 2), (1, 10, 1))[0]
-        for copied in range(copies):
+        for number_of_copy in range(copies):
             one = copy.deepcopy(below)
-            one["metadata"]["name"] += f"-{copied}" if copied else ""
-            (lower if random.random() < 0.95 else random.choice(facts.lowers)).objects["Pod"].append(one)
+            one["metadata"]["name"] += f"-{number_of_copy}" if number_of_copy else ""
+            (lower if random.random() < 0.95 else random.choice(facts.lowers)).of("Pod").append(one)
         if random.random() < 0.3:
             foreign = {"nodeName": random.choice(("n1", "n2", "")), "containers": [_asking(random)]}
-            lower.objects[FOREIGN_POD].append(
+            lower.of(FOREIGN_PODS).append(
                 {
                     "metadata": meta(f"f{number}", f"f{number}"),
                     "spec": foreign,
@@ -56,9 +57,9 @@ def generate(random: Random, *, pods: int = 12) -> InspectFacts:
             namespace = random.choice(_NAMESPACES)
             service = {"metadata": {**meta(f"s{number}", f"s{number}"), "namespace": namespace}}
             service["spec"] = {"selector": {"app": "web"}}
-            facts.upper.objects["Service"].append(service)
+            facts.upper.of("Service").append(service)
     if random.random() < 0.15:
-        where = random.choice([facts.upper, *facts.lowers]).objects["Pod"]
+        where = random.choice([facts.upper, *facts.lowers]).of("Pod")
         if where:
             random.choice(_MALFORMED)(random.choice(where))
     return facts

@@ -15,25 +15,27 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, NotFound
 from tests.unit.virtual_node.commands.healthy_clusters import NOW, healthy
 from virtual_node.commands.inspect import command, history
-from virtual_node.commands.inspect.facts import InspectFacts, InspectFinding, Subject
+from virtual_node.commands.inspect.history import Row
+from virtual_node.examine.codes import Severity
 from virtual_node.examine.inspections import Inspection, RecordedFinding
+from virtual_node.examine.snapshot import Snapshot, objects
 
 NO_CLIENT = cast("Client", None)
 
 
-def found(
-    name: str, check: str = "leaked", cluster: str = "paris", severity: str = "warning"
-) -> InspectFinding:
+def found(name: str, check: str = "leaked", cluster: str = "paris", severity: str = "warning") -> Row:
     """Return a finding about an object."""
-    return Subject(check, cluster, "Pod", f"shop/{name}").finding(severity, f"{name} is bad")
+    return Row(Severity(severity), check, cluster, "Pod", f"shop/{name}", f"{name} is bad")
 
 
-def runs(*steps: tuple[list[InspectFinding], dict[str, Any]]) -> Inspection:
+def runs(*steps: tuple[list[Row], dict[str, Any]]) -> Inspection:
     """Return the history of hourly runs; each has its findings and changes of the lower cluster's facts."""
     recorded = Inspection()
     for hour, (findings, changes) in enumerate(steps):
         facts = replace(healthy(), now=NOW + timedelta(hours=hour))
         for name, value in changes.items():
+            if name == "unread":
+                value = {objects(kind): why for kind, why in value.items()}  # noqa: PLW2901
             setattr(facts.lowers[0], name, value)
         recorded = history.compare(recorded, facts, findings)
     return recorded
@@ -61,9 +63,7 @@ def runs(*steps: tuple[list[InspectFinding], dict[str, Any]]) -> Inspection:
         ([([found("a", severity="info")], {})], {}),
     ],
 )  # fmt: skip
-def test_states(
-    steps: list[tuple[list[InspectFinding], dict[str, Any]]], expected: dict[str, tuple[str, int]]
-) -> None:
+def test_states(steps: list[tuple[list[Row], dict[str, Any]]], expected: dict[str, tuple[str, int]]) -> None:
     """State and hour of the first run in a row, by object."""
     states = {
         one.object.removeprefix("shop/"): (one.state, int(one.since[11:13])) for one in runs(*steps).findings
@@ -102,14 +102,15 @@ def test_findings_that_were_cut_off_are_not_new():
 def test_a_history_fits_into_a_config_map(text: str, capsys: pytest.CaptureFixture[str]):
     """Names and messages are cut off, also those of earlier histories; a finding with a long name keeps its age."""
     many = [
-        replace(one, message=text * 400, subject=one.subject._replace(object=one.subject.object + text * 400))
+        one._replace(message=text * 400, object=one.object + text * 400)
         for one in (found(f"{number}-", "no-disruption-budget") for number in range(1000))
     ]
     huge = RecordedFinding(
         state="persisting", since="2025-12-31T00:00:00Z", severity="error", check="pressure", cluster="paris",
         kind="Node", object=text * 10_000, message="",
     )  # fmt: skip
-    facts = replace(healthy(), upper=replace(healthy().upper, error="no answer"))
+    facts = healthy()
+    facts.upper.fail("no answer")
     recorded = history.compare(Inspection(findings=[huge]), facts, many)
     recorded = history.compare(recorded, facts, many)
     assert (len(recorded.findings), recorded.findings[0].state) == (1000, "unknown")
@@ -169,7 +170,7 @@ def test_a_wrong_config_map_is_refused(target: str):
 
 def test_the_report_has_states(capsys: pytest.CaptureFixture[str]):
     """As a column and as data, with fixed findings; without a history there is no such column."""
-    facts: InspectFacts = replace(healthy(), now=NOW + timedelta(hours=5))
+    facts: Snapshot = replace(healthy(), now=NOW + timedelta(hours=5))
     findings = [found("new"), found("old")]
     recorded = runs(([found("old"), found("gone")], {}))
     recorded = history.compare(recorded, facts, findings)

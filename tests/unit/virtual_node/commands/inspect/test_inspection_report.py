@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.virtual_node.commands.healthy_clusters import (
-    NOW,
     OPTIONS,
     Change,
     both,
+    examined,
     healthy,
+    inspect,
     leaking,
     meta,
     upper,
@@ -17,8 +18,9 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     worries,
 )
 from tests.unit.virtual_node.translate.copying import lower_copy, view_of
-from virtual_node.commands.inspect.facts import FOREIGN_POD, InspectFacts, InspectFinding
-from virtual_node.commands.inspect.rules import registry
+from virtual_node.commands.inspect import command, reading
+from virtual_node.examine.clusters import CLOCK_SKEW, FOREIGN_PODS, IDENTITY, replica
+from virtual_node.examine.engine import Level, examine
 
 
 def test_a_pod_without_free_room_is_a_warning():
@@ -27,7 +29,7 @@ def test_a_pod_without_free_room_is_a_warning():
     waiting_for("4")(facts)
     for name in ("n1", "n2"):
         taken = {"containers": [{"resources": {"requests": {"cpu": "3"}}}], "nodeName": name}
-        facts.lowers[0].objects[FOREIGN_POD].append(
+        facts.lowers[0].of(FOREIGN_PODS).append(
             {"metadata": meta(name, name), "spec": taken, "status": {"phase": "Running"}}
         )
     upper(facts, "Node")["status"]["allocatable"]["cpu"] = "2"
@@ -37,8 +39,8 @@ def test_a_pod_without_free_room_is_a_warning():
 
 def test_capacity_names_the_largest_node_and_the_difference():
     """Eight cores in sum may have no room for a pod of five: the report has the largest possible pod."""
-    found = registry.inspect(healthy())
-    (usable,) = [one for one in found if one.subject.check == "capacity"]
+    found = inspect(healthy())
+    (usable,) = [one for one in found if one.check == "capacity"]
     assert usable.severity == "info"
     assert "8 cpu (largest place 4, 0% not usable)" in usable.message
 
@@ -48,17 +50,17 @@ def test_values_of_copies_are_never_shown():
     facts = healthy()
     secret = {"kind": "Secret", "metadata": meta("key", "u-key"), "data": {"token": "c2VjcmV0"}}
     copy = lower_copy("Secret", secret, view_of(cluster_id=OPTIONS.owner.cluster_id))
-    facts.upper.objects["Secret"].append(secret)
-    facts.lowers[0].objects["Secret"].append({**copy, "data": {"token": "b2xk", "more": "eA=="}})
-    (drift,) = [one for one in registry.inspect(facts) if one.subject.check == "drift"]
+    facts.upper.of("Secret").append(secret)
+    facts.lowers[0].of("Secret").append({**copy, "data": {"token": "b2xk", "more": "eA=="}})
+    (drift,) = [one for one in inspect(facts) if one.check == "drift"]
     assert drift.message == "differs from upper Secret shop/key in data[more], data[token]"
 
 
 def test_objects_of_other_upper_clusters_are_only_counted():
     facts = healthy()
     leaking("ConfigMap", labels={"virtual-node.io/upper-cluster": "somebody"})(facts)
-    leaking(FOREIGN_POD, labels={"virtual-node.io/upper-cluster": "somebody"})(facts)
-    (others,) = [one for one in registry.inspect(facts) if one.subject.check == "others"]
+    leaking(FOREIGN_PODS, labels={"virtual-node.io/upper-cluster": "somebody"})(facts)
+    (others,) = [one for one in inspect(facts) if one.check == "others"]
     assert (others.severity, others.message) == (
         "info",
         "2 objects belong to another upper cluster, somebody",
@@ -69,39 +71,43 @@ def test_without_an_identity_lower_objects_are_not_judged():
     """Without access to kube-system ownership is unknown; only this is reported."""
     facts = healthy()
     leaking("Pod")(facts)
-    unknown = InspectFacts(upper=facts.upper, lowers=facts.lowers, cluster_id="", now=NOW)
-    assert worries(facts=unknown) == [("warning", "unread", "Namespace", "kube-system")]
+    facts.upper.put(IDENTITY, "")
+    assert worries(facts=facts) == [("warning", "unread", "Namespace", "kube-system")]
 
 
 def test_a_second_read_drops_transient_findings():
     """They must occur twice; persistent ones count at once."""
 
-    def look(*changes: Change) -> list[InspectFinding]:
-        facts = healthy()
-        both(*changes)(facts)
-        return registry.inspect(facts)
+    def looked(change: Change | None, again: Change | None) -> set[str]:
+        first, second = healthy(), healthy()
+        for facts, changed in ((first, change), (second, again)):
+            if changed is not None:
+                changed(facts)
+        reading.add_installation(second)
+        found = examine(second, levels=Level, first=examined(first)).findings
+        return {one.code.check for one in found if one.severity != "info"}
 
-    first = look(leaking("Pod"))
-    assert next(one.subject.check for one in registry.confirmed(first, look(leaking("Pod")))) == "leaked"
-    assert "leaked" not in {one.subject.check for one in registry.confirmed(first, look())}
-    assert "leaked" not in {one.subject.check for one in registry.confirmed(look(), first)}
-    clock = look(lambda facts: setattr(facts.upper, "clock_skew", 9.0))
-    assert "clock" in {one.subject.check for one in registry.confirmed(look(), clock)}
+    leaks = leaking("Pod")
+    assert looked(leaks, leaks) == {"leaked"}
+    assert looked(leaks, None) == looked(None, leaks) == set()
+    # A finding that is not transient counts without the second read.
+    assert looked(lambda facts: facts.upper.put(CLOCK_SKEW, 9.0), None) == {"clock"}
+    assert looked(leaks, lambda facts: facts.lowers[0].fail("refused")) == {"unread"}
 
 
 def test_a_second_read_applies_only_rules_with_transient_findings():
-    """And the rule about unread clusters, because a cluster may stop to answer between the reads."""
+    """The rule about unread clusters is always applied, because a cluster may stop to answer between the reads."""
 
     def rules(change: Change | None) -> set[str]:
         facts = healthy()
         if change:
             change(facts)
-        return {rule.__name__ for rule in registry.to_confirm(registry.look(facts, registry.RULES))}
+        return {rule.name for rule in examined(facts).doubtful}
 
-    assert rules(None) == rules(lambda facts: setattr(facts.upper, "clock_skew", 9.0)) == set()
-    assert rules(leaking("Pod")) == {"unread", "leaked"}
+    assert rules(None) == rules(lambda facts: facts.upper.put(CLOCK_SKEW, 9.0)) == set()
+    assert rules(leaking("Pod")) == {"leaked"}
     drifted = both(leaking("Secret"), lambda facts: upper(facts)["metadata"]["labels"].update(app="x"))
-    assert rules(drifted) == {"unread", "leaked", "PodDrift"}
+    assert rules(drifted) == {"leaked", "pod_drift"}
 
 
 @pytest.mark.parametrize(
@@ -120,21 +126,21 @@ def test_exit_code(change, fail_on, expected):
     facts = healthy()
     if change is not None:
         change(facts)
-    assert registry.exit_code(facts, registry.inspect(facts), fail_on=fail_on) == expected
+    assert command.exit_code(facts, inspect(facts), fail_on=fail_on) == expected
 
 
 def test_summary():
     """One line, with correct singular and plural."""
     facts = healthy()
-    assert registry.summary(facts, registry.inspect(facts)) == "2 clusters, 1 pod: no findings"
+    assert command.summary(facts, inspect(facts)) == "2 clusters, 1 pod: no findings"
     for kind in ("Pod", "Secret", "ConfigMap"):
         leaking(kind)(facts)
-    assert registry.summary(facts, registry.inspect(facts)) == "2 clusters, 1 pod: 1 error, 2 warnings"
+    assert command.summary(facts, inspect(facts)) == "2 clusters, 1 pod: 1 error, 2 warnings"
 
 
 def test_a_cluster_has_the_replica_that_runs_it():
     """From the Lease of its virtual node; empty if that is unknown, and for the upper cluster."""
     facts = healthy()
-    assert facts.replica(facts.lowers[0]) == ""
+    assert replica(facts, facts.lowers[0]) == ""
     upper(facts, "Lease")["metadata"]["annotations"] = {"virtual-node.io/replica": "vn-1"}
-    assert [facts.replica(one) for one in (facts.upper, *facts.lowers)] == ["", "vn-1"]
+    assert [replica(facts, one) for one in facts.clusters] == ["", "vn-1"]

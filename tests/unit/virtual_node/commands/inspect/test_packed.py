@@ -12,10 +12,12 @@ import msgspec
 from controller_runtime.objects import Object, decode_object, from_dict
 from tests.benchmarks.canned_pods import templates
 from tests.thorough import seeds
-from tests.unit.virtual_node.commands.healthy_clusters import healthy
+from tests.unit.virtual_node.commands.healthy_clusters import copied, healthy, inspect, set_up
 from tests.unit.virtual_node.commands.inspect.generated_clusters import generate
-from virtual_node.commands.inspect.facts import InspectFacts, PackedObjects, Packer
-from virtual_node.commands.inspect.rules import registry
+from virtual_node.examine.clusters import SETTINGS
+from virtual_node.examine.facts import LEASES
+from virtual_node.examine.packed import PackedObjects, Packer
+from virtual_node.examine.snapshot import Snapshot, objects
 
 
 def packed(bodies: list[dict[str, Any]]) -> PackedObjects:
@@ -25,23 +27,24 @@ def packed(bodies: list[dict[str, Any]]) -> PackedObjects:
     return found
 
 
-def pack(facts: InspectFacts) -> InspectFacts:
+def pack(facts: Snapshot) -> Snapshot:
     """Pack all objects in place, as if they had been listed."""
-    for cluster in (facts.upper, *facts.lowers):
-        for kind, bodies in cluster.objects.items():
-            cluster.objects[kind] = packed(bodies)
+    for cluster in facts.clusters:
+        for listed in [*cluster._known]:
+            if listed.kind and listed is not LEASES:
+                cluster.put(listed, packed(cluster[listed]))
     return facts
 
 
 def test_findings_are_those_about_plain_objects() -> None:
     """With all kinds of faults, and with malformed objects."""
     for seed in seeds(25, 300):
-        assert registry.inspect(pack(generate(Random(seed)))) == registry.inspect(generate(Random(seed)))
+        assert inspect(pack(generate(Random(seed)))) == inspect(generate(Random(seed)))
 
 
 def test_returns_the_listed_objects_in_order() -> None:
     """By iteration and by position; also objects that are not alike, and the heads alone."""
-    bodies = [*generate(Random(1), pods=60).upper.objects["Pod"], *healthy().upper.objects["Node"]]
+    bodies = [*generate(Random(1), pods=60).upper.of("Pod"), *healthy().upper.of("Node")]
     found = packed(bodies)
     expected = [from_dict(one).to_dict() for one in bodies]
     assert [*found] == [found[place] for place in range(len(found))] == found[:] == expected
@@ -64,20 +67,21 @@ def test_similar_pods_take_a_tenth_of_their_size() -> None:
 def test_a_pod_that_cannot_be_decoded_concerns_only_its_cluster() -> None:
     """JSON is scanned when it is listed, and decoded when a rule reads it."""
     facts = healthy()
-    facts.upper.objects["Pod"][0]["spec"]["containers"][0]["image"] = "web:2"
-    rome = copy.deepcopy(facts.lowers[0])
-    rome.name, rome.nodes = "rome", {"vn-rome": rome.nodes["vn"]}
-    above = copy.deepcopy(facts.upper.objects["Pod"][0])
+    facts.upper.of("Pod")[0]["spec"]["containers"][0]["image"] = "web:2"
+    rome = copied(facts.lowers[0], "rome")
+    set_up(rome, nodes={"vn-rome": rome[SETTINGS].nodes["vn"]})
+    above = copy.deepcopy(facts.upper.of("Pod")[0])
     above["metadata"]["uid"], above["spec"]["nodeName"] = "u-rome", "vn-rome"
-    facts.upper.objects["Pod"].insert(0, above)
-    (below,) = rome.objects["Pod"]
+    facts.upper.of("Pod").insert(0, above)
+    (below,) = rome.of("Pod")
     below["metadata"]["labels"]["virtual-node.io/upper-uid"] = "u-rome"
     for text in (b'{"a":1e999}', b"[]"):
-        rome.objects["Pod"] = PackedObjects()
+        found = PackedObjects()
         body = msgspec.json.encode({**below, "spec": msgspec.Raw(text)})
-        rome.objects["Pod"].extend(map(Packer(Object.to_json), [decode_object(body)]))
-        found = registry.inspect(replace(facts, lowers=[rome, *facts.lowers]))
-        assert [one.subject.cluster for one in found if one.subject.check == "drift"] == ["paris"]
-        failures = [one.message for one in found if one.subject.check == "rule"]
+        found.extend(map(Packer(Object.to_json), [decode_object(body)]))
+        rome.put(objects("Pod"), found)
+        rows = inspect(replace(facts, lowers=[rome, *facts.lowers]))
+        assert [one.cluster for one in rows if one.check == "drift"] == ["paris"]
+        failures = [one.message for one in rows if one.check == "rule"]
         assert failures
         assert all("findings about rome are missing" in one for one in failures)

@@ -17,11 +17,11 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConnectionFailed, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
-from virtual_node.certificates.expiry import ExpiryLimits
-from virtual_node.commands.inspect import reading
-from virtual_node.commands.inspect.facts import FOREIGN_POD
-from virtual_node.commands.inspect.rules import registry
+from tests.unit.virtual_node.commands.healthy_clusters import inspect
+from virtual_node.commands.inspect import command, reading
 from virtual_node.config.types import Config
+from virtual_node.examine.clusters import FOREIGN_PODS, IDENTITY, SETTINGS, VERSION
+from virtual_node.examine.expiry import ExpiryLimits
 from virtual_node.translate.services import foreign_endpoints
 
 
@@ -100,7 +100,7 @@ async def test_only_objects_with_a_counterpart_are_read():
         FakeClient({"secrets": [secret], "pods": [{"metadata": metadata, "spec": {}}]}),
     )
     facts = await reading.read(opened(upper, lower), ExpiryLimits())
-    assert facts.cluster_id == "me"
+    assert facts.upper[IDENTITY] == "me"
     read = {(plural, namespace, fields) for plural, namespace, _, fields in upper.asked}
     assert ("secrets", "shop", None) in read
     assert {one for one in read if one[0] in {"secrets", "configmaps"}} == {("secrets", "shop", None)}
@@ -114,7 +114,7 @@ async def test_only_objects_with_a_counterpart_are_read():
         "spec.nodeName=vn-old",
     }
     assert {plural for plural, _, selector, _ in lower.asked if not selector} == UNSELECTED
-    assert facts.lowers[0].nodes["vn"].options.namespace_map("shop") == "x-shop"
+    assert facts.lowers[0][SETTINGS].nodes["vn"].options.namespace_map("shop") == "x-shop"
 
 
 async def test_kinds_that_follow_pods_are_read_only_where_configured():
@@ -144,7 +144,7 @@ async def test_only_requests_of_unmanaged_pods_are_kept():
         "status": {"phase": "Running", "podIP": "1.2.3.4"},
     }
     facts = await reading.read(opened(FakeClient({}), FakeClient({"foreign": [pod]})), ExpiryLimits())
-    (kept,) = facts.lowers[0].objects[FOREIGN_POD]
+    (kept,) = facts.lowers[0].of(FOREIGN_PODS)
     assert kept["spec"] == {"nodeName": "n1", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}
     assert kept["status"] == {"phase": "Running"}
 
@@ -161,13 +161,10 @@ async def test_refusals_are_reported_and_judge_nothing(refused):
     }
     below = {refused: below[refused]} if refused in below else {}
     facts = await reading.read(opened(FakeClient({}, refuses=(refused,)), FakeClient(below)), ExpiryLimits())
-    found = registry.inspect(facts)
-    assert [one.subject.kind.lower() + "s" for one in found if one.subject.check == "unread"] == [refused]
-    assert not [one for one in found if one.subject.check == "leaked"]
-    assert (
-        registry.exit_code(facts, [one for one in found if one.subject.check == "unread"], fail_on="error")
-        == 0
-    )
+    found = inspect(facts)
+    assert [one.kind.lower() + "s" for one in found if one.check == "unread"] == [refused]
+    assert not [one for one in found if one.check == "leaked"]
+    assert command.exit_code(facts, [one for one in found if one.check == "unread"], fail_on="error") == 0
 
 
 async def test_rights_of_a_disabled_controller_are_not_required():
@@ -176,7 +173,7 @@ async def test_rights_of_a_disabled_controller_are_not_required():
     refuses = ("persistentvolumeclaims", "persistentvolumes", "endpointslices")
     clusters = opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=refuses), config)
     facts = await reading.read(clusters, ExpiryLimits())
-    assert not [one for one in registry.inspect(facts) if one.subject.check == "unread"]
+    assert not [one for one in inspect(facts) if one.check == "unread"]
     assert not facts.upper.knows("PersistentVolumeClaim")
 
 
@@ -186,8 +183,8 @@ async def test_an_unreachable_lower_cluster_does_not_hide_the_upper_one():
     facts = await reading.read(opened(FakeClient({}), lower), ExpiryLimits())
     assert facts.lowers[0].error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
     assert lower.asked == []
-    assert (facts.upper.error, facts.upper.version) == ("", "v1.34.1")
-    assert registry.exit_code(facts, [], fail_on="never") == registry.INCOMPLETE
+    assert (facts.upper.error, facts.upper[VERSION]) == ("", "v1.34.1")
+    assert command.exit_code(facts, [], fail_on="never") == command.INCOMPLETE
 
 
 async def test_with_an_unreachable_upper_cluster_lower_nodes_are_read():
@@ -196,7 +193,7 @@ async def test_with_an_unreachable_upper_cluster_lower_nodes_are_read():
     facts = await reading.read(opened(FakeClient({}, silent=True), lower), ExpiryLimits())
     assert facts.upper.error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
     assert {plural for plural, *_ in lower.asked} == {*UNSELECTED, "services"}
-    assert [(one.subject.check, one.subject.object) for one in registry.inspect(facts) if one.subject.cluster == "paris"] == [
+    assert [(one.check, one.object) for one in inspect(facts) if one.cluster == "paris"] == [
         ("clock", "paris"), ("capacity", "n1"),
     ]  # fmt: skip
 
@@ -206,8 +203,8 @@ async def test_an_upper_cluster_with_a_hidden_identity():
     facts = await reading.read(
         opened(FakeClient({}, refuses=("namespaces",)), FakeClient({})), ExpiryLimits()
     )
-    assert (facts.cluster_id, facts.upper.error) == ("", "")
-    assert {one.subject.object for one in registry.inspect(facts) if one.subject.check == "unread"} == {
+    assert (facts.upper[IDENTITY], facts.upper.error) == ("", "")
+    assert {one.object for one in inspect(facts) if one.check == "unread"} == {
         "*",
         "kube-system",
     }
@@ -220,8 +217,8 @@ async def test_missing_optional_rights_are_named():
         opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=("mutatingwebhookconfigurations",))),
         ExpiryLimits(),
     )
-    found = [one for one in registry.inspect(facts) if one.subject.check == "unread"]
-    assert [(one.severity, one.subject.cluster) for one in found] == [("info", "upper"), ("info", "paris")]
+    found = [one for one in inspect(facts) if one.check == "unread"]
+    assert [(one.severity, one.cluster) for one in found] == [("info", "upper"), ("info", "paris")]
     assert found[0].message.endswith(
         "rights: list deployments.apps, list poddisruptionbudgets.policy, "
         "list mutatingwebhookconfigurations.admissionregistration.k8s.io"
@@ -247,7 +244,7 @@ async def test_endpoints_are_read_only_of_services_that_must_work(refused: bool)
         ("kube-system", "kubernetes.io/service-name=kube-dns"),
         ("other", "kubernetes.io/service-name=hook"),
     }
-    found = {one.subject.check for one in registry.inspect(facts) if one.subject.cluster == "paris"}
+    found = {one.check for one in inspect(facts) if one.cluster == "paris"}
     assert found & {"dns", "webhook"} == (set() if refused else {"dns", "webhook"})
 
 
@@ -268,8 +265,8 @@ async def test_a_malformed_object_concerns_only_its_cluster(objects: dict[str, l
     """The cluster counts as unread, and the others are read."""
     facts = await reading.read(opened(FakeClient({}), FakeClient(objects)), ExpiryLimits())
     assert facts.lowers[0].error.startswith("it sent a malformed object: ")
-    assert (facts.upper.error, facts.lowers[0].objects) == ("", {})
-    assert not [one for one in registry.inspect(facts) if one.subject.check == "rule"]
+    assert (facts.upper.error, facts.lowers[0].knows("Node")) == ("", False)
+    assert not [one for one in inspect(facts) if one.check == "rule"]
 
 
 async def test_impossible_names_are_not_asked_for():
@@ -287,6 +284,6 @@ async def test_impossible_names_are_not_asked_for():
     pod = {"metadata": {"name": "p", "namespace": "x", "uid": "p", "labels": labels}, "spec": {}}
     upper, lower = FakeClient({}), FakeClient({"secrets": [secret, nowhere], "pods": [pod]})
     facts = await reading.read(opened(upper, lower), ExpiryLimits())
-    assert (facts.upper.error, facts.upper.unread, len(facts.upper.objects["Secret"])) == ("", {}, 0)
+    assert (facts.upper.error, facts.upper.unread, len(facts.upper.of("Secret"))) == ("", {}, 0)
     assert not [one for one in upper.asked if one[0] == "secrets"]
     assert "spec.nodeName=vn,a=b" not in {fields for *_, fields in upper.asked}

@@ -20,22 +20,29 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     both,
     bound_claim,
     claim,
+    copied,
+    examined,
     following,
+    forget,
     gone,
     healthy,
+    inspect,
     leaking,
     lower,
     meta,
     node,
     ready,
+    set_up,
     sets,
     upper,
     waiting_for,
     worries,
 )
-from virtual_node.certificates.expiry import Expiry
-from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, InspectFacts
-from virtual_node.commands.inspect.rules import registry
+from virtual_node.examine.clusters import CLOCK_SKEW, EXPIRIES, RELEASE, SETTINGS, VERSION, VirtualNode
+from virtual_node.examine.codes import Code
+from virtual_node.examine.expiry import Expiry
+from virtual_node.examine.facts import COMPONENTS, LEASES, WAITING
+from virtual_node.examine.snapshot import Snapshot, objects
 from virtual_node.translate.base.ownership import ownership_labels, proof_of_mirroring
 from virtual_node.translate.pods.lower_pod import lower_pod, overridden
 
@@ -60,11 +67,11 @@ POD, NODE = "shop/web", "vn"
 def native_namespace(adopt: bool | list[str] = False) -> Change:  # noqa: FBT001, FBT002 - the setting, which is both
     """Make the lower namespace of the pods unmanaged."""
 
-    def change(facts: InspectFacts) -> None:
-        facts.lowers[0].objects["Namespace"].clear()
-        facts.lowers[0].adopt = adopt
+    def change(facts: Snapshot) -> None:
+        facts.lowers[0].of("Namespace").clear()
+        set_up(facts.lowers[0], adopt=adopt)
         mark = proof_of_mirroring("l-web", "u-web")
-        facts.upper.objects["Pod"][0]["metadata"]["annotations"] = {"virtual-node.io/lower-uid": mark}
+        facts.upper.of("Pod")[0]["metadata"]["annotations"] = {"virtual-node.io/lower-uid": mark}
 
     return change
 
@@ -72,12 +79,10 @@ def native_namespace(adopt: bool | list[str] = False) -> Change:  # noqa: FBT001
 def forged(kind: str) -> Change:
     """Copy our labels to an object in a namespace of a lower user, who has read the uid of an upper pod."""
 
-    def change(facts: InspectFacts) -> None:
+    def change(facts: Snapshot) -> None:
         labels = ownership_labels(OWNER, "u-web" if kind == "Pod" else "gone")
         metadata = meta("web", "forged", labels=labels) | {"namespace": "lowteam"}
-        facts.lowers[0].objects[kind].insert(
-            0, {"kind": kind, "metadata": metadata, "spec": {}, "status": {}}
-        )
+        facts.lowers[0].of(kind).insert(0, {"kind": kind, "metadata": metadata, "spec": {}, "status": {}})
 
     return change
 
@@ -85,9 +90,9 @@ def forged(kind: str) -> Change:
 def lower_version(version: str) -> Change:
     """Give the lower API server and its nodes another version."""
 
-    def change(facts: InspectFacts) -> None:
-        facts.lowers[0].version = version
-        for one in facts.lowers[0].objects["Node"]:
+    def change(facts: Snapshot) -> None:
+        facts.lowers[0].put(VERSION, version)
+        for one in facts.lowers[0].of("Node"):
             one["status"]["nodeInfo"]["kubeletVersion"] = version
 
     return change
@@ -98,13 +103,12 @@ def test_a_rule_that_fails_for_one_lower_cluster_keeps_the_findings_about_others
     for names in (("paris", "rome"), ("rome", "paris")):
         facts = healthy()
         leaking("Pod")(facts)
-        bad = copy.deepcopy(facts.lowers[0])
-        bad.name = "rome"
-        bad.objects["Pod"][-1]["metadata"]["creationTimestamp"] = "x"
+        bad = copied(facts.lowers[0], "rome")
+        bad.of("Pod")[-1]["metadata"]["creationTimestamp"] = "x"
         by_name = {"paris": facts.lowers[0], "rome": bad}
-        found = registry.inspect(replace(facts, lowers=[by_name[name] for name in names]))
-        assert [one.subject.cluster for one in found if one.subject.check == "leaked"] == ["paris"]
-        (failure,) = [one for one in found if one.subject.check == "rule" and one.subject.object == "leaked"]
+        found = inspect(replace(facts, lowers=[by_name[name] for name in names]))
+        assert [one.cluster for one in found if one.check == "leaked"] == ["paris"]
+        (failure,) = [one for one in found if one.check == "rule" and one.object == "leaked"]
         assert failure.message.startswith("failed, so its findings about rome are missing: ValueError")
 
 
@@ -112,18 +116,17 @@ def test_a_malformed_pod_concerns_only_its_cluster_in_rules_about_single_pods():
     """One finding for each rule that it makes fail; the same rule's findings about other clusters stay."""
     facts = healthy()
     sets(upper, "spec", "containers", 0, "image", "web:2")(facts)
-    rome = copy.deepcopy(facts.lowers[0])
-    rome.name = "rome"
-    rome.nodes = {"vn-rome": rome.nodes["vn"]}
+    rome = copied(facts.lowers[0], "rome")
+    set_up(rome, nodes={"vn-rome": rome[SETTINGS].nodes["vn"]})
     bad = copy.deepcopy(upper(facts))
     bad["metadata"]["uid"] = "u-rome"
     bad["spec"]["nodeName"] = "vn-rome"
-    rome.objects["Pod"][0]["metadata"]["labels"]["virtual-node.io/upper-uid"] = "u-rome"
-    rome.objects["Pod"][0]["spec"]["containers"] = [1]
-    facts.upper.objects["Pod"].insert(0, bad)
-    found = registry.inspect(replace(facts, lowers=[rome, *facts.lowers]))
-    assert [one.subject.cluster for one in found if one.subject.check == "drift"] == ["paris"]
-    (failure,) = [one for one in found if one.subject.check == "rule" and one.subject.object == "pod_drift"]
+    rome.of("Pod")[0]["metadata"]["labels"]["virtual-node.io/upper-uid"] = "u-rome"
+    rome.of("Pod")[0]["spec"]["containers"] = [1]
+    facts.upper.of("Pod").insert(0, bad)
+    found = inspect(replace(facts, lowers=[rome, *facts.lowers]))
+    assert [one.cluster for one in found if one.check == "drift"] == ["paris"]
+    (failure,) = [one for one in found if one.check == "rule" and one.object == "pod_drift"]
     assert failure.message.startswith("failed, so its findings about rome are missing: TypeError")
 
 
@@ -131,7 +134,7 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
     """Ready to paste, with the existing patterns."""
     facts = healthy()
     native_namespace(["team-*"])(facts)
-    (found,) = [one for one in registry.inspect(facts) if one.subject.check == "adopt"]
+    (found,) = [one for one in inspect(facts) if one.check == "adopt"]
     assert "shop (1)" in found.message
     assert "clusters[].namespaces.adopt of paris to [team-*, shop]" in found.next_step
 
@@ -150,7 +153,7 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (
             both(
                 leaking("Secret"),
-                lambda facts: facts.lowers[0].objects["Pod"][0]["spec"].update(
+                lambda facts: facts.lowers[0].of("Pod")[0]["spec"].update(
                     imagePullSecrets=[{"name": "old"}]
                 ),
             ),
@@ -164,9 +167,9 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (leaking("PersistentVolumeClaim"), [("warning", "leaked", "PersistentVolumeClaim", "shop/old")]),
         (both(following("NetworkPolicy"), leaking("NetworkPolicy")), [("warning", "leaked", "NetworkPolicy", "shop/old")]),
         (leaking("ConfigMap", deletionTimestamp=ago(seconds=1)), []),
-        (both(leaking("Secret"), lambda facts: facts.upper.objects.pop("Secret")), []),
+        (both(leaking("Secret"), lambda facts: forget(facts.upper, "Secret")), []),
         (gone("Namespace"), [("warning", "leaked", "Namespace", "shop")]),
-        (both(gone("Namespace"), lambda facts: setattr(facts.lowers[0], "removes_namespaces", False)), []),
+        (both(gone("Namespace"), lambda facts: set_up(facts.lowers[0], removes_namespaces=False)), []),
         (leaking("Pod", labels=ownership_labels(OWNER, "u-web")), [("error", "doubled", "Pod", "shop/old")]),
         # --- adopt
         (native_namespace(), [("warning", "adopt", "Cluster", "paris")]),
@@ -177,26 +180,26 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (forged("Pod"), [("warning", "misplaced", "Cluster", "paris")]),
         (forged("Secret"), [("warning", "misplaced", "Cluster", "paris")]),
         # --- missing
-        (lambda facts: facts.lowers[0].objects["Pod"].clear(), [("error", "missing", "Pod", POD)]),
+        (lambda facts: facts.lowers[0].of("Pod").clear(), [("error", "missing", "Pod", POD)]),
         (
-            both(lambda facts: facts.lowers[0].objects["Pod"].clear(), sets(upper, "status", {"phase": "Failed"})),
+            both(lambda facts: facts.lowers[0].of("Pod").clear(), sets(upper, "status", {"phase": "Failed"})),
             [],
         ),
         (
             both(
-                lambda facts: facts.lowers[0].objects["Pod"].clear(),
+                lambda facts: facts.lowers[0].of("Pod").clear(),
                 sets(upper, "status", "conditions", [REFUSED]),
             ),
             [("warning", "pods", "Pod", POD)],
         ),
         (
             both(
-                lambda facts: facts.lowers[0].objects["Pod"].clear(),
+                lambda facts: facts.lowers[0].of("Pod").clear(),
                 sets(upper, "metadata", "creationTimestamp", ago(minutes=4)),
             ),
             [],
         ),
-        (lambda facts: facts.lowers[0].objects.pop("Pod"), []),
+        (lambda facts: forget(facts.lowers[0], "Pod"), []),
         # --- policy
         (sets(upper, "spec", "hostNetwork", True), [("warning", "policy", "Cluster", "paris")]),
         # --- drift
@@ -247,8 +250,8 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
             [("error", "node", "Node", NODE)],
         ),
         # --- skew
-        (lambda facts: setattr(facts.upper, "clock_skew", -6.0), [("warning", "clock", "Cluster", "upper")]),
-        (lambda facts: setattr(facts.lowers[0], "clock_skew", 31.0), [("error", "clock", "Cluster", "paris")]),
+        (lambda facts: facts.upper.put(CLOCK_SKEW, -6.0), [("warning", "clock", "Cluster", "upper")]),
+        (lambda facts: facts.lowers[0].put(CLOCK_SKEW, 31.0), [("error", "clock", "Cluster", "paris")]),
         (
             both(
                 lower_version("v1.30.4+k3s1"),
@@ -265,7 +268,7 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
             [("error", "node", "Node", NODE)],
         ),
         (gone("Lease"), [("error", "node", "Node", NODE)]),
-        (lambda facts: facts.upper.objects.pop("Lease"), []),
+        (lambda facts: forget(facts.upper, LEASES), []),
         # --- capacity
         (
             both(
@@ -289,10 +292,10 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (claim(), [("warning", "stuck", "PersistentVolumeClaim", "shop/data")]),
         (claim(deletionTimestamp=ago(hours=1)), [("error", "stuck", "PersistentVolumeClaim", "shop/data")]),
         (bound_claim, [("warning", "stuck", "PersistentVolumeClaim", "shop/data")]),
-        (both(claim(), lambda facts: facts.upper.objects["Node"].append(node("vn-gone"))), []),
+        (both(claim(), lambda facts: facts.upper.of("Node").append(node("vn-gone"))), []),
         # --- unread
         (lambda facts: setattr(facts.lowers[0], "error", "refused"), [("error", "unread", "Cluster", "paris")]),
-        (lambda facts: facts.upper.unread.update(Lease="no"), [("warning", "unread", "Lease", "*")]),
+        (lambda facts: facts.upper.unread.update({LEASES: "no"}), [("warning", "unread", "Lease", "*")]),
     ],
 )  # fmt: skip
 def test_finding(change, expected):
@@ -304,8 +307,8 @@ def test_images_that_lower_admission_rewrites_are_reported_once_per_cluster():
     """The virtual node does not restore them; a registry mirror is no fault."""
     facts = healthy()
     sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1")(facts)
-    (told,) = [one for one in registry.inspect(facts) if one.subject.check == "drift"]
-    assert (told.severity, *told.subject[1:3]) == ("info", "paris", "Cluster")
+    (told,) = [one for one in inspect(facts) if one.check == "drift"]
+    assert (told.severity, told.cluster, told.kind) == ("info", "paris", "Cluster")
     assert "of 1 pod, and" in told.message
     assert POD in told.message
 
@@ -313,12 +316,12 @@ def test_images_that_lower_admission_rewrites_are_reported_once_per_cluster():
 def test_labels_that_the_lower_cluster_changed_are_reported_once_per_cluster():
     """The virtual node leaves them until they change in the upper cluster."""
     facts = healthy()
-    body = lower_pod(upper(facts), facts.lowers[0].nodes["vn"].options)
+    body = lower_pod(upper(facts), facts.lowers[0][SETTINGS].nodes["vn"].options)
     below = lower(facts)["metadata"]
     below["annotations"] = body["metadata"]["annotations"]
     below["labels"] = {**body["metadata"]["labels"], "app": "by-others"}
-    (told,) = [one for one in registry.inspect(facts) if one.subject.check == "drift"]
-    assert (told.severity, *told.subject[1:3]) == ("info", "paris", "Cluster")
+    (told,) = [one for one in inspect(facts) if one.check == "drift"]
+    assert (told.severity, told.cluster, told.kind) == ("info", "paris", "Cluster")
     assert f"{POD} metadata.labels[app]" in told.message
 
 
@@ -332,17 +335,17 @@ def test_a_changed_override_is_no_drift(is_applied):
         "patch": {"spec": {"containers": [{"name": "*", "resources": {"requests": {"cpu": "2"}}}]}},
     }
     overrides = OverrideSet([convert(configured, Override)])
-    options = replace(facts.lowers[0].nodes["vn"].options, overrides=overrides)
+    options = replace(facts.lowers[0][SETTINGS].nodes["vn"].options, overrides=overrides)
     if is_applied:
         above, below = upper(facts), lower(facts)
         body = overridden(lower_pod(above, options), above, options)
         below["metadata"]["annotations"] = body["metadata"]["annotations"]
         below["spec"]["containers"] = body["spec"]["containers"]
     else:
-        facts.lowers[0].nodes["vn"] = replace(facts.lowers[0].nodes["vn"], options=options)
-    assert [one for one in registry.inspect(facts) if one.subject.check == "drift"] == []
+        set_up(facts.lowers[0], nodes={"vn": VirtualNode(options=options)})
+    assert [one for one in inspect(facts) if one.check == "drift"] == []
     upper(facts)["spec"]["containers"][0]["image"] = "web:2"
-    assert [one.severity for one in registry.inspect(facts) if one.subject.check == "drift"] == ["error"]
+    assert [one.severity for one in inspect(facts) if one.check == "drift"] == ["error"]
 
 
 def test_a_pod_that_is_too_large_does_not_hide_other_findings():
@@ -354,17 +357,17 @@ def test_a_pod_that_is_too_large_does_not_hide_other_findings():
     large["metadata"].setdefault("annotations", {})["virtual-node.io/mine"] = "x" * 100_000
     large["spec"]["containers"][0]["env"] = env
     upper(facts)["spec"]["containers"][0]["image"] = "web:2"
-    facts.upper.objects["Pod"].insert(0, large)
-    found = registry.inspect(facts)
-    assert [one.severity for one in found if one.subject.check == "drift"] == ["error"]
+    facts.upper.of("Pod").insert(0, large)
+    found = inspect(facts)
+    assert [one.severity for one in found if one.check == "drift"] == ["error"]
 
 
 def test_debug_containers_that_the_policy_refuses_are_information_with_the_rule():
     """They stay in the upper pod forever, so they are neither an error nor drift."""
     facts = healthy()
     sets(upper, "spec", "ephemeralContainers", [ROOT])(facts)
-    (found,) = [one for one in registry.inspect(facts) if one.subject.check == "policy"]
-    assert (found.severity, found.subject.object) == ("info", POD)
+    (found,) = [one for one in inspect(facts) if one.check == "policy"]
+    assert (found.severity, found.object) == ("info", POD)
     assert found.message.startswith(
         "its policy refuses debug containers: privileged: spec.ephemeralContainers[root].securityContext.privileged is"
     )
@@ -378,9 +381,9 @@ def test_a_service_that_an_old_virtual_node_name_keeps_is_reported(name, expecte
     facts = healthy()
     dns = meta("dns", "u-dns")
     mark = {f"always.virtual-node.io/{name}": "true"}
-    facts.upper.objects["Service"].append({"kind": "Service", "metadata": dns})
+    facts.upper.of("Service").append({"kind": "Service", "metadata": dns})
     below = meta("dns", "l-dns", labels=ownership_labels(OWNER, "u-dns"), annotations=mark)
-    facts.lowers[0].objects["Service"].append({"kind": "Service", "metadata": below})
+    facts.lowers[0].of("Service").append({"kind": "Service", "metadata": below})
     assert worries(facts=facts) == expected
 
 
@@ -388,9 +391,9 @@ def test_a_service_that_an_old_virtual_node_name_keeps_is_reported(name, expecte
 def test_only_a_pods_own_uid_annotation_counts(whose, told):
     """A pod restored from a backup has that of its original."""
     facts = healthy()
-    facts.lowers[0].objects["Pod"].clear()
+    facts.lowers[0].of("Pod").clear()
     sets(upper, "metadata", "annotations", {"virtual-node.io/lower-uid": f"l-web/{whose}"})(facts)
-    (finding,) = [one for one in registry.inspect(facts) if one.subject.check == "missing"]
+    (finding,) = [one for one in inspect(facts) if one.check == "missing"]
     assert ("existed before" in finding.message) is told
 
 
@@ -411,15 +414,16 @@ def test_expiry(left, life, renewed, expected):
     """Limits are days, except for short-lived renewed credentials: the last tenth of their life."""
     facts = healthy()
     expiry = Expiry("paris", "Token", "file", ends=NOW + left, starts=NOW + left - life, renewed=renewed)
-    facts = InspectFacts(upper=facts.upper, lowers=facts.lowers, cluster_id="me", now=NOW, expiries=[expiry])
+    facts.lowers[0].put(EXPIRIES, [expiry])
     assert [severity for severity, check, _, _ in worries(facts=facts) if check == "expiry"] == expected
 
 
-def _released(node: str, component: str = "", of: str = "0.2.0") -> InspectFacts:
+def _released(node: str, component: str = "", of: str = "0.2.0") -> Snapshot:
     """Return a virtual node's release, and that of a component's pod; this command is 0.2.0."""
-    facts = replace(healthy(), release="0.2.0")
-    facts.upper.objects["Node"][0]["metadata"]["labels"]["virtual-node.io/version"] = node
-    facts.upper.objects[COMPONENT_POD] = [
+    facts = healthy()
+    facts.upper.put(RELEASE, "0.2.0")
+    facts.upper.of("Node")[0]["metadata"]["labels"]["virtual-node.io/version"] = node
+    components = [
         {
             "metadata": {
                 **meta(name, name),
@@ -431,6 +435,7 @@ def _released(node: str, component: str = "", of: str = "0.2.0") -> InspectFacts
         for name, release in (("virtual-node", of), (component, "0.2.0"))
         if name
     ]
+    facts.upper.put(COMPONENTS, components)
     return facts
 
 
@@ -444,24 +449,24 @@ def _released(node: str, component: str = "", of: str = "0.2.0") -> InspectFacts
         (_released("0.2.0", of="0.1.0"), []),
     ],
 )
-def test_different_releases_are_reported(facts: InspectFacts, expected: list[tuple[str, str, str, str]]):
+def test_different_releases_are_reported(facts: Snapshot, expected: list[tuple[str, str, str, str]]):
     """Between this command and the virtual nodes, and between components; a rollout in progress must be seen twice."""
     assert worries(facts=facts) == expected
-    found = [one for one in registry.inspect(facts) if one.subject.check == "release"]
+    found = [one for one in examined(facts).findings if one.code is Code.RELEASE_SKEW]
     assert all(one.transient for one in found)
 
 
 def test_faults_of_the_health_model_are_findings():
     """A replica that crashes, a report on a Lease and a pod without a node, each with its check."""
     facts = _released("0.2.0")
-    component = facts.upper.objects[COMPONENT_POD][0]
+    component = facts.upper.of(COMPONENTS)[0]
     component["status"] = {
         "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
     }
     report = {"virtual-node.io/faults": json.dumps({"rejected": {"": "unknown field lables"}})}
     upper(facts, "Lease")["metadata"]["annotations"] = report
     waiting = {"metadata": meta("later", "u-later", labels={"virtual-pod": "true"}), "spec": {}, "status": {}}
-    facts.upper.objects[WAITING_POD] = [waiting]
+    facts.upper.put(WAITING, [waiting])
     assert worries(facts=facts) == [
         ("error", "component", "Pod", "shop/virtual-node"),
         ("error", "configuration", "Configuration", "configuration"),
@@ -481,14 +486,14 @@ def test_a_lost_cluster_is_a_finding_of_that_cluster():
 def test_pods_that_cannot_be_listed_are_one_finding():
     """Three lists of pods fail for one reason; internal names of kinds are not shown."""
     facts = healthy()
-    facts.upper.unread = dict.fromkeys(("Pod", COMPONENT_POD, WAITING_POD), "pods is forbidden")
+    facts.upper.unread = dict.fromkeys((objects("Pod"), COMPONENTS, WAITING), "pods is forbidden")
     assert worries(facts=facts) == [("warning", "unread", "Pod", "*")]
 
 
 def test_virtual_nodes_of_other_providers_have_no_release():
     """They cannot be upgraded with this project."""
     facts = _released("0.2.0")
-    facts.upper.objects["Node"].append(node("vk", type="virtual-kubelet"))
+    facts.upper.of("Node").append(node("vk", type="virtual-kubelet"))
     assert [one for one in worries(facts=facts) if one[1] == "release"] == []
 
 
@@ -497,7 +502,7 @@ def test_running_pods_that_break_the_policy_are_listed_by_rule():
     facts = healthy()
     sets(upper, "spec", "hostPID", True)(facts)
     sets(upper, "spec", "priorityClassName", "system-node-critical")(facts)
-    (found,) = [one for one in registry.inspect(facts) if one.subject.check == "policy"]
+    (found,) = [one for one in inspect(facts) if one.check == "policy"]
     assert found.message.startswith("its policy would refuse running pods (1)")
     assert found.message.endswith("hostNamespaces (shop/web); priorityClasses (shop/web)")
     assert "clusters[].policy of paris" in found.next_step

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +13,22 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     Change,
     ago,
     both,
+    forget,
     healthy,
+    inspect,
     lower,
     meta,
     sets,
     upper,
     worries,
 )
-from virtual_node.commands.inspect.facts import (
-    DNS_SERVICE,
-    FOREIGN_SLICE,
-    SERVICE_BACKEND,
-    InspectFacts,
-    InspectFinding,
-)
-from virtual_node.commands.inspect.rules import registry
-from virtual_node.examine.codes import Code
+from virtual_node.examine import engine
+from virtual_node.examine.clusters import DNS_SERVICES, FOREIGN_SLICES, SERVICE_BACKENDS
+from virtual_node.examine.codes import CHECKS
+from virtual_node.examine.engine import Level, Rule
+from virtual_node.examine.facts import LEASES
+from virtual_node.examine.finding import Findings
+from virtual_node.examine.snapshot import Snapshot, objects
 from virtual_node.translate.base.ownership import ownership_labels
 
 WEB = ("Deployment", "shop/web")
@@ -45,8 +43,8 @@ TEMPLATE = {
 def workload(kind: str = "Deployment", *, served: bool = True, budget: bool = True, **spec: Any) -> Change:
     """Own the healthy pod by a workload that an update cannot interrupt, except for what ``spec`` changes."""
 
-    def change(facts: InspectFacts) -> None:
-        objects = facts.upper.objects
+    def change(facts: Snapshot) -> None:
+        put = facts.upper.put
         owner = (
             {"kind": "ReplicaSet", "name": "web-abc"}
             if kind == "Deployment"
@@ -56,13 +54,18 @@ def workload(kind: str = "Deployment", *, served: bool = True, budget: bool = Tr
             pod["metadata"]["labels"] |= {"pod-template-hash": "abc"}
         upper(facts)["metadata"]["ownerReferences"] = [owner]
         whole = {"replicas": 3, "template": copy.deepcopy(TEMPLATE), **spec}
-        objects[kind] = [{"metadata": meta("web", "u-deploy"), "spec": whole}]
+        put(objects(kind), [{"metadata": meta("web", "u-deploy"), "spec": whole}])
         selector = {"matchLabels": {"app": "web"}} if budget else {"matchLabels": {"app": "other"}}
-        objects["PodDisruptionBudget"] = [{"metadata": meta("web", "u-pdb"), "spec": {"selector": selector}}]
+        put(
+            objects("PodDisruptionBudget"),
+            [{"metadata": meta("web", "u-pdb"), "spec": {"selector": selector}}],
+        )
         if served:
             slice_ = meta("web-1", "u-slice", labels={"kubernetes.io/service-name": "web"})
-            objects["Service"] = [{"metadata": meta("web", "u-svc"), "spec": {"selector": {"app": "web"}}}]
-            objects["EndpointSlice"] = [{"metadata": slice_, "isServing": True}]
+            put(
+                objects("Service"), [{"metadata": meta("web", "u-svc"), "spec": {"selector": {"app": "web"}}}]
+            )
+            put(objects("EndpointSlice"), [{"metadata": slice_, "isServing": True}])
 
     return change
 
@@ -75,13 +78,13 @@ def rolling(unavailable: int | str, surge: int | str = 0) -> dict[str, Any]:
 def backend(*, serving: bool, policy: str = "Fail", resource: str = "pods") -> Change:
     """Give the lower cluster a DNS Service and a webhook, with or without a ready endpoint."""
 
-    def change(facts: InspectFacts) -> None:
+    def change(facts: Snapshot) -> None:
         labels = {"kubernetes.io/service-name": "kube-dns"}
         service = {"namespace": "kube-system", "name": "kube-dns"}
-        facts.lowers[0].objects |= {
-            DNS_SERVICE: [{"metadata": {"namespace": "kube-system", "name": "kube-dns"}}],
-            SERVICE_BACKEND: [{"metadata": {**service, "labels": labels}, "isServing": serving}],
-            "ValidatingWebhookConfiguration": [
+        for listed, found in {
+            DNS_SERVICES: [{"metadata": {"namespace": "kube-system", "name": "kube-dns"}}],
+            SERVICE_BACKENDS: [{"metadata": {**service, "labels": labels}, "isServing": serving}],
+            objects("ValidatingWebhookConfiguration"): [
                 {
                     "metadata": {"name": "guard"},
                     "webhooks": [
@@ -94,7 +97,8 @@ def backend(*, serving: bool, policy: str = "Fail", resource: str = "pods") -> C
                     ],
                 }
             ],
-        }
+        }.items():
+            facts.lowers[0].put(listed, found)
 
     return change
 
@@ -107,17 +111,17 @@ def node_condition(kind: str, status: str = "True") -> Change:
 def stray(*, is_copied: bool) -> Change:
     """Add an EndpointSlice of others to a lower Service, which may be a copy."""
 
-    def change(facts: InspectFacts) -> None:
+    def change(facts: Snapshot) -> None:
         labels = {
             "kubernetes.io/service-name": "back",
             "endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io",
         }
         if is_copied:
             above = meta("back", "u-back")
-            facts.upper.objects["Service"].append({"metadata": above, "spec": {}})
+            facts.upper.of("Service").append({"metadata": above, "spec": {}})
             copy_ = meta("back", "l-back", labels=ownership_labels(OWNER, "u-back"))
-            facts.lowers[0].objects["Service"].append({"metadata": copy_, "spec": {}})
-        facts.lowers[0].objects[FOREIGN_SLICE] = [{"metadata": meta("back-x", "s", labels=labels)}]
+            facts.lowers[0].of("Service").append({"metadata": copy_, "spec": {}})
+        facts.lowers[0].put(FOREIGN_SLICES, [{"metadata": meta("back-x", "s", labels=labels)}])
 
     return change
 
@@ -139,7 +143,7 @@ DNS = ("error", "dns", "Service", "kube-system/kube-dns")
         (workload(replicas=2, strategy=rolling("50%")), []),
         (workload(strategy={"type": "Recreate"}), [("warning", "max-unavailable", *WEB)]),
         (workload(budget=False), [("warning", "no-disruption-budget", *WEB)]),
-        (both(workload(budget=False), lambda facts: facts.upper.objects.pop("PodDisruptionBudget")), []),
+        (both(workload(budget=False), lambda facts: forget(facts.upper, "PodDisruptionBudget")), []),
         (
             workload(template={**TEMPLATE, "spec": {"containers": [{"name": "c"}]}}),
             [("warning", "no-readiness-probe", *WEB)],
@@ -147,14 +151,14 @@ DNS = ("error", "dns", "Service", "kube-system/kube-dns")
         (workload(served=False, template={**TEMPLATE, "spec": {"containers": [{"name": "c"}]}}), []),
         # Pods on real nodes are not ours, although they have such a workload.
         (both(workload(replicas=1), sets(upper, "spec", "nodeName", "real"),
-              lambda facts: facts.lowers[0].objects["Pod"].clear()), []),
+              lambda facts: facts.lowers[0].of("Pod").clear()), []),
         # --- services
         (
-            both(workload(), lambda facts: facts.upper.objects["EndpointSlice"][0].update(isServing=False)),
+            both(workload(), lambda facts: facts.upper.of("EndpointSlice")[0].update(isServing=False)),
             [("warning", "service", "Service", "shop/web")],
         ),
         (
-            both(workload(), lambda facts: facts.upper.objects["EndpointSlice"].clear(),
+            both(workload(), lambda facts: facts.upper.of("EndpointSlice").clear(),
                  sets(upper, "metadata", "creationTimestamp", ago(minutes=4))),
             [],
         ),
@@ -187,36 +191,34 @@ def test_finding(change: Change, expected: list[tuple[str, str, str, str]]) -> N
     facts = healthy()
     change(facts)
     assert worries(facts=facts) == expected
-    assert all(one.next_step for one in registry.inspect(facts) if one.severity != "info")
+    assert all(one.next_step for one in inspect(facts) if one.severity != "info")
 
 
 def test_a_missing_pre_stop_hook_is_information():
     """Most workloads have none."""
     facts = healthy()
     workload(template={**TEMPLATE, "spec": {"containers": [{"readinessProbe": {"periodSeconds": 1}}]}})(facts)
-    found = [one for one in registry.inspect(facts) if one.subject.check == "no-pre-stop"]
-    assert [(one.severity, one.subject.object) for one in found] == [("info", "shop/web")]
+    found = [one for one in inspect(facts) if one.check == "no-pre-stop"]
+    assert [(one.severity, one.object) for one in found] == [("info", "shop/web")]
 
 
 def test_a_broken_rule_is_reported_and_skipped(monkeypatch: pytest.MonkeyPatch):
     """The findings of the other rules are complete."""
 
-    def broken(_: InspectFacts) -> Iterator[InspectFinding]:
+    def broken(_: Snapshot) -> Findings:
         yield from ()
         raise KeyError("spec")
 
     facts = healthy()
-    facts.upper.unread = {"Lease": "no"}
-    monkeypatch.setattr(registry, "RULES", (broken, *registry.RULES))
+    facts.upper.unread = {LEASES: "no"}
+    broken_rule = Rule([], broken, Level.CLUSTERS)
+    monkeypatch.setattr(engine, "RULES", [broken_rule, *engine.RULES])
     assert worries(facts=facts) == [("error", "rule", "Rule", "broken"), ("warning", "unread", "Lease", "*")]
 
 
-def test_every_check_is_known_and_documented():
-    """By the flag ``--ignore`` and by the table of docs/reference/cli.md."""
-    root = Path(__file__).parents[5]
-    folder = root / "virtual_node" / "commands" / "inspect"
-    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("rules/*.py"))
-    used = set(re.findall(r'[Ss]ubject\("([a-z-]+)"', source)) | {code.check for code in Code if code.check}
-    assert {"leaked", "version"} < used <= set(registry.CHECKS)
-    table = (root / "docs/reference/cli.md").read_text(encoding="utf-8").partition("\n## inspect")[2]
-    assert [check for check in registry.CHECKS if f"| `{check}` |" not in table and check != "others"] == []
+def test_every_check_is_documented():
+    """In the table of docs/reference/cli.md, by the names that the flag ``--ignore`` takes."""
+    text = (Path(__file__).parents[5] / "docs/reference/cli.md").read_text(encoding="utf-8")
+    table = text.partition("\n## inspect")[2]
+    assert {"leaked", "version"} < set(CHECKS)
+    assert [check for check in CHECKS if f"| `{check}` |" not in table and check != "others"] == []

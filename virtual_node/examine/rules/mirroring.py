@@ -12,11 +12,15 @@ from clusterset.model.pod.conditions import condition, is_finished, is_true
 from clusterset.model.policy.decision import violations
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.apimachinery.readable import some
-from virtual_node.certificates.expiry import UPPER, span
-from virtual_node.commands.inspect.facts import ERROR, WARNING, Findings, InspectFacts, Subject
-from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.config import program
+from virtual_node.examine.clusters import IDENTITY, limits, owned_heads, virtual_nodes
+from virtual_node.examine.codes import Code, Severity
+from virtual_node.examine.engine import Level, rule
+from virtual_node.examine.expiry import span
+from virtual_node.examine.finding import UPPER, Findings, finding
+from virtual_node.examine.mirrored import MirroredPod, MirroredRule
 from virtual_node.examine.objects import annotations_of, is_deleting, key
+from virtual_node.examine.snapshot import Snapshot, objects
 from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods.summary import status_word
@@ -26,39 +30,45 @@ _UNEXPLAINED_STATES = frozenset({"Pending", "Unknown", "ContainerCreating", "Run
 """Status words that do not explain why a pod has no lower pod."""
 
 
-class Missing(PodRule):
+@rule(Code.LOWER_POD_MISSING, level=Level.MIRRORED)
+class Missing(MirroredRule):
     """Finds bound, unfinished upper pods that have no lower pod, if their status does not contain the cause."""
 
     name = "missing"
 
     def of_pod(self, pod: MirroredPod) -> Findings:
         """Yield the finding about a pod."""
-        facts, upper = self.facts, pod.upper
+        snapshot, upper = self.snapshot, pod.upper
         if (
             pod.below is not None
             or is_deleting(upper)
             or is_finished(upper.get("status"))
-            or not facts.cluster_id
+            or not snapshot.upper.get(IDENTITY)
         ):
             return
         since = condition(upper.get("status"), "PodScheduled").get("lastTransitionTime")
-        waited = facts.age(since or upper["metadata"].get("creationTimestamp"))
-        if waited <= facts.limits.grace:
+        waited = snapshot.age(since or upper["metadata"].get("creationTimestamp"))
+        if waited <= limits(snapshot).grace:
             return
         if _reported_cause(upper):
-            return  # The health model reports the pod with this cause.
+            return  # The rules about pods report the pod with this cause.
         known = ""
         mark = annotations_of(upper).get(names.ANNOTATION_LOWER_UID)
         if ownership.mirrored_as(mark, upper["metadata"]["uid"]):
             known = "; its lower pod existed before"
-        yield Subject("missing", pod.lower.name, "Pod", key(upper)).error(
+        yield finding(
+            Code.LOWER_POD_MISSING,
+            pod.lower.name,
+            "Pod",
+            key(upper),
             f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a lower pod{known}",
             program.name(f"diagnose pod {key(upper)}"),
             transient=True,
         )
 
 
-class StatusDrift(PodRule):
+@rule(Code.STATUS_DRIFT, level=Level.MIRRORED)
+class StatusDrift(MirroredRule):
     """Finds upper pods whose phase or readiness has differed from their lower pod's for longer than ``--grace``.
 
     Pods of virtual nodes that are not Ready are skipped. The upper cluster itself marks these pods not ready,
@@ -67,11 +77,11 @@ class StatusDrift(PodRule):
 
     name = "status_drift"
 
-    def __init__(self, facts: InspectFacts) -> None:
-        super().__init__(facts)
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot)
         self._silent = {
             node["metadata"]["name"]
-            for node in facts.upper.of("Node")
+            for node in snapshot.upper.of("Node")
             if not is_true(node.get("status"), "Ready")
         }
 
@@ -84,10 +94,14 @@ class StatusDrift(PodRule):
         lower_state = _state({**upper, "status": pod_status.upper_status(below, upper)})
         if upper_state == lower_state:
             return
-        unchanged = self.facts.now - max(_last_change(upper), _last_change(below))
-        if unchanged <= self.facts.limits.grace:
+        unchanged = self.snapshot.now - max(_last_change(upper), _last_change(below))
+        if unchanged <= limits(self.snapshot).grace:
             return
-        yield Subject("status", pod.lower.name, "Pod", key(upper)).error(
+        yield finding(
+            Code.STATUS_DRIFT,
+            pod.lower.name,
+            "Pod",
+            key(upper),
             f"is {upper_state} in the upper cluster and has been {lower_state} in the lower cluster for {span(unchanged)}",
             "does the virtual node's process run, and may it patch pods/status in the upper "
             "cluster? See its log",
@@ -95,41 +109,50 @@ class StatusDrift(PodRule):
         )
 
 
-def stuck_pods(facts: InspectFacts) -> Findings:
+@rule(Code.STUCK, level=Level.CLUSTERS)
+def stuck_pods(snapshot: Snapshot) -> Findings:
     """Yield pods whose deletion is overdue by more than ``--grace``."""
-    ours = facts.virtual_nodes()
-    above = ((UPPER, pod) for pod in facts.upper.heads("Pod") if pod["spec"].get("nodeName") in ours)
-    below = ((lower.name, pod) for lower in facts.lowers for pod in facts.owned_heads(lower, "Pod"))
+    ours = virtual_nodes(snapshot)
+    above = ((UPPER, pod) for pod in snapshot.upper.heads("Pod") if pod["spec"].get("nodeName") in ours)
+    below = ((lower.name, pod) for lower in snapshot.lowers for pod in owned_heads(snapshot, lower, "Pod"))
     for cluster, pod in chain(above, below):
         # deletionTimestamp is the end of the pod's own grace period.
-        overdue = facts.age(pod["metadata"].get("deletionTimestamp"))
-        if overdue <= facts.limits.grace:
+        overdue = snapshot.age(pod["metadata"].get("deletionTimestamp"))
+        if overdue <= limits(snapshot).grace:
             continue
         finalizers = pod["metadata"].get("finalizers")
         step = f"finalizers hold it: {', '.join(finalizers)}" if finalizers else "is its node alive?"
-        yield Subject("stuck", cluster, "Pod", key(pod)).warning(
-            f"should have ended {span(overdue)} ago", step
+        yield finding(
+            Code.STUCK,
+            cluster,
+            "Pod",
+            key(pod),
+            f"should have ended {span(overdue)} ago",
+            step,
         )
 
 
-def stuck_claims(facts: InspectFacts) -> Findings:
+@rule(Code.STUCK, needs=[objects("PersistentVolumeClaim"), objects("Node")], level=Level.CLUSTERS)
+def stuck_claims(snapshot: Snapshot) -> Findings:
     """Yield claims with our finalizer that nothing removes, because all virtual nodes of the claim are gone."""
-    if not facts.upper.knows("PersistentVolumeClaim", "Node"):
-        return
-    present = {node["metadata"]["name"] for node in facts.upper.of("Node")}
-    volumes = {volume["metadata"]["name"]: volume for volume in facts.upper.of("PersistentVolume")}
-    for claim in facts.upper.of("PersistentVolumeClaim"):
+    present = {node["metadata"]["name"] for node in snapshot.upper.of("Node")}
+    volumes = {volume["metadata"]["name"]: volume for volume in snapshot.upper.of("PersistentVolume")}
+    for claim in snapshot.upper.of("PersistentVolumeClaim"):
         if pvc.FINALIZER not in (claim["metadata"].get("finalizers") or ()):
             continue
         served = _claim_nodes(claim, volumes)
-        if not served or served & (present | facts.virtual_nodes().keys()):
+        if not served or served & (present | virtual_nodes(snapshot).keys()):
             continue
         gone = ", ".join(sorted(served))
-        yield Subject("stuck", UPPER, "PersistentVolumeClaim", key(claim)).finding(
-            ERROR if is_deleting(claim) else WARNING,
+        yield finding(
+            Code.STUCK,
+            UPPER,
+            "PersistentVolumeClaim",
+            key(claim),
             f"belongs to virtual node {gone}, which is gone; finalizer {pvc.FINALIZER} holds it",
             "configure the virtual node again, or remove the finalizer by hand: its data stays in "
             "the lower cluster",
+            severity=Severity.ERROR if is_deleting(claim) else Severity.WARNING,
         )
 
 
@@ -178,13 +201,14 @@ def _last_change(pod: Mapping[str, Any]) -> datetime:
     return max(timestamps.parse(moment) for moment in moments if moment)
 
 
-class RefusedNext(PodRule):
+@rule(Code.POLICY_VIOLATED, level=Level.MIRRORED)
+class RefusedNext(MirroredRule):
     """Finds lower clusters with pods that could not be created again, with the violated rules."""
 
     name = "refused_next"
 
-    def __init__(self, facts: InspectFacts) -> None:
-        super().__init__(facts)
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot)
         self._refused: dict[str, dict[str, list[str]]] = {}
         """Keys of pods, by lower cluster and rule."""
 
@@ -200,7 +224,11 @@ class RefusedNext(PodRule):
         """Yield a finding for each cluster with such pods."""
         for name, by_rule in self._refused.items():
             pods = {pod for refused in by_rule.values() for pod in refused}
-            yield Subject("policy", name, "Cluster", name).warning(
+            yield finding(
+                Code.POLICY_VIOLATED,
+                name,
+                "Cluster",
+                name,
                 f"its policy would refuse running pods ({len(pods)}); they keep running, new pods do not start: "
                 + "; ".join(f"{rule} ({some(sorted(refused))})" for rule, refused in sorted(by_rule.items())),
                 f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods",

@@ -14,21 +14,14 @@ from typing import Any
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime.apimachinery import quantity, readable
-from virtual_node.certificates.expiry import span
-from virtual_node.commands.inspect.facts import (
-    ERROR,
-    FOREIGN_POD,
-    INFO,
-    WARNING,
-    ClusterFacts,
-    Findings,
-    InspectFacts,
-    InspectFinding,
-    Subject,
-    VirtualNode,
-)
-from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
+from virtual_node.examine.clusters import FOREIGN_PODS, IDENTITY, SETTINGS, VirtualNode, limits
+from virtual_node.examine.codes import Code, Severity
+from virtual_node.examine.engine import Level, rule
+from virtual_node.examine.expiry import span
+from virtual_node.examine.finding import Finding, Findings, finding
+from virtual_node.examine.mirrored import MirroredPod, MirroredRule
 from virtual_node.examine.objects import allocatable, fits, key, labels_of, requested
+from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
 _CAPACITY_TOLERANCE = 1.01
@@ -40,11 +33,12 @@ _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailab
 """Conditions of nodes that are True in case of a problem."""
 
 
-def lower_nodes(facts: InspectFacts) -> Findings:
+@rule(Code.CAPACITY, level=Level.CLUSTERS)
+def lower_nodes(snapshot: Snapshot) -> Findings:
     """Yield our virtual nodes' lower nodes that take no pods."""
-    for lower in facts.lowers:
+    for lower in snapshot.lowers:
         for node in lower.of("Node"):
-            if node_counts(node) or not any(_selects(one, node) for one in lower.nodes.values()):
+            if node_counts(node) or not any(_selects(one, node) for one in lower[SETTINGS].nodes.values()):
                 continue
             name = node["metadata"]["name"]
             ready = condition(node.get("status"), "Ready")
@@ -53,30 +47,36 @@ def lower_nodes(facts: InspectFacts) -> Findings:
             else:
                 message = f"is not Ready: {ready.get('message') or ready.get('reason') or 'no reason given'}"
                 step = f"kubectl describe node {name}, in the lower cluster"
-            yield Subject("capacity", lower.name, "Node", name).warning(message, step)
+            yield finding(Code.CAPACITY, lower.name, "Node", name, message, step)
 
 
-def pressure(facts: InspectFacts) -> Findings:
+@rule(Code.NODE_PRESSURE, level=Level.CLUSTERS)
+def pressure(snapshot: Snapshot) -> Findings:
     """Yield our virtual nodes' lower nodes that run out of memory, disk or processes, or have no network."""
-    for lower in facts.lowers:
+    for lower in snapshot.lowers:
         for node in lower.of("Node"):
             found = [kind for kind in _PRESSURES if is_true(node.get("status"), kind)]
-            if found and any(_selects(one, node) for one in lower.nodes.values()):
+            if found and any(_selects(one, node) for one in lower[SETTINGS].nodes.values()):
                 name = node["metadata"]["name"]
-                yield Subject("pressure", lower.name, "Node", name).warning(
+                yield finding(
+                    Code.NODE_PRESSURE,
+                    lower.name,
+                    "Node",
+                    name,
                     f"reports {', '.join(found)}: it takes no new pods and may evict pods",
                     f"kubectl describe node {name}, in the lower cluster",
                 )
 
 
-def promises(facts: InspectFacts) -> Findings:
+@rule(Code.CAPACITY, level=Level.CLUSTERS)
+def promises(snapshot: Snapshot) -> Findings:
     """Yield for each virtual node how much of its allocatable pods can use; warn if lower nodes have less in sum."""
-    nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
-    for lower in facts.lowers:
-        if not facts.cluster_id or not lower.knows("Node", "Pod", FOREIGN_POD):
+    nodes = {node["metadata"]["name"]: node for node in snapshot.upper.of("Node")}
+    for lower in snapshot.lowers:
+        if not snapshot.upper.get(IDENTITY) or not lower.knows("Node", "Pod", FOREIGN_PODS):
             continue
         used = _used(lower)
-        for name, virtual in lower.nodes.items():
+        for name, virtual in lower[SETTINGS].nodes.items():
             selected = [node for node in lower.of("Node") if _selects(virtual, node)]
             if name not in nodes or not selected:
                 continue
@@ -85,39 +85,44 @@ def promises(facts: InspectFacts) -> Findings:
             yield _usable(name, promised, selected, _rooms(used, selected), lower)
 
 
-class Oversized(PodRule):
+@rule(Code.CAPACITY, level=Level.MIRRORED)
+class Oversized(MirroredRule):
     """Finds pods that wait because no single lower node has room, although the virtual node as a whole has."""
 
     name = "oversized"
 
-    def __init__(self, facts: InspectFacts) -> None:
-        super().__init__(facts)
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot)
         self._rooms: dict[str, list[_Room]] = {}
         """Lower nodes that take pods, by virtual node."""
 
     def of_pod(self, pod: MirroredPod) -> Findings:
         """Yield the finding about a pod."""
-        facts, lower, below = self.facts, pod.lower, pod.below
+        snapshot, lower, below = self.snapshot, pod.lower, pod.below
         if below is None or below["spec"].get("nodeName") or is_finished(below.get("status")):
             return
-        if not lower.knows("Node", FOREIGN_POD):
+        if not lower.knows("Node", FOREIGN_PODS):
             return
         name = pod.upper["spec"]["nodeName"]
         if name not in self._rooms:
-            selected = [node for node in lower.of("Node") if _selects(lower.nodes[name], node)]
+            selected = [node for node in lower.of("Node") if _selects(lower[SETTINGS].nodes[name], node)]
             self._rooms[name] = _rooms(_used(lower), selected)
         rooms = self._rooms[name]
         wanted = requested([below])
         never = not any(fits(wanted, room.allocatable) for room in rooms)
-        waited = facts.age(below["metadata"].get("creationTimestamp"))
-        if not never and (waited <= facts.limits.grace or any(fits(wanted, room.free) for room in rooms)):
+        waited = snapshot.age(below["metadata"].get("creationTimestamp"))
+        if not never and (waited <= limits(snapshot).grace or any(fits(wanted, room.free) for room in rooms)):
             return
         asked = ", ".join(f"{readable.resource(one, wanted[one])} {one}" for one in _SHOWN if one in wanted)
-        yield Subject("capacity", lower.name, "Pod", key(pod.upper)).finding(
-            ERROR if never else WARNING,
+        yield finding(
+            Code.CAPACITY,
+            lower.name,
+            "Pod",
+            key(pod.upper),
             f"asks for {asked or 'a place'}; no lower node of {name} "
             + ("is that large" if never else f"has had that free for {span(waited)}"),
             "request less, or add a larger lower node" if never else "make room, or add a lower node",
+            severity=Severity.ERROR if never else Severity.WARNING,
             transient=True,
         )
 
@@ -135,10 +140,10 @@ def _selects(virtual: VirtualNode, node: Mapping[str, Any]) -> bool:
     return all(carried.get(name) == value for name, value in virtual.selector.items())
 
 
-def _used(lower: ClusterFacts) -> dict[str, Counter[str]]:
+def _used(lower: View) -> dict[str, Counter[str]]:
     """Return the requests of all pods by lower node."""
     used: dict[str, Counter[str]] = {}
-    for pod in chain(lower.of("Pod"), lower.of(FOREIGN_POD)):
+    for pod in chain(lower.of("Pod"), lower.of(FOREIGN_PODS)):
         if node := pod["spec"].get("nodeName"):
             used.setdefault(node, Counter()).update(requested([pod]))
     return used
@@ -153,15 +158,13 @@ def _rooms(used: Mapping[str, Mapping[str, int]], selected: Sequence[Mapping[str
     return rooms
 
 
-def _excess_capacity(
-    lower: ClusterFacts, name: str, virtual: VirtualNode, promised: Mapping[str, Any]
-) -> Findings:
+def _excess_capacity(lower: View, name: str, virtual: VirtualNode, promised: Mapping[str, Any]) -> Findings:
     capacity = Capacity(
         node_selector=virtual.selector, reserve=virtual.reserve, autoscaling=virtual.autoscaling
     )
     for node in lower.of("Node"):
         capacity.upsert_node(node)
-    for pod in lower.of(FOREIGN_POD):
+    for pod in lower.of(FOREIGN_PODS):
         node_name = pod["spec"].get("nodeName", "")
         counts = bool(node_name) and not is_finished(pod.get("status"))
         requests = pod_resources.pod_requests(pod["spec"]) if counts else {}
@@ -174,7 +177,11 @@ def _excess_capacity(
         and quantity.of(one, promised[one]) > quantity.of(one, available.get(one, "0")) * _CAPACITY_TOLERANCE
     ]
     if too_much:
-        yield Subject("capacity", lower.name, "Node", name).warning(
+        yield finding(
+            Code.CAPACITY,
+            lower.name,
+            "Node",
+            name,
             f"promises more than its lower nodes have: {', '.join(too_much)}",
             "does the virtual node's process run? Its capacity is not up to date",
             transient=True,
@@ -186,8 +193,8 @@ def _usable(
     promised: Mapping[str, Any],
     selected: Sequence[Mapping[str, Any]],
     rooms: Sequence[_Room],
-    lower: ClusterFacts,
-) -> InspectFinding:
+    lower: View,
+) -> Finding:
     parts, worst = [], 0.0
     for one in _SHOWN:
         total = sum(allocatable(node).get(one, 0) for node in selected)
@@ -201,10 +208,14 @@ def _usable(
             f"{_amount(one, promised.get(one, '0'))} "
             f"(largest place {readable.resource(one, largest)}, {lost:.0%} not usable)"
         )
-    return Subject("capacity", lower.name, "Node", name).finding(
-        WARNING if worst >= _UNUSABLE_SHARE else INFO,
+    return finding(
+        Code.CAPACITY,
+        lower.name,
+        "Node",
+        name,
         f"promises {', '.join(parts)}",
         "repair or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else "",
+        severity=Severity.WARNING if worst >= _UNUSABLE_SHARE else Severity.INFO,
     )
 
 

@@ -16,7 +16,8 @@ from cryptography import x509
 from clusterset.model.token_life import claims_of, token_life
 from controller_runtime.auth import kubeconfig_file
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, Expiry
+from virtual_node.examine.expiry import LEGACY_TOKEN, Expiry
+from virtual_node.examine.finding import UPPER
 
 _POD_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _TIMEOUT = 5.0

@@ -13,11 +13,15 @@ from clusterset.model import names
 from clusterset.model.overrides import OverrideSet
 from clusterset.model.policy.decision import Violation, summary
 from controller_runtime.apimachinery import readable
-from virtual_node.commands.inspect.facts import ERROR, WARNING, ClusterFacts, Findings, InspectFacts, Subject
-from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
+from virtual_node.examine.clusters import SETTINGS, owned
+from virtual_node.examine.codes import Code, Severity
+from virtual_node.examine.engine import Level, rule
+from virtual_node.examine.finding import Findings, finding
+from virtual_node.examine.mirrored import MirroredPod, MirroredRule
 from virtual_node.examine.objects import annotations_of, is_deleting, key, labels_of
+from virtual_node.examine.snapshot import Snapshot, View
+from virtual_node.translate.base import view
 from virtual_node.translate.base.metadata import left_as_changed
-from virtual_node.translate.base.view import View
 from virtual_node.translate.kinds import CONFIG_MAPS, SECRETS, Kind
 from virtual_node.translate.pods import update
 from virtual_node.translate.pods.update import ChangePolicy, PodChanges
@@ -26,7 +30,8 @@ _CONTAINERS = ("containers", "initContainers")
 _BOOKKEEPING = (names.ANNOTATION_APPLIED, names.ANNOTATION_OVERRIDES)
 
 
-class PodDrift(PodRule):
+@rule(Code.DRIFT, Code.POLICY_VIOLATED, level=Level.MIRRORED)
+class PodDrift(MirroredRule):
     """Finds lower pods whose mutable fields differ from their upper pods.
 
     A field that was already requested is not sent again. If it still differs, lower admission has changed
@@ -36,8 +41,8 @@ class PodDrift(PodRule):
 
     name = "pod_drift"
 
-    def __init__(self, facts: InspectFacts) -> None:
-        super().__init__(facts)
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot)
         self._rewritten: dict[str, list[str]] = {}
         """Keys of pods that lower admission has changed, by cluster."""
         self._labelled: dict[str, list[str]] = {}
@@ -64,34 +69,53 @@ class PodDrift(PodRule):
             allowed, refused = _debuggers(pod, changes)
             added = ["spec.ephemeralContainers"] if allowed else []
             if refused:
-                yield Subject("policy", pod.lower.name, "Pod", key(upper)).info(
+                yield finding(
+                    Code.POLICY_VIOLATED,
+                    pod.lower.name,
+                    "Pod",
+                    key(upper),
                     f"its policy refuses debug containers: {summary(refused)}",
                     "a debug container cannot be removed; add another one with a profile that the policy allows "
                     "(kubectl debug --profile)",
+                    severity=Severity.INFO,
                 )
         differing = in_spec + resized + added + _metadata_fields(changes)
         if not differing:
             return
         severe = bool(in_spec or added or (resized and not asked))
-        yield Subject("drift", pod.lower.name, "Pod", key(below)).finding(
-            ERROR if severe else WARNING,
+        yield finding(
+            Code.DRIFT,
+            pod.lower.name,
+            "Pod",
+            key(below),
             f"differs from upper pod {key(upper)} in {readable.some(differing, limit=5)}",
             "if the lower cluster refuses the change, the upper pod has an event UpdateRefused; "
             "otherwise see the virtual node's log",
+            severity=Severity.ERROR if severe else Severity.WARNING,
             transient=True,
         )
 
     def of_all(self) -> Findings:
         """Yield a finding for each lower cluster with pods that its admission has changed."""
         for cluster, pods in self._rewritten.items():
-            yield Subject("drift", cluster, "Cluster", cluster).info(
+            yield finding(
+                Code.DRIFT,
+                cluster,
+                "Cluster",
+                cluster,
                 "its admission has changed images, tolerations or deadlines of "
-                f"{readable.count(len(pods), 'pod')}, and the virtual node leaves them: {readable.some(pods, limit=5)}"
+                f"{readable.count(len(pods), 'pod')}, and the virtual node leaves them: {readable.some(pods, limit=5)}",
+                severity=Severity.INFO,
             )
         for cluster, pods in self._labelled.items():
-            yield Subject("drift", cluster, "Cluster", f"{cluster} metadata").info(
+            yield finding(
+                Code.DRIFT,
+                cluster,
+                "Cluster",
+                f"{cluster} metadata",
                 f"labels or annotations of {readable.count(len(pods), 'pod')} were set or changed there, and the virtual "
-                f"node leaves them until they change in the upper cluster: {readable.some(pods)}"
+                f"node leaves them until they change in the upper cluster: {readable.some(pods)}",
+                severity=Severity.INFO,
             )
 
 
@@ -107,22 +131,27 @@ def _debuggers(pod: MirroredPod, changes: PodChanges) -> tuple[bool, list[Violat
     return bool(allowed), refused
 
 
-def copy_drift(facts: InspectFacts) -> Findings:
+@rule(Code.DRIFT, level=Level.CLUSTERS)
+def copy_drift(snapshot: Snapshot) -> Findings:
     """Yield lower ConfigMaps and Secrets whose data differs from their upper source."""
-    for lower in facts.lowers:
+    for lower in snapshot.lowers:
         for copied in (CONFIG_MAPS, SECRETS):
             kind = copied.kind
-            if not facts.upper.knows(kind) or not lower.nodes:
+            if not snapshot.upper.knows(kind) or not lower[SETTINGS].nodes:
                 continue
-            sources = {key(one): one for one in facts.upper.of(kind)}
-            for copy in facts.owned(lower, kind):
+            sources = {key(one): one for one in snapshot.upper.of(kind)}
+            for copy in owned(snapshot, lower, kind):
                 if names.LABEL_TOKEN_OF in labels_of(copy) or is_deleting(copy):
                     continue
                 source = sources.get(_source_key(copy))
                 if source is None or source["metadata"]["uid"] != labels_of(copy).get(names.LABEL_UPPER_UID):
                     continue  # The source is gone or was replaced; the rule for leaks reports it.
                 if differing := _data_fields(copied, copy, source, lower):
-                    yield Subject("drift", lower.name, kind, key(copy)).error(
+                    yield finding(
+                        Code.DRIFT,
+                        lower.name,
+                        kind,
+                        key(copy),
                         f"differs from upper {kind} {key(source)} in {readable.some(differing, limit=5)}",
                         "does the virtual node's process run? A copy that no pod references is not "
                         "updated: delete it in the lower cluster",
@@ -136,11 +165,9 @@ def _source_key(copy: Mapping[str, Any]) -> str:
     return f"{namespace}/{annotations.get(names.ANNOTATION_SOURCE, metadata['name'])}"
 
 
-def _data_fields(
-    kind: Kind, copy: Mapping[str, Any], source: Mapping[str, Any], lower: ClusterFacts
-) -> list[str]:
+def _data_fields(kind: Kind, copy: Mapping[str, Any], source: Mapping[str, Any], lower: View) -> list[str]:
     # The view only affects namespaces and owners, which are not compared.
-    desired = kind.copy_of(source, View(cluster_id="", nodes=tuple(lower.nodes)))
+    desired = kind.copy_of(source, view.View(cluster_id="", nodes=tuple(lower[SETTINGS].nodes)))
     patch = (kind.patch(copy, desired, source) if desired is not None else None) or {}
     found: list[str] = []
     for field in ("data", "binaryData"):

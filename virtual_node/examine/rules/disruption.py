@@ -8,29 +8,42 @@ from collections.abc import Callable, Iterable, Mapping
 from clusterset.model.moving.drain import TEMPLATE_HASH
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime.apimachinery import matching
-from virtual_node.certificates.expiry import UPPER
-from virtual_node.commands.inspect.facts import Findings, InspectFacts, Subject
+from virtual_node.examine.clusters import virtual_nodes
+from virtual_node.examine.codes import Code
+from virtual_node.examine.engine import Level, rule
+from virtual_node.examine.finding import UPPER, Finding, Findings, finding
 from virtual_node.examine.objects import Json, is_deleting, key, labels_of
+from virtual_node.examine.snapshot import Snapshot
 
 
-def disruption(facts: InspectFacts) -> Findings:
+@rule(
+    Code.SINGLE_REPLICA,
+    Code.MAX_UNAVAILABLE,
+    Code.NO_DISRUPTION_BUDGET,
+    Code.NO_READINESS_PROBE,
+    Code.NO_PRE_STOP,
+    level=Level.CLUSTERS,
+)
+def disruption(snapshot: Snapshot) -> Findings:
     """Yield why an update or a drain can interrupt workloads with pods on our virtual nodes."""
-    ours = _workloads(facts)
-    budgets, services = (_by_namespace(facts.upper.of(kind)) for kind in ("PodDisruptionBudget", "Service"))
+    ours = _workloads(snapshot)
+    budgets, services = (
+        _by_namespace(snapshot.upper.of(kind)) for kind in ("PodDisruptionBudget", "Service")
+    )
     for kind in ("Deployment", "StatefulSet"):
-        for workload in facts.upper.of(kind):
+        for workload in snapshot.upper.of(kind):
             spec = workload["spec"]
             if (kind, key(workload)) not in ours or is_deleting(workload) or spec.get("replicas") == 0:
                 continue
             namespace = workload["metadata"]["namespace"]
-            known = budgets.get(namespace, ()) if facts.upper.knows("PodDisruptionBudget") else None
+            known = budgets.get(namespace, ()) if snapshot.upper.knows("PodDisruptionBudget") else None
             yield from _risks(workload, kind, known, services.get(namespace, ()))
 
 
-def _workloads(facts: InspectFacts) -> set[tuple[str, str]]:
+def _workloads(snapshot: Snapshot) -> set[tuple[str, str]]:
     """Return kind and key of the workloads that own unfinished pods on our virtual nodes."""
-    ours, found = facts.virtual_nodes(), set()
-    for pod in facts.upper.heads("Pod"):
+    ours, found = virtual_nodes(snapshot), set()
+    for pod in snapshot.upper.heads("Pod"):
         if pod["spec"].get("nodeName") not in ours or is_finished(pod.get("status")):
             continue
         namespace = pod["metadata"]["namespace"]
@@ -65,33 +78,38 @@ def _risks(workload: Json, kind: str, budgets: Iterable[Json] | None, services: 
     labels = (template.get("metadata") or {}).get("labels") or {}
     containers = template["spec"].get("containers") or ()
 
-    def subject(check: str) -> Subject:
-        return Subject(check, UPPER, kind, key(workload))
+    def risk(code: Code, cause: str, step: str) -> Finding:
+        return finding(code, UPPER, kind, key(workload), cause, step)
 
     if replicas == 1:
-        yield subject("single-replica").warning(
+        yield risk(
+            Code.SINGLE_REPLICA,
             "has a single replica: its service stops when the pod is moved or its node is drained",
             f"kubectl -n {namespace} scale {kind.lower()} {name} --replicas=2",
         )
     elif kind == "Deployment" and (unavailable := _max_unavailable(spec, replicas)) >= replicas:
-        yield subject("max-unavailable").warning(
+        yield risk(
+            Code.MAX_UNAVAILABLE,
             f"an update may stop {unavailable} of {replicas} pods at once",
             "set strategy.rollingUpdate.maxUnavailable to 0 and maxSurge to 1",
         )
     if replicas > 1 and budgets is not None and not _has_budget(budgets, labels):
-        yield subject("no-disruption-budget").warning(
+        yield risk(
+            Code.NO_DISRUPTION_BUDGET,
             "has no PodDisruptionBudget: a drain or the descheduler may stop all pods at once",
             f"kubectl -n {namespace} create poddisruptionbudget {name} --selector=LABELS --max-unavailable=1",
         )
     if not _is_served(services, labels):
         return  # Probes and preStop protect clients of a Service.
     if not any(container.get("readinessProbe") for container in containers):
-        yield subject("no-readiness-probe").warning(
+        yield risk(
+            Code.NO_READINESS_PROBE,
             "is behind a Service and has no readinessProbe: new pods get requests before they can answer",
             "add a readinessProbe to a container of the pod template",
         )
     if not any((container.get("lifecycle") or {}).get("preStop") for container in containers):
-        yield subject("no-pre-stop").info(
+        yield risk(
+            Code.NO_PRE_STOP,
             "is behind a Service and has no preStop hook: pods end before clients stop to use their addresses",
             "add lifecycle.preStop with a sleep of some seconds to the pod template",
         )
