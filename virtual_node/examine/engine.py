@@ -10,14 +10,16 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.facts import BOUND, NODES, WAITING, WORDS
 from virtual_node.examine.finding import SHOWN, UPPER, Finding, Findings, finding
-from virtual_node.examine.mirrored import Outcome, outcomes
 from virtual_node.examine.objects import Json, cluster_of, one_line
 from virtual_node.examine.snapshot import Fact, Snapshot
+
+if TYPE_CHECKING:
+    from virtual_node.examine.mirrored import Outcome
 
 _ORDER = {code: number for number, code in enumerate(Code)}
 _SEVERITIES = list(Severity)
@@ -62,7 +64,7 @@ class Rule:
 
 
 RULES: list[Rule] = []
-"""All rules of the modules that were imported, in their order; ``virtual_node.examine.rules`` imports all."""
+"""All rules of the modules that were imported, in their order; ``virtual_node.examine.rules.every`` imports all."""
 
 
 def rule(
@@ -124,8 +126,7 @@ def examine(
         for one in RULES
         if one.level in chosen and (again is None or id(one) in again or one.level is Level.READING)
     ]
-    mirrored = [one for one in rules if one.level is Level.MIRRORED]
-    compared = dict(zip(map(id, mirrored), outcomes([one.judge for one in mirrored], snapshot), strict=True))
+    compared = _compared(snapshot, [one for one in rules if one.level is Level.MIRRORED])
     for one in rules:
         if one.level is Level.POD:
             continue
@@ -134,7 +135,7 @@ def examine(
         if any(fact.name in unknown for fact in one.needs):
             continue
         if one.level is Level.MIRRORED:
-            result.by_rule[one.judge] = _completed(one, snapshot, compared[id(one)])
+            result.by_rule[one.judge] = _completed(one, snapshot, compared[one.judge])
         elif one.level is Level.CLUSTERS:
             result.by_rule[one.judge] = _isolated(one, snapshot)
         else:
@@ -198,6 +199,15 @@ def _isolated(one: Rule, snapshot: Snapshot) -> list[Finding]:
         _failure(one.name, found, ", ".join(lower.name for lower in lowers if id(lower) in failed)),
         *rest,
     ]
+
+
+def _compared(snapshot: Snapshot, rules: Sequence[Rule]) -> dict[Callable[..., Findings], Outcome]:
+    """Return the outcomes of rules about mirrored pods, by their class."""
+    if not rules:
+        return {}
+    from virtual_node.examine.mirrored import outcomes  # noqa: PLC0415 - imports the translation of pods
+
+    return outcomes([one.judge for one in rules], snapshot)
 
 
 def _completed(one: Rule, snapshot: Snapshot, outcome: Outcome) -> list[Finding]:

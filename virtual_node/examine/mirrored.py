@@ -74,11 +74,11 @@ class Outcome:
     """Why the rule failed for all clusters; None: it did not."""
 
 
-def outcomes(rules: Sequence[Callable[..., Any]], snapshot: Snapshot) -> list[Outcome]:
+def outcomes(rules: Sequence[Callable[..., Any]], snapshot: Snapshot) -> dict[Callable[..., Any], Outcome]:
     """Return the outcome of each of these classes of ``MirroredRule``."""
-    every = [Outcome() for _ in rules]
+    every = {rule: Outcome() for rule in rules}
     running: list[tuple[MirroredRule, Outcome]] = []
-    for rule, outcome in zip(rules, every, strict=True):
+    for rule, outcome in every.items():
         try:
             running.append((rule(snapshot), outcome))
         except Exception as error:  # noqa: BLE001 - objects may have any content
@@ -98,7 +98,7 @@ def outcomes(rules: Sequence[Callable[..., Any]], snapshot: Snapshot) -> list[Ou
                 except Exception as error:  # noqa: BLE001 - objects may have any content
                     outcome.failed.setdefault(pod.lower.name, error)
     except Exception as error:  # noqa: BLE001 - objects may have any content
-        return [Outcome(error=error) for _ in rules]
+        return {rule: Outcome(error=error) for rule in rules}
     for one, outcome in running:
         outcome.findings += one.of_all()
     return every

@@ -28,13 +28,14 @@ from virtual_node.commands.inspect import history, reading
 from virtual_node.commands.inspect.history import Row
 from virtual_node.config import command_line, program
 from virtual_node.config.types import Config
-from virtual_node.examine import expiries, rules  # noqa: F401 - registers all rules
+from virtual_node.examine import expiries
 from virtual_node.examine.clusters import VERSION, replica, virtual_nodes
 from virtual_node.examine.codes import CHECKS, Severity
 from virtual_node.examine.engine import Level, examine
 from virtual_node.examine.expiry import ExpiryLimits, span
 from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding
+from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
 from virtual_node.examine.snapshot import Snapshot
 
 FAIL_ON = ("warning", "error", "never")
