@@ -118,8 +118,8 @@ def owned_heads(snapshot: Snapshot, lower: View, kind: str) -> Iterator[Json]:
 
 def misplaced(snapshot: Snapshot, lower: View, kind: str) -> Iterator[Json]:
     """Yield the lower cluster's objects of a kind that have our label in a namespace that is not ours."""
-    is_in_place = is_ours_in(snapshot, lower, kind)
-    return (one for one in lower.heads(kind) if _is_labelled(snapshot, one) and not is_in_place(one))
+    is_in_place, identity = is_ours_in(snapshot, lower, kind), snapshot.upper.get(IDENTITY)
+    return (one for one in lower.heads(kind) if _is_labelled(identity, one) and not is_in_place(one))
 
 
 def is_ours_in(snapshot: Snapshot, lower: View, kind: str) -> Callable[[Json], bool]:
@@ -127,13 +127,14 @@ def is_ours_in(snapshot: Snapshot, lower: View, kind: str) -> Callable[[Json], b
 
     Without a list of namespaces, the label suffices.
     """
+    identity = snapshot.upper.get(IDENTITY)
     places = _places(lower) if kind != "Namespace" else None
     if places is None:
-        return functools.partial(_is_labelled, snapshot)
+        return functools.partial(_is_labelled, identity)
     confirmed = functools.cache(functools.partial(_confirmed, snapshot, lower))  # slow, and rarely needed
 
     def is_in_place(one: Json) -> bool:
-        if not _is_labelled(snapshot, one):
+        if not _is_labelled(identity, one):
             return False
         namespace = one["metadata"].get("namespace") or ""
         place = namespace, annotations_of(one).get(names.ANNOTATION_UPPER_NAMESPACE, namespace)
@@ -163,16 +164,15 @@ def _confirmed(snapshot: Snapshot, lower: View) -> dict[str, tuple[str, str]]:
         for pod in snapshot.upper.heads("Pod")
         if (mark := annotations_of(pod).get(names.ANNOTATION_LOWER_UID))
     }
-    confirmed = {}
+    confirmed, identity = {}, snapshot.upper.get(IDENTITY)
     for pod in lower.heads("Pod"):
         metadata = pod["metadata"]
         upper = marks.get((labels_of(pod).get(names.LABEL_UPPER_UID, ""), metadata["uid"]))
-        if _is_labelled(snapshot, pod) and upper is not None and upper["name"] == metadata["name"]:
+        if _is_labelled(identity, pod) and upper is not None and upper["name"] == metadata["name"]:
             confirmed[metadata["uid"]] = (metadata["namespace"], upper["namespace"])
     return confirmed
 
 
-def _is_labelled(snapshot: Snapshot, one: Json) -> bool:
-    """Report whether a lower object has our label."""
-    identity = snapshot.upper.get(IDENTITY)
+def _is_labelled(identity: str | None, one: Json) -> bool:
+    """Report whether a lower object has the label of the upper cluster with this identity."""
     return bool(identity) and labels_of(one).get(names.LABEL_UPPER_CLUSTER) == identity

@@ -10,17 +10,18 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.facts import BOUND, NODES, WAITING, WORDS
-from virtual_node.examine.finding import SHOWN, UPPER, Finding, Findings, finding
+from virtual_node.examine.finding import SHOWN, UPPER, Finding, finding
 from virtual_node.examine.objects import Json, cluster_of, one_line
 from virtual_node.examine.snapshot import Fact, Snapshot
 
 if TYPE_CHECKING:
     from virtual_node.examine.mirrored import Outcome
 
+Judge = TypeVar("Judge", bound=Callable[..., Any])
 _ORDER = {code: number for number, code in enumerate(Code)}
 _SEVERITIES = list(Severity)
 
@@ -50,7 +51,8 @@ class Rule:
 
     codes: Sequence[Code]
     """The codes that it can find."""
-    judge: Callable[..., Findings]
+    judge: Callable[..., Any]
+    """Yields findings about its arguments, see ``Level``."""
     level: Level
     needs: Sequence[Fact[Any]] = ()
     """Facts without which it does not run."""
@@ -72,10 +74,10 @@ def rule(
     needs: Sequence[Fact[Any]] = (),
     uses: Sequence[Fact[Any]] = (),
     level: Level = Level.INSTALLATION,
-) -> Callable[[Callable[..., Findings]], Callable[..., Findings]]:
-    """Register a function as a rule; it stays callable for tests."""
+) -> Callable[[Judge], Judge]:
+    """Register a function, or a class of level MIRRORED, as a rule; it stays callable for tests."""
 
-    def register(judge: Callable[..., Findings]) -> Callable[..., Findings]:
+    def register(judge: Judge) -> Judge:
         RULES.append(Rule(codes, judge, level, needs, uses))
         return judge
 
@@ -201,7 +203,7 @@ def _isolated(one: Rule, snapshot: Snapshot) -> list[Finding]:
     ]
 
 
-def _compared(snapshot: Snapshot, rules: Sequence[Rule]) -> dict[Callable[..., Findings], Outcome]:
+def _compared(snapshot: Snapshot, rules: Sequence[Rule]) -> dict[Callable[..., Any], Outcome]:
     """Return the outcomes of rules about mirrored pods, by their class."""
     if not rules:
         return {}

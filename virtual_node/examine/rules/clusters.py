@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from itertools import chain
 from typing import Any
 
 from clusterset.model import names
@@ -129,7 +128,7 @@ def weak(snapshot: Snapshot) -> Findings:
 @rule(Code.CREDENTIAL_EXPIRES, level=Level.CLUSTERS)
 def credentials(snapshot: Snapshot) -> Findings:
     """Yield credentials and certificates that expire soon or have expired."""
-    for one in chain.from_iterable(cluster.get(EXPIRIES) or () for cluster in snapshot.clusters):
+    for one in (one for cluster in snapshot.clusters for one in cluster.get(EXPIRIES) or ()):
         if one.kind == LEGACY_TOKEN:
             yield finding(
                 Code.CREDENTIAL_EXPIRES,

@@ -25,7 +25,7 @@ from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.expiry import span
 from virtual_node.examine.finding import Findings, finding
 from virtual_node.examine.objects import annotations_of, is_deleting, key, labels_of
-from virtual_node.examine.snapshot import Snapshot, View, objects
+from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.translate.kinds import KINDS, REFERENCED
 from virtual_node.translate.pods import dependencies
 from virtual_node.translate.pods.token_secrets import token_secrets
@@ -107,12 +107,11 @@ def not_adopted(snapshot: Snapshot) -> Findings:
             continue
         pods = Counter(one["metadata"]["namespace"] for one in owned_heads(snapshot, lower, "Pod"))
         ours = {one["metadata"]["name"] for one in owned(snapshot, lower, "Namespace")}
-        found = sorted(
-            name for name in pods.keys() - ours if not namespace_map.adopts(name, lower[SETTINGS].adopt)
-        )
+        adopt = lower[SETTINGS].adopt
+        found = sorted(name for name in pods.keys() - ours if not namespace_map.adopts(name, adopt))
         if not found:
             continue
-        adopted = [] if isinstance(lower[SETTINGS].adopt, bool) else list(lower[SETTINGS].adopt)
+        adopted = [] if isinstance(adopt, bool) else list(adopt)
         yield finding(
             Code.NAMESPACE_NOT_ADOPTED,
             lower.name,
@@ -182,15 +181,14 @@ def _made_pods(snapshot: Snapshot) -> Iterator[tuple[str, str, Mapping[str, Any]
 @rule(Code.OTHER_UPPER_CLUSTER, level=Level.CLUSTERS)
 def of_other_upper_clusters(snapshot: Snapshot) -> Findings:
     """Yield, for each lower cluster, how many objects belong to which other upper cluster."""
-    if not snapshot.upper.get(IDENTITY):
-        return
-    for lower in snapshot.lowers:
+    identity = snapshot.upper.get(IDENTITY)
+    kinds: tuple[str | Fact[Any], ...] = (*_KINDS, FOREIGN_PODS, "Namespace")
+    for lower in snapshot.lowers if identity else ():
         owners = Counter(
             owner
-            for kind in (*_KINDS, FOREIGN_PODS, "Namespace")
+            for kind in kinds
             for one in lower.heads(kind)
-            if (owner := labels_of(one).get(names.LABEL_UPPER_CLUSTER))
-            and owner != snapshot.upper.get(IDENTITY)
+            if (owner := labels_of(one).get(names.LABEL_UPPER_CLUSTER)) and owner != identity
         )
         for owner, count in sorted(owners.items()):
             yield finding(
@@ -222,7 +220,7 @@ def misplaced_objects(snapshot: Snapshot) -> Findings:
             + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
             + "; it ignores these objects",
             "they are copies by users of the lower cluster, or left over from another configuration: delete them "
-            f"(selector {names.LABEL_UPPER_CLUSTER}={snapshot.upper.get(IDENTITY)})",
+            f"(selector {names.LABEL_UPPER_CLUSTER}={snapshot.upper[IDENTITY]})",
         )
 
 

@@ -129,6 +129,11 @@ def set_up(view: View, **changes: Any) -> None:
     view.put(SETTINGS, replace(view[SETTINGS], **changes))
 
 
+def bodies(view: View, listed: str | Fact[Any]) -> Any:
+    """Return the objects of a list, which a test may change."""
+    return view.of(listed)
+
+
 def forget(view: View, listed: str | Fact[Any]) -> None:
     """Make a list unknown, without an error."""
     view._known.pop(objects(listed) if isinstance(listed, str) else listed)
@@ -149,12 +154,12 @@ def upper(facts: Snapshot, kind: str = "Pod") -> Any:
     """The upper object of a kind."""
     if kind == "Lease":
         return facts.upper[LEASES]["vn"]
-    return facts.upper.of(kind)[0]
+    return bodies(facts.upper, kind)[0]
 
 
 def lower(facts: Snapshot, kind: str = "Pod") -> Any:
     """The lower object of a kind."""
-    return facts.lowers[0].of(kind)[0]
+    return bodies(facts.lowers[0], kind)[0]
 
 
 def worries(change: Change | None = None, facts: Snapshot | None = None) -> list[tuple[str, str, str, str]]:
@@ -166,13 +171,13 @@ def worries(change: Change | None = None, facts: Snapshot | None = None) -> list
     return [(one.severity, one.check, one.kind, one.object) for one in found if one.severity != "info"]
 
 
-def leaking(kind: str, **more: Any) -> Change:
+def leaking(kind: str | Fact[Any], **more: Any) -> Change:
     """Return a lower object, a day old, with an unknown upper uid."""
 
     def change(facts: Snapshot) -> None:
         metadata = meta("old", "l-old", **{"labels": ownership_labels(OWNER, "gone"), **more})
-        facts.lowers[0].of(kind).append(
-            {"kind": kind, "metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
+        bodies(facts.lowers[0], kind).append(
+            {"metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
         )
 
     return change
@@ -190,7 +195,9 @@ def following(kind: str) -> Change:
 
 def gone(kind: str) -> Change:
     """Delete the upper object."""
-    return lambda facts: cast("Any", facts.upper[LEASES] if kind == "Lease" else facts.upper.of(kind)).clear()
+    return lambda facts: cast(
+        "Any", facts.upper[LEASES] if kind == "Lease" else bodies(facts.upper, kind)
+    ).clear()
 
 
 def sets(where: Callable[[Snapshot], Any], *path: Any) -> Change:
@@ -220,7 +227,9 @@ def claim(**more: Any) -> Change:
     """Return an upper claim with our finalizer, on a deleted node."""
     annotations = {pvc.SELECTED_NODE: "vn-gone"}
     metadata = meta("data", "u-data", finalizers=[pvc.FINALIZER], annotations=annotations, **more)
-    return lambda facts: facts.upper.of("PersistentVolumeClaim").append({"metadata": metadata, "spec": {}})
+    return lambda facts: bodies(facts.upper, "PersistentVolumeClaim").append(
+        {"metadata": metadata, "spec": {}}
+    )
 
 
 def bound_claim(facts: Snapshot) -> None:
@@ -228,9 +237,9 @@ def bound_claim(facts: Snapshot) -> None:
     expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["vn-gone"]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
     spec = {"csi": {"driver": pv.DRIVER}, "nodeAffinity": affinity}
-    facts.upper.of("PersistentVolume").append({"metadata": {"name": "pv"}, "spec": spec})
+    bodies(facts.upper, "PersistentVolume").append({"metadata": {"name": "pv"}, "spec": spec})
     metadata = meta("data", "u-data", finalizers=[pvc.FINALIZER])
-    facts.upper.of("PersistentVolumeClaim").append({"metadata": metadata, "spec": {"volumeName": "pv"}})
+    bodies(facts.upper, "PersistentVolumeClaim").append({"metadata": metadata, "spec": {"volumeName": "pv"}})
 
 
 def waiting_for(cpu: str) -> Change:

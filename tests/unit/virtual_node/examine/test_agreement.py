@@ -40,7 +40,7 @@ from virtual_node.examine.facts import SWARMS as SWARM_LIST
 from virtual_node.examine.facts import WAITING as WAITING_PODS
 from virtual_node.examine.health import Health, Verdict
 from virtual_node.examine.reports import Report
-from virtual_node.examine.snapshot import Snapshot, objects
+from virtual_node.examine.snapshot import Fact, Snapshot, objects
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
 
@@ -277,7 +277,7 @@ def by_doctor(world: World) -> tuple[bool, bool]:
 
 def by_inspect(world: World) -> tuple[bool, bool]:
     """Return whether ``inspect`` reports a fault, and whether it reports that there is none."""
-    lists = {
+    lists: dict[str, tuple[Fact[Any], Any]] = {
         "leases": (LEASES, world.leases()),
         "bound": (objects("Pod"), world.bound_pods()),
         "waiting": (WAITING_PODS, world.waiting_pods()),

@@ -8,7 +8,16 @@ from random import Random
 from typing import Any
 
 from tests import generated_pods
-from tests.unit.virtual_node.commands.healthy_clusters import ago, copied, healthy, meta, node, ready, set_up
+from tests.unit.virtual_node.commands.healthy_clusters import (
+    ago,
+    bodies,
+    copied,
+    healthy,
+    meta,
+    node,
+    ready,
+    set_up,
+)
 from virtual_node.examine.clusters import FOREIGN_PODS, SETTINGS, VirtualNode
 from virtual_node.examine.snapshot import Snapshot
 from virtual_node.translate.base.options import PodOptions
@@ -27,10 +36,10 @@ def generate(random: Random, *, pods: int = 12) -> Snapshot:
     options = PodOptions(owner=Owner("me", "vn-rome"), service_accounts=random.random() < 0.5)
     rome = copied(paris, "rome")
     set_up(rome, nodes={"vn-rome": VirtualNode(options=options)})
-    rome.of("Pod").clear()
-    rome.of("ConfigMap").clear()
+    bodies(rome, "Pod").clear()
+    bodies(rome, "ConfigMap").clear()
     facts.lowers.append(rome)  # type: ignore[attr-defined]
-    facts.upper.of("Node").append(node("vn-rome", cpu="8", type="virtual-kubelet"))
+    bodies(facts.upper, "Node").append(node("vn-rome", cpu="8", type="virtual-kubelet"))
     for number in range(pods):
         lower = random.choice(facts.lowers)
         (name, virtual), *_ = lower[SETTINGS].nodes.items()
@@ -38,15 +47,15 @@ def generate(random: Random, *, pods: int = 12) -> Snapshot:
         for change in random.sample(_CHANGES, k=random.choice((0, 0, 0, 1, 2))):
             change(random, upper, below)
         if random.random() < 0.9:
-            facts.upper.of("Pod").append(upper)
+            bodies(facts.upper, "Pod").append(upper)
         copies = random.choices((0, 1, 2), (1, 10, 1))[0]
         for number_of_copy in range(copies):
             one = copy.deepcopy(below)
             one["metadata"]["name"] += f"-{number_of_copy}" if number_of_copy else ""
-            (lower if random.random() < 0.95 else random.choice(facts.lowers)).of("Pod").append(one)
+            bodies(lower if random.random() < 0.95 else random.choice(facts.lowers), "Pod").append(one)
         if random.random() < 0.3:
             foreign = {"nodeName": random.choice(("n1", "n2", "")), "containers": [_asking(random)]}
-            lower.of(FOREIGN_PODS).append(
+            bodies(lower, FOREIGN_PODS).append(
                 {
                     "metadata": meta(f"f{number}", f"f{number}"),
                     "spec": foreign,
@@ -57,9 +66,9 @@ def generate(random: Random, *, pods: int = 12) -> Snapshot:
             namespace = random.choice(_NAMESPACES)
             service = {"metadata": {**meta(f"s{number}", f"s{number}"), "namespace": namespace}}
             service["spec"] = {"selector": {"app": "web"}}
-            facts.upper.of("Service").append(service)
+            bodies(facts.upper, "Service").append(service)
     if random.random() < 0.15:
-        where = random.choice([facts.upper, *facts.lowers]).of("Pod")
+        where = bodies(random.choice([facts.upper, *facts.lowers]), "Pod")
         if where:
             random.choice(_MALFORMED)(random.choice(where))
     return facts

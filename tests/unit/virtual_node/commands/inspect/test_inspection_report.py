@@ -7,6 +7,7 @@ import pytest
 from tests.unit.virtual_node.commands.healthy_clusters import (
     OPTIONS,
     Change,
+    bodies,
     both,
     examined,
     healthy,
@@ -29,7 +30,7 @@ def test_a_pod_without_free_room_is_a_warning():
     waiting_for("4")(facts)
     for name in ("n1", "n2"):
         taken = {"containers": [{"resources": {"requests": {"cpu": "3"}}}], "nodeName": name}
-        facts.lowers[0].of(FOREIGN_PODS).append(
+        bodies(facts.lowers[0], FOREIGN_PODS).append(
             {"metadata": meta(name, name), "spec": taken, "status": {"phase": "Running"}}
         )
     upper(facts, "Node")["status"]["allocatable"]["cpu"] = "2"
@@ -50,8 +51,8 @@ def test_values_of_copies_are_never_shown():
     facts = healthy()
     secret = {"kind": "Secret", "metadata": meta("key", "u-key"), "data": {"token": "c2VjcmV0"}}
     copy = lower_copy("Secret", secret, view_of(cluster_id=OPTIONS.owner.cluster_id))
-    facts.upper.of("Secret").append(secret)
-    facts.lowers[0].of("Secret").append({**copy, "data": {"token": "b2xk", "more": "eA=="}})
+    bodies(facts.upper, "Secret").append(secret)
+    bodies(facts.lowers[0], "Secret").append({**copy, "data": {"token": "b2xk", "more": "eA=="}})
     (drift,) = [one for one in inspect(facts) if one.check == "drift"]
     assert drift.message == "differs from upper Secret shop/key in data[more], data[token]"
 

@@ -12,7 +12,7 @@ import msgspec
 from controller_runtime.objects import Object, decode_object, from_dict
 from tests.benchmarks.canned_pods import templates
 from tests.thorough import seeds
-from tests.unit.virtual_node.commands.healthy_clusters import copied, healthy, inspect, set_up
+from tests.unit.virtual_node.commands.healthy_clusters import bodies, copied, healthy, inspect, set_up
 from tests.unit.virtual_node.commands.inspect.generated_clusters import generate
 from virtual_node.examine.clusters import SETTINGS
 from virtual_node.examine.facts import LEASES
@@ -44,13 +44,13 @@ def test_findings_are_those_about_plain_objects() -> None:
 
 def test_returns_the_listed_objects_in_order() -> None:
     """By iteration and by position; also objects that are not alike, and the heads alone."""
-    bodies = [*generate(Random(1), pods=60).upper.of("Pod"), *healthy().upper.of("Node")]
-    found = packed(bodies)
-    expected = [from_dict(one).to_dict() for one in bodies]
+    plain = [*bodies(generate(Random(1), pods=60).upper, "Pod"), *bodies(healthy().upper, "Node")]
+    found = packed(plain)
+    expected = [from_dict(one).to_dict() for one in plain]
     assert [*found] == [found[place] for place in range(len(found))] == found[:] == expected
     assert [one["metadata"] for one in found.heads()] == [one["metadata"] for one in expected]
     assert {one["spec"].get("nodeName") for one in found.heads()} == {
-        one["spec"].get("nodeName") for one in bodies
+        one["spec"].get("nodeName") for one in plain
     }
 
 
@@ -67,13 +67,13 @@ def test_similar_pods_take_a_tenth_of_their_size() -> None:
 def test_a_pod_that_cannot_be_decoded_concerns_only_its_cluster() -> None:
     """JSON is scanned when it is listed, and decoded when a rule reads it."""
     facts = healthy()
-    facts.upper.of("Pod")[0]["spec"]["containers"][0]["image"] = "web:2"
+    bodies(facts.upper, "Pod")[0]["spec"]["containers"][0]["image"] = "web:2"
     rome = copied(facts.lowers[0], "rome")
     set_up(rome, nodes={"vn-rome": rome[SETTINGS].nodes["vn"]})
-    above = copy.deepcopy(facts.upper.of("Pod")[0])
+    above = copy.deepcopy(bodies(facts.upper, "Pod")[0])
     above["metadata"]["uid"], above["spec"]["nodeName"] = "u-rome", "vn-rome"
-    facts.upper.of("Pod").insert(0, above)
-    (below,) = rome.of("Pod")
+    bodies(facts.upper, "Pod").insert(0, above)
+    (below,) = bodies(rome, "Pod")
     below["metadata"]["labels"]["virtual-node.io/upper-uid"] = "u-rome"
     for text in (b'{"a":1e999}', b"[]"):
         found = PackedObjects()

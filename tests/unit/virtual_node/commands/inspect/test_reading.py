@@ -17,7 +17,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConnectionFailed, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
-from tests.unit.virtual_node.commands.healthy_clusters import inspect
+from tests.unit.virtual_node.commands.healthy_clusters import bodies, inspect
 from virtual_node.commands.inspect import command, reading
 from virtual_node.config.types import Config
 from virtual_node.examine.clusters import FOREIGN_PODS, IDENTITY, SETTINGS, VERSION
@@ -144,7 +144,7 @@ async def test_only_requests_of_unmanaged_pods_are_kept():
         "status": {"phase": "Running", "podIP": "1.2.3.4"},
     }
     facts = await reading.read(opened(FakeClient({}), FakeClient({"foreign": [pod]})), ExpiryLimits())
-    (kept,) = facts.lowers[0].of(FOREIGN_PODS)
+    (kept,) = bodies(facts.lowers[0], FOREIGN_PODS)
     assert kept["spec"] == {"nodeName": "n1", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}
     assert kept["status"] == {"phase": "Running"}
 
@@ -284,6 +284,6 @@ async def test_impossible_names_are_not_asked_for():
     pod = {"metadata": {"name": "p", "namespace": "x", "uid": "p", "labels": labels}, "spec": {}}
     upper, lower = FakeClient({}), FakeClient({"secrets": [secret, nowhere], "pods": [pod]})
     facts = await reading.read(opened(upper, lower), ExpiryLimits())
-    assert (facts.upper.error, facts.upper.unread, len(facts.upper.of("Secret"))) == ("", {}, 0)
+    assert (facts.upper.error, facts.upper.unread, len(bodies(facts.upper, "Secret"))) == ("", {}, 0)
     assert not [one for one in upper.asked if one[0] == "secrets"]
     assert "spec.nodeName=vn,a=b" not in {fields for *_, fields in upper.asked}

@@ -17,6 +17,7 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     OWNER,
     Change,
     ago,
+    bodies,
     both,
     bound_claim,
     claim,
@@ -68,10 +69,10 @@ def native_namespace(adopt: bool | list[str] = False) -> Change:  # noqa: FBT001
     """Make the lower namespace of the pods unmanaged."""
 
     def change(facts: Snapshot) -> None:
-        facts.lowers[0].of("Namespace").clear()
+        bodies(facts.lowers[0], "Namespace").clear()
         set_up(facts.lowers[0], adopt=adopt)
         mark = proof_of_mirroring("l-web", "u-web")
-        facts.upper.of("Pod")[0]["metadata"]["annotations"] = {"virtual-node.io/lower-uid": mark}
+        bodies(facts.upper, "Pod")[0]["metadata"]["annotations"] = {"virtual-node.io/lower-uid": mark}
 
     return change
 
@@ -82,7 +83,9 @@ def forged(kind: str) -> Change:
     def change(facts: Snapshot) -> None:
         labels = ownership_labels(OWNER, "u-web" if kind == "Pod" else "gone")
         metadata = meta("web", "forged", labels=labels) | {"namespace": "lowteam"}
-        facts.lowers[0].of(kind).insert(0, {"kind": kind, "metadata": metadata, "spec": {}, "status": {}})
+        bodies(facts.lowers[0], kind).insert(
+            0, {"kind": kind, "metadata": metadata, "spec": {}, "status": {}}
+        )
 
     return change
 
@@ -92,7 +95,7 @@ def lower_version(version: str) -> Change:
 
     def change(facts: Snapshot) -> None:
         facts.lowers[0].put(VERSION, version)
-        for one in facts.lowers[0].of("Node"):
+        for one in bodies(facts.lowers[0], "Node"):
             one["status"]["nodeInfo"]["kubeletVersion"] = version
 
     return change
@@ -104,7 +107,7 @@ def test_a_rule_that_fails_for_one_lower_cluster_keeps_the_findings_about_others
         facts = healthy()
         leaking("Pod")(facts)
         bad = copied(facts.lowers[0], "rome")
-        bad.of("Pod")[-1]["metadata"]["creationTimestamp"] = "x"
+        bodies(bad, "Pod")[-1]["metadata"]["creationTimestamp"] = "x"
         by_name = {"paris": facts.lowers[0], "rome": bad}
         found = inspect(replace(facts, lowers=[by_name[name] for name in names]))
         assert [one.cluster for one in found if one.check == "leaked"] == ["paris"]
@@ -121,9 +124,9 @@ def test_a_malformed_pod_concerns_only_its_cluster_in_rules_about_single_pods():
     bad = copy.deepcopy(upper(facts))
     bad["metadata"]["uid"] = "u-rome"
     bad["spec"]["nodeName"] = "vn-rome"
-    rome.of("Pod")[0]["metadata"]["labels"]["virtual-node.io/upper-uid"] = "u-rome"
-    rome.of("Pod")[0]["spec"]["containers"] = [1]
-    facts.upper.of("Pod").insert(0, bad)
+    bodies(rome, "Pod")[0]["metadata"]["labels"]["virtual-node.io/upper-uid"] = "u-rome"
+    bodies(rome, "Pod")[0]["spec"]["containers"] = [1]
+    bodies(facts.upper, "Pod").insert(0, bad)
     found = inspect(replace(facts, lowers=[rome, *facts.lowers]))
     assert [one.cluster for one in found if one.check == "drift"] == ["paris"]
     (failure,) = [one for one in found if one.check == "rule" and one.object == "pod_drift"]
@@ -153,7 +156,7 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (
             both(
                 leaking("Secret"),
-                lambda facts: facts.lowers[0].of("Pod")[0]["spec"].update(
+                lambda facts: bodies(facts.lowers[0], "Pod")[0]["spec"].update(
                     imagePullSecrets=[{"name": "old"}]
                 ),
             ),
@@ -180,21 +183,21 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (forged("Pod"), [("warning", "misplaced", "Cluster", "paris")]),
         (forged("Secret"), [("warning", "misplaced", "Cluster", "paris")]),
         # --- missing
-        (lambda facts: facts.lowers[0].of("Pod").clear(), [("error", "missing", "Pod", POD)]),
+        (lambda facts: bodies(facts.lowers[0], "Pod").clear(), [("error", "missing", "Pod", POD)]),
         (
-            both(lambda facts: facts.lowers[0].of("Pod").clear(), sets(upper, "status", {"phase": "Failed"})),
+            both(lambda facts: bodies(facts.lowers[0], "Pod").clear(), sets(upper, "status", {"phase": "Failed"})),
             [],
         ),
         (
             both(
-                lambda facts: facts.lowers[0].of("Pod").clear(),
+                lambda facts: bodies(facts.lowers[0], "Pod").clear(),
                 sets(upper, "status", "conditions", [REFUSED]),
             ),
             [("warning", "pods", "Pod", POD)],
         ),
         (
             both(
-                lambda facts: facts.lowers[0].of("Pod").clear(),
+                lambda facts: bodies(facts.lowers[0], "Pod").clear(),
                 sets(upper, "metadata", "creationTimestamp", ago(minutes=4)),
             ),
             [],
@@ -292,7 +295,7 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (claim(), [("warning", "stuck", "PersistentVolumeClaim", "shop/data")]),
         (claim(deletionTimestamp=ago(hours=1)), [("error", "stuck", "PersistentVolumeClaim", "shop/data")]),
         (bound_claim, [("warning", "stuck", "PersistentVolumeClaim", "shop/data")]),
-        (both(claim(), lambda facts: facts.upper.of("Node").append(node("vn-gone"))), []),
+        (both(claim(), lambda facts: bodies(facts.upper, "Node").append(node("vn-gone"))), []),
         # --- unread
         (lambda facts: setattr(facts.lowers[0], "error", "refused"), [("error", "unread", "Cluster", "paris")]),
         (lambda facts: facts.upper.unread.update({LEASES: "no"}), [("warning", "unread", "Lease", "*")]),
@@ -357,7 +360,7 @@ def test_a_pod_that_is_too_large_does_not_hide_other_findings():
     large["metadata"].setdefault("annotations", {})["virtual-node.io/mine"] = "x" * 100_000
     large["spec"]["containers"][0]["env"] = env
     upper(facts)["spec"]["containers"][0]["image"] = "web:2"
-    facts.upper.of("Pod").insert(0, large)
+    bodies(facts.upper, "Pod").insert(0, large)
     found = inspect(facts)
     assert [one.severity for one in found if one.check == "drift"] == ["error"]
 
@@ -381,9 +384,9 @@ def test_a_service_that_an_old_virtual_node_name_keeps_is_reported(name, expecte
     facts = healthy()
     dns = meta("dns", "u-dns")
     mark = {f"always.virtual-node.io/{name}": "true"}
-    facts.upper.of("Service").append({"kind": "Service", "metadata": dns})
+    bodies(facts.upper, "Service").append({"kind": "Service", "metadata": dns})
     below = meta("dns", "l-dns", labels=ownership_labels(OWNER, "u-dns"), annotations=mark)
-    facts.lowers[0].of("Service").append({"kind": "Service", "metadata": below})
+    bodies(facts.lowers[0], "Service").append({"kind": "Service", "metadata": below})
     assert worries(facts=facts) == expected
 
 
@@ -391,7 +394,7 @@ def test_a_service_that_an_old_virtual_node_name_keeps_is_reported(name, expecte
 def test_only_a_pods_own_uid_annotation_counts(whose, told):
     """A pod restored from a backup has that of its original."""
     facts = healthy()
-    facts.lowers[0].of("Pod").clear()
+    bodies(facts.lowers[0], "Pod").clear()
     sets(upper, "metadata", "annotations", {"virtual-node.io/lower-uid": f"l-web/{whose}"})(facts)
     (finding,) = [one for one in inspect(facts) if one.check == "missing"]
     assert ("existed before" in finding.message) is told
@@ -422,7 +425,7 @@ def _released(node: str, component: str = "", of: str = "0.2.0") -> Snapshot:
     """Return a virtual node's release, and that of a component's pod; this command is 0.2.0."""
     facts = healthy()
     facts.upper.put(RELEASE, "0.2.0")
-    facts.upper.of("Node")[0]["metadata"]["labels"]["virtual-node.io/version"] = node
+    bodies(facts.upper, "Node")[0]["metadata"]["labels"]["virtual-node.io/version"] = node
     components = [
         {
             "metadata": {
@@ -459,7 +462,7 @@ def test_different_releases_are_reported(facts: Snapshot, expected: list[tuple[s
 def test_faults_of_the_health_model_are_findings():
     """A replica that crashes, a report on a Lease and a pod without a node, each with its check."""
     facts = _released("0.2.0")
-    component = facts.upper.of(COMPONENTS)[0]
+    component = bodies(facts.upper, COMPONENTS)[0]
     component["status"] = {
         "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
     }
@@ -493,7 +496,7 @@ def test_pods_that_cannot_be_listed_are_one_finding():
 def test_virtual_nodes_of_other_providers_have_no_release():
     """They cannot be upgraded with this project."""
     facts = _released("0.2.0")
-    facts.upper.of("Node").append(node("vk", type="virtual-kubelet"))
+    bodies(facts.upper, "Node").append(node("vk", type="virtual-kubelet"))
     assert [one for one in worries(facts=facts) if one[1] == "release"] == []
 
 

@@ -12,6 +12,7 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     OWNER,
     Change,
     ago,
+    bodies,
     both,
     forget,
     healthy,
@@ -28,7 +29,7 @@ from virtual_node.examine.codes import CHECKS
 from virtual_node.examine.engine import Level, Rule
 from virtual_node.examine.facts import LEASES
 from virtual_node.examine.finding import Findings
-from virtual_node.examine.snapshot import Snapshot, objects
+from virtual_node.examine.snapshot import Fact, Snapshot, objects
 from virtual_node.translate.base.ownership import ownership_labels
 
 WEB = ("Deployment", "shop/web")
@@ -81,7 +82,7 @@ def backend(*, serving: bool, policy: str = "Fail", resource: str = "pods") -> C
     def change(facts: Snapshot) -> None:
         labels = {"kubernetes.io/service-name": "kube-dns"}
         service = {"namespace": "kube-system", "name": "kube-dns"}
-        for listed, found in {
+        lists: dict[Fact[Any], Any] = {
             DNS_SERVICES: [{"metadata": {"namespace": "kube-system", "name": "kube-dns"}}],
             SERVICE_BACKENDS: [{"metadata": {**service, "labels": labels}, "isServing": serving}],
             objects("ValidatingWebhookConfiguration"): [
@@ -97,7 +98,8 @@ def backend(*, serving: bool, policy: str = "Fail", resource: str = "pods") -> C
                     ],
                 }
             ],
-        }.items():
+        }
+        for listed, found in lists.items():
             facts.lowers[0].put(listed, found)
 
     return change
@@ -118,9 +120,9 @@ def stray(*, is_copied: bool) -> Change:
         }
         if is_copied:
             above = meta("back", "u-back")
-            facts.upper.of("Service").append({"metadata": above, "spec": {}})
+            bodies(facts.upper, "Service").append({"metadata": above, "spec": {}})
             copy_ = meta("back", "l-back", labels=ownership_labels(OWNER, "u-back"))
-            facts.lowers[0].of("Service").append({"metadata": copy_, "spec": {}})
+            bodies(facts.lowers[0], "Service").append({"metadata": copy_, "spec": {}})
         facts.lowers[0].put(FOREIGN_SLICES, [{"metadata": meta("back-x", "s", labels=labels)}])
 
     return change
@@ -151,14 +153,14 @@ DNS = ("error", "dns", "Service", "kube-system/kube-dns")
         (workload(served=False, template={**TEMPLATE, "spec": {"containers": [{"name": "c"}]}}), []),
         # Pods on real nodes are not ours, although they have such a workload.
         (both(workload(replicas=1), sets(upper, "spec", "nodeName", "real"),
-              lambda facts: facts.lowers[0].of("Pod").clear()), []),
+              lambda facts: bodies(facts.lowers[0], "Pod").clear()), []),
         # --- services
         (
-            both(workload(), lambda facts: facts.upper.of("EndpointSlice")[0].update(isServing=False)),
+            both(workload(), lambda facts: bodies(facts.upper, "EndpointSlice")[0].update(isServing=False)),
             [("warning", "service", "Service", "shop/web")],
         ),
         (
-            both(workload(), lambda facts: facts.upper.of("EndpointSlice").clear(),
+            both(workload(), lambda facts: bodies(facts.upper, "EndpointSlice").clear(),
                  sets(upper, "metadata", "creationTimestamp", ago(minutes=4))),
             [],
         ),
