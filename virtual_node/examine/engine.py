@@ -135,8 +135,8 @@ def examine(
         unknown = {fact.name: why for fact in (*one.needs, *one.uses) if (why := snapshot.upper.why(fact))}
         result.unknown |= unknown
         if any(fact.name in unknown for fact in one.needs):
-            continue
-        if one.level is Level.MIRRORED:
+            result.by_rule[one.judge] = []
+        elif one.level is Level.MIRRORED:
             result.by_rule[one.judge] = _completed(one, snapshot, compared[one.judge])
         elif one.level is Level.CLUSTERS:
             result.by_rule[one.judge] = _isolated(one, snapshot)

@@ -24,11 +24,11 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, parse_duration
 from virtual_node.commands.common import connect, output, profiles
-from virtual_node.commands.inspect import history, reading
+from virtual_node.commands.inspect import history
 from virtual_node.commands.inspect.history import Row
 from virtual_node.config import command_line, program
 from virtual_node.config.types import Config
-from virtual_node.examine import expiries
+from virtual_node.examine import expiries, reading
 from virtual_node.examine.clusters import VERSION, replica, virtual_nodes
 from virtual_node.examine.codes import CHECKS, Severity
 from virtual_node.examine.engine import Level, examine

@@ -11,8 +11,9 @@ from typing import Any, cast
 from controller_runtime.apimachinery import timestamps
 from tests.unit.virtual_node.translate.copying import lower_copy as referenced_copy
 from tests.unit.virtual_node.translate.copying import view_of
-from virtual_node.commands.inspect import command, reading
+from virtual_node.commands.inspect import command
 from virtual_node.commands.inspect.history import Row
+from virtual_node.examine import reading
 from virtual_node.examine.clusters import (
     CLOCK_SKEW,
     FOREIGN_PODS,

@@ -30,8 +30,8 @@ from virtual_node.commands.common import installation
 from virtual_node.commands.common.installation import Installation
 from virtual_node.commands.doctor import chain
 from virtual_node.commands.inspect import command as inspect_command
-from virtual_node.commands.inspect import reading
 from virtual_node.config.types import Config
+from virtual_node.examine import reading
 from virtual_node.examine.clusters import IDENTITY
 from virtual_node.examine.codes import SWARMS as FAULTS_OF_SWARMS
 from virtual_node.examine.engine import Level, examine

@@ -10,6 +10,8 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     bodies,
     both,
     examined,
+    forget,
+    gone,
     healthy,
     inspect,
     leaking,
@@ -19,7 +21,8 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     worries,
 )
 from tests.unit.virtual_node.translate.copying import lower_copy, view_of
-from virtual_node.commands.inspect import command, reading
+from virtual_node.commands.inspect import command
+from virtual_node.examine import reading
 from virtual_node.examine.clusters import CLOCK_SKEW, FOREIGN_PODS, IDENTITY, replica
 from virtual_node.examine.engine import Level, examine
 
@@ -94,6 +97,8 @@ def test_a_second_read_drops_transient_findings():
     # A finding that is not transient counts without the second read.
     assert looked(lambda facts: facts.upper.put(CLOCK_SKEW, 9.0), None) == {"clock"}
     assert looked(leaks, lambda facts: facts.lowers[0].fail("refused")) == {"unread"}
+    # A list that only the first read got confirms nothing.
+    assert looked(gone("Namespace"), lambda facts: forget(facts.upper, "Namespace")) == set()
 
 
 def test_a_second_read_applies_only_rules_with_transient_findings():

@@ -18,8 +18,9 @@ from controller_runtime.errors import ConnectionFailed, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 from tests.unit.virtual_node.commands.healthy_clusters import bodies, inspect
-from virtual_node.commands.inspect import command, reading
+from virtual_node.commands.inspect import command
 from virtual_node.config.types import Config
+from virtual_node.examine import reading
 from virtual_node.examine.clusters import FOREIGN_PODS, IDENTITY, SETTINGS, VERSION
 from virtual_node.examine.expiry import ExpiryLimits
 from virtual_node.translate.services import foreign_endpoints

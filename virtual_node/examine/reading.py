@@ -1,4 +1,4 @@
-"""Reads all clusters concurrently for ``virtual-node inspect``. Writes nothing."""
+"""Reads all clusters in depth, concurrently, with packed lists of objects. Writes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.process import version
 from controller_runtime.resources import Resource
-from virtual_node.commands.common import connect
 from virtual_node.config.types import Config
 from virtual_node.examine import components, expiries, pods, probes
 from virtual_node.examine.clusters import (
@@ -44,6 +43,7 @@ from virtual_node.examine.clusters import (
     VirtualNode,
     webhook_services,
 )
+from virtual_node.examine.connections import explain_failure
 from virtual_node.examine.expiry import Expiry, ExpiryLimits
 from virtual_node.examine.facts import (
     BOUND,
@@ -323,7 +323,7 @@ async def _guarded(opened: Opened, client: Client, cluster: View, reading: Await
         await reading
     except ApiError as error:
         known = [one for one in opened.credentials if one.cluster == cluster.name]
-        trouble = connect.explain_failure(error, client.config, expiries=known, now=datetime.now(UTC))
+        trouble = explain_failure(error, client.config, expiries=known, now=datetime.now(UTC))
         cluster.fail(str(trouble))
     except ConfigError as error:
         cluster.fail(str(error))
