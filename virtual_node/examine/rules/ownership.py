@@ -128,9 +128,8 @@ def not_adopted(snapshot: Snapshot) -> Findings:
 @rule(Code.OBJECT_LEAKED, needs=[objects("Node")], level=Level.CLUSTERS)
 def leaked_marks(snapshot: Snapshot) -> Findings:
     """Yield lower Services with the annotation of a virtual node that is neither registered nor configured."""
-    present = {node["metadata"]["name"] for node in snapshot.upper.of("Node")} | virtual_nodes(
-        snapshot
-    ).keys()
+    registered = {node["metadata"]["name"] for node in snapshot.upper.of("Node")}
+    present = registered | virtual_nodes(snapshot).keys()
     for lower in snapshot.lowers:
         for one in owned(snapshot, lower, "Service"):
             for node in sorted(services.wanted_by(annotations_of(one)) - present):
