@@ -31,13 +31,15 @@ from virtual_node.config.types import Config
 from virtual_node.examine import expiries, reading
 from virtual_node.examine.clusters import VERSION, replica, virtual_nodes
 from virtual_node.examine.codes import CHECKS, Severity
-from virtual_node.examine.engine import Level, examine
+from virtual_node.examine.engine import HEALTH, Level, examine
 from virtual_node.examine.expiry import ExpiryLimits, span
 from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding
 from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
 from virtual_node.examine.snapshot import Snapshot
 
+LEVELS = (*HEALTH, Level.READING, Level.CLUSTERS, Level.MIRRORED)
+"""Levels of the rules that are applied."""
 FAIL_ON = ("warning", "error", "never")
 FINE, FOUND, INCOMPLETE = 0, 1, 3
 """Exit codes; 2 is for usage and configuration errors, as for every command."""
@@ -235,13 +237,13 @@ async def _run(
     in_config_map = history.is_config_map(target)
     async with _opened(config, options.context, options.request_timeout) as opened:
         snapshot = await reading.read(opened, limits)
-        result = examine(snapshot, levels=Level)
+        result = examine(snapshot, levels=LEVELS)
         if result.doubtful:
             await asyncio.sleep(_SECOND_LOOK)
             silent = {one.name: one.error for one in snapshot.clusters if one.error}
             del snapshot  # so that both reads are never in memory at the same time
             snapshot = await reading.read(opened, limits, silent=silent)
-            result = examine(snapshot, levels=Level, first=result)
+            result = examine(snapshot, levels=LEVELS, first=result)
         found = [one for one in rows(result.findings) if one.check and one.check not in options.ignore]
         if not target:
             return snapshot, found, None

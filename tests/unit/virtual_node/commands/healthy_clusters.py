@@ -23,7 +23,7 @@ from virtual_node.examine.clusters import (
     LowerSettings,
     VirtualNode,
 )
-from virtual_node.examine.engine import Examination, Level, examine
+from virtual_node.examine.engine import Examination, examine
 from virtual_node.examine.facts import LEASES
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.translate.base.options import PodOptions
@@ -143,7 +143,7 @@ def forget(view: View, listed: str | Fact[Any]) -> None:
 def examined(facts: Snapshot) -> Examination:
     """Return the result of all rules, as ``inspect`` applies them."""
     reading.add_installation(facts)
-    return examine(facts, levels=Level)
+    return examine(facts, levels=command.LEVELS)
 
 
 def inspect(facts: Snapshot) -> list[Row]:

@@ -34,7 +34,7 @@ from virtual_node.config.types import Config
 from virtual_node.examine import reading
 from virtual_node.examine.clusters import IDENTITY
 from virtual_node.examine.codes import SWARMS as FAULTS_OF_SWARMS
-from virtual_node.examine.engine import Level, examine
+from virtual_node.examine.engine import examine
 from virtual_node.examine.facts import COMPONENTS, LEASES
 from virtual_node.examine.facts import SWARMS as SWARM_LIST
 from virtual_node.examine.facts import WAITING as WAITING_PODS
@@ -293,7 +293,7 @@ def by_inspect(world: World) -> tuple[bool, bool]:
         else:
             facts.upper.put(fact, found)
     reading.add_installation(facts)
-    rows = inspect_command.rows(examine(facts, levels=Level).findings)
+    rows = inspect_command.rows(examine(facts, levels=inspect_command.LEVELS).findings)
     faults = any(one.severity != "info" and one.check != "unread" for one in rows)
     return faults, inspect_command.summary(facts, rows).endswith("no findings")
 

@@ -24,7 +24,7 @@ from tests.unit.virtual_node.translate.copying import lower_copy, view_of
 from virtual_node.commands.inspect import command
 from virtual_node.examine import reading
 from virtual_node.examine.clusters import CLOCK_SKEW, FOREIGN_PODS, IDENTITY, replica
-from virtual_node.examine.engine import Level, examine
+from virtual_node.examine.engine import examine
 
 
 def test_a_pod_without_free_room_is_a_warning():
@@ -88,7 +88,7 @@ def test_a_second_read_drops_transient_findings():
             if changed is not None:
                 changed(facts)
         reading.add_installation(second)
-        found = examine(second, levels=Level, first=examined(first)).findings
+        found = examine(second, levels=command.LEVELS, first=examined(first)).findings
         return {one.code.check for one in found if one.severity != "info"}
 
     leaks = leaking("Pod")
