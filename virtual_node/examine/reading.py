@@ -65,6 +65,8 @@ from virtual_node.translate.base.options import pod_options
 from virtual_node.translate.kinds import KINDS, REFERENCED, Demand, enabled
 from virtual_node.translate.services import endpoints, foreign_endpoints
 
+_RESOLUTION = 2.0
+"""Seconds: a smaller difference of clocks is not known, because a Date header has whole seconds, and arrives later."""
 _KEPT: Mapping[Fact[Any], Sequence[str]] = {
     **{objects(kind.kind): kind.kept_spec for kind in KINDS if kind.kept_spec is not None},
     SERVICE_BACKENDS: (),
@@ -269,7 +271,8 @@ async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str
         if isinstance(client, Client):
             cluster.put(WEAKNESSES, list(weaknesses(client.config)))
     # Objects of the upper cluster have timestamps by its clock.
-    now = datetime.now(UTC) + timedelta(seconds=upper.get(CLOCK_SKEW) or 0.0)
+    skew = upper.get(CLOCK_SKEW) or 0.0
+    now = datetime.now(UTC) + timedelta(seconds=skew if abs(skew) >= _RESOLUTION else 0.0)
     snapshot = Snapshot(now, upper=upper, lowers=lowers)
     try:
         add_installation(snapshot)
