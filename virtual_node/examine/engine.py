@@ -168,8 +168,7 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 
 def of_pod(pod: Json, virtual_nodes: Iterable[str]) -> list[Finding]:
     """Return the findings about one pod, also those that do not count yet."""
-    rules = (one for one in RULES if one.level is Level.POD)
-    return [each for one in rules for each in _applied(one, pod, virtual_nodes)]
+    return [each for one in _rules_of_pods() for each in _applied(one, pod, virtual_nodes)]
 
 
 def of_all_pods(snapshot: Snapshot) -> list[Finding]:
@@ -177,7 +176,12 @@ def of_all_pods(snapshot: Snapshot) -> list[Finding]:
     virtual = [node["metadata"]["name"] for node in snapshot.upper.get(NODES) or ()]
     # Not a list, because there may be very many packed pods.
     pods = chain(snapshot.upper.get(WAITING) or (), snapshot.upper.get(BOUND) or ())
-    return [each for pod in pods for each in of_pod(pod, virtual)]
+    rules = _rules_of_pods()
+    return [each for pod in pods for one in rules for each in _applied(one, pod, virtual)]
+
+
+def _rules_of_pods() -> list[Rule]:
+    return [one for one in RULES if one.level is Level.POD]
 
 
 def _applied(one: Rule, *given: Any) -> list[Finding]:
