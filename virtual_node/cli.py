@@ -48,12 +48,10 @@ COMMANDS: Mapping[str, Command] = {
         Command(
             "check",
             "check kubeconfigs, versions, clocks, rights and connections before the start",
-            "check.command",
+            "check",
         ),
         Command("status", "list the virtual nodes, one line each", "status.command", has_light_parser=True),
-        Command(
-            "doctor", "find the broken link between the upper API and a running container", "doctor.command"
-        ),
+        Command("doctor", "find the broken link between the upper API and a running container", "doctor"),
         Command("diagnose", "find why a pod does not run", "diagnose.command"),
         Command(
             "inspect",

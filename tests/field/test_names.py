@@ -18,7 +18,7 @@ from hack.sandbox.builds.images import Image
 from hack.sandbox.cluster import LOOPBACK
 from tests.clusters.virtual_nodes import SIMULATED, pod
 from tests.waiting import becomes, create, get, make_namespace, node_ready, ready
-from virtual_node.commands.common import name_server
+from virtual_node.rights import name_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 NODE = "vn-names"

@@ -24,6 +24,8 @@ from virtual_node import metrics
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
 from virtual_node.examine.connections import plain
+from virtual_node.examine.path import Names
+from virtual_node.examine.rules.names import unserved
 from virtual_node.translate.base.fields import word
 from virtual_node.translate.nodes import node as translate
 from virtual_node.translate.nodes.capacity import Capacity
@@ -241,8 +243,8 @@ class NodeController:
     def _report_names(self, node: Mapping[str, Any]) -> None:
         """Write an event, once per start, if the settings change the names that pods search. The domain is not read here."""
         config = self.context.config
-        why = dns.different(config.namespaces, upper_domain="", lower_domain="")
-        if why and not config.dns.servers:
+        known = Names(renamed=dns.renamed(config.namespaces), servers=config.dns.servers)
+        if why := unserved(known, ""):
             text = (
                 f"Pods do not find Services of other namespaces by their upper names, because {why}. If they need them: "
                 f"'virtual-node lower-cluster dns {self.context.name} --apply', then set dns.servers"

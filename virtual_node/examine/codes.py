@@ -21,16 +21,26 @@ class Severity(enum.StrEnum):
 
 
 class Code(enum.StrEnum):
-    """Code of a finding, with its usual severity and the name of its check in ``inspect``."""
+    """Code of a finding, with its usual severity and where ``inspect``, ``check`` and ``doctor`` report it."""
 
     severity: Severity
     check: str
+    link: str
 
-    def __new__(cls, value: str, severity: Severity = Severity.WARNING, check: str = "") -> Self:
-        """Return a member; ``check`` is empty if ``inspect`` does not report the code."""
+    def __new__(
+        cls, value: str, severity: Severity = Severity.WARNING, check: str = "", link: str = ""
+    ) -> Self:
+        """Return a member.
+
+        Args:
+            value: the code.
+            severity: its usual severity.
+            check: name of the check in ``inspect``; empty: it does not report it.
+            link: name of the link in ``doctor``'s chain that does not hold; empty: it is not in the chain.
+        """
         member = str.__new__(cls, value)
         member._value_ = value
-        member.severity, member.check = severity, check
+        member.severity, member.check, member.link = severity, check, link
         return member
 
     # What could not be read, which may hide other findings.
@@ -41,42 +51,93 @@ class Code(enum.StrEnum):
     RIGHT_MISSING = "RightMissing", Severity.INFO, "unread"
     """A right is missing that only some rules need."""
     # The installation, found by all tools.
-    REPLICA_FAILING = "ReplicaFailing", Severity.ERROR, "component"
+    REPLICA_FAILING = "ReplicaFailing", Severity.ERROR, "component", "components"
     """A pod of one of our components crashes, cannot start or is not Ready."""
-    CONFIGURATION_REJECTED = "ConfigurationRejected", Severity.ERROR, "configuration"
+    CONFIGURATION_REJECTED = "ConfigurationRejected", Severity.ERROR, "configuration", "configuration"
     """A configuration or kubeconfig is not applied; the previous one may still be used."""
-    NO_LOWER_CLUSTER = "NoLowerCluster", Severity.ERROR, "node"
+    NO_LOWER_CLUSTER = "NoLowerCluster", Severity.ERROR, "node", "virtualNodes"
     """There is no virtual node, and no configured lower cluster is known."""
-    CLUSTER_FAILED = "ClusterFailed", Severity.ERROR, "cluster"
+    CLUSTER_FAILED = "ClusterFailed", Severity.ERROR, "cluster", "nodeReady"
     """The controllers of a lower cluster do not run, or cannot register its virtual node."""
-    CLUSTER_LOST = "ClusterLost", Severity.ERROR, "cluster"
+    CLUSTER_LOST = "ClusterLost", Severity.ERROR, "cluster", "nodeReady"
     """The API server of a lower cluster does not answer."""
-    NODE_MISSING = "NodeMissing", Severity.ERROR, "node"
+    NODE_MISSING = "NodeMissing", Severity.ERROR, "node", "nodeReady"
     """A virtual node is configured but not registered."""
-    NODE_SILENT = "NodeSilent", Severity.ERROR, "node"
+    NODE_SILENT = "NodeSilent", Severity.ERROR, "node", "nodeReady"
     """The Lease of a virtual node is not renewed: its process does not run."""
-    NODE_NOT_READY = "NodeNotReady", Severity.ERROR, "node"
+    NODE_NOT_READY = "NodeNotReady", Severity.ERROR, "node", "nodeReady"
     """A virtual node is not Ready for another reason than a lost cluster."""
-    NODE_CLOSED = "NodeClosed", Severity.WARNING, "node"
+    NODE_CLOSED = "NodeClosed", Severity.WARNING, "node", "taints"
     """The descheduler keeps pods away from a virtual node, or every virtual node is cordoned."""
-    CERTIFICATE_EXPIRES = "CertificateExpires", Severity.WARNING, "expiry"
+    CERTIFICATE_EXPIRES = "CertificateExpires", Severity.WARNING, "expiry", "lowerCertificates"
     """The serving certificate of a lower API server expires soon. After the expiry the cluster is lost."""
-    POD_UNSCHEDULED = "PodUnscheduled", Severity.WARNING, "pods"
+    POD_UNSCHEDULED = "PodUnscheduled", Severity.WARNING, "pods", "scheduled"
     """A pod for virtual nodes has no node in the upper cluster."""
-    POD_UNSCHEDULABLE = "PodUnschedulable", Severity.WARNING, "pods"
+    POD_UNSCHEDULABLE = "PodUnschedulable", Severity.WARNING, "pods", "lowerVerdict"
     """The scheduler of a lower cluster finds no node for a pod."""
-    POD_REFUSED = "PodRefused", Severity.WARNING, "pods"
+    POD_REFUSED = "PodRefused", Severity.WARNING, "pods", "lowerVerdict"
     """A lower cluster, or its policy, refuses a pod."""
-    POD_NOT_STARTED = "PodNotStarted", Severity.WARNING, "pods"
+    POD_NOT_STARTED = "PodNotStarted", Severity.WARNING, "pods", "lowerVerdict"
     """A pod has a node but has not started for minutes."""
-    POD_FAILING = "PodFailing", Severity.WARNING, "pods"
+    POD_FAILING = "PodFailing", Severity.WARNING, "pods", "lowerVerdict"
     """A container of a pod crashes or cannot be created: image, ConfigMap, Secret, command."""
-    SWARM_DEGRADED = "SwarmDegraded", Severity.WARNING, "swarm"
+    SWARM_DEGRADED = "SwarmDegraded", Severity.WARNING, "swarm", "swarms"
     """Condition Degraded of a Swarm is true."""
-    SWARM_UNASSIGNED = "SwarmUnassigned", Severity.WARNING, "swarm"
+    SWARM_UNASSIGNED = "SwarmUnassigned", Severity.WARNING, "swarm", "swarms"
     """Jobs of a Swarm have no worker."""
-    SWARM_NOT_CONVERGED = "SwarmNotConverged", Severity.WARNING, "swarm"
+    SWARM_NOT_CONVERGED = "SwarmNotConverged", Severity.WARNING, "swarm", "swarms"
     """The workers of a Swarm have not run exactly their assigned jobs for minutes."""
+    # The way of a pod through the upper cluster to a virtual node.
+    UPPER_UNREACHABLE = "UpperUnreachable", Severity.ERROR, "", "upperApi"
+    """The upper API server does not answer, or refuses the credentials."""
+    RIGHTS_DENIED = "RightsDenied", Severity.ERROR, "", "rights"
+    """The user of the command lacks rights that it needs."""
+    TAINT_REPELS = "TaintRepels", Severity.WARNING, "", "taints"
+    """Pods that wait for virtual nodes do not tolerate their taints."""
+    KUBELET_UNREACHABLE = "KubeletUnreachable", Severity.ERROR, "", "kubeletApi"
+    """The API server cannot reach the kubelet API of a virtual node, so logs and exec fail."""
+    WEBHOOK_UNUSABLE = "WebhookUnusable", Severity.ERROR, "", "webhook"
+    """Our webhook is missing although pods need it, or its registration cannot work."""
+    WEBHOOK_INEFFECTIVE = "WebhookIneffective", Severity.ERROR, "", "mutation"
+    """A labelled pod is not changed by our webhook, or cannot be created because of a webhook."""
+    SCHEDULER_SILENT = "SchedulerSilent", Severity.ERROR, "", "scheduler"
+    """kube-scheduler, or the scheduler that pods name, does not run."""
+    EXTENDER_UNREACHABLE = "ExtenderUnreachable", Severity.ERROR, "", "extender"
+    """kube-scheduler gets no valid response from the multi-scheduler."""
+    NODE_UNKNOWN = "NodeUnknown", Severity.WARNING, "", "knownNodes"
+    """The multi-scheduler's configuration has no cluster for a virtual node."""
+    NO_ROOM = "NoRoom", Severity.WARNING, "", "capacity"
+    """A pod that waits for a virtual node fits on none."""
+    DESCHEDULER_SILENT = "DeschedulerSilent", Severity.ERROR, "", "descheduler"
+    """The descheduler is installed and does not run."""
+    # What must be right before a virtual node is started.
+    KUBECONFIG_UNUSABLE = "KubeconfigUnusable", Severity.ERROR, "", "lowerApi"
+    """A kubeconfig, or what it calls for credentials, cannot be used."""
+    VERSION_UNSUPPORTED = "VersionUnsupported", Severity.ERROR, "version"
+    """The Kubernetes version of a cluster is too old."""
+    ACCOUNT_RIGHT_MISSING = "AccountRightMissing", Severity.ERROR
+    """The account of a component lacks a right."""
+    IDENTITY_UNKNOWN = "IdentityUnknown", Severity.ERROR
+    """The identity of the upper cluster, which marks our lower objects, cannot be read."""
+    NODE_NAME_TAKEN = "NodeNameTaken", Severity.ERROR
+    """A real node has the name of a configured virtual node."""
+    SAME_CLUSTER = "SameCluster", Severity.ERROR
+    """A lower cluster is the upper cluster, so its pods would be mirrored onto themselves."""
+    SERVICE_RANGE_MISSING = "ServiceRangeMissing", Severity.ERROR
+    """Services cannot have the upper cluster's addresses in a lower cluster."""
+    # Lower clusters: the way to them, names, addresses and the API of pods.
+    LOWER_UNREACHABLE = "LowerUnreachable", Severity.ERROR, "", "lowerApi"
+    """The API server of a lower cluster does not answer, or refuses the credentials."""
+    LOWER_NODES_CLOSED = "LowerNodesClosed", Severity.ERROR, "", "lowerApi"
+    """No node of a lower cluster is Ready and schedulable."""
+    NAME_SERVER_UNUSABLE = "NameServerUnusable", Severity.ERROR, "names", "names"
+    """The name server for upper names has no ready pod, or answers for former settings."""
+    NAMES_DIFFER = "UpperNamesNotFound", Severity.INFO, "names", "names"
+    """Namespaces or the DNS domain of a lower cluster differ, and no name server serves the upper names."""
+    API_MISMATCH = "APIServerMismatch", Severity.INFO, "api-of-pods", "apiOfPods"
+    """In-cluster clients in pods get the address of one cluster's API server and a token of the other cluster."""
+    API_NOT_USABLE = "APIServerNotUsable", Severity.INFO, "api-of-pods", "apiOfPods"
+    """Pods cannot use the upper API server, because of the configuration or its certificate."""
     # Objects in lower clusters whose upper object is gone, or that are not where they belong.
     OBJECT_LEAKED = "ObjectLeaked", Severity.WARNING, "leaked"
     """A lower object, or a mark on it, is left after its upper object; an error for a pod."""
@@ -138,7 +199,9 @@ class Code(enum.StrEnum):
     """A rule of the examination failed, so its findings are missing."""
 
 
-CHECKS = tuple(sorted({code.check for code in Code if code.check}))
+CHECKED = frozenset(code for code in Code if code.check)
+"""Codes that ``inspect`` reports."""
+CHECKS = tuple(sorted({code.check for code in CHECKED}))
 """Names of the checks of ``inspect``. A check may have several codes."""
 PODS = frozenset(code for code in Code if code.name.startswith("POD_"))
 """Codes of users' pods."""

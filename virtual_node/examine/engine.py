@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +34,10 @@ class Level(enum.Enum):
     """The snapshot. All tools apply these rules as far as their facts are known."""
     POD = "pod"
     """Each pod that is bound to a virtual node or waits for one; the rule gets the pod and the virtual nodes' names."""
+    PATH = "path"
+    """The snapshot. ``check``, ``doctor`` and ``inspect`` apply these rules where they have the facts, see ``path``."""
+    LOWER = "lower"
+    """Each lower cluster; the rule gets the snapshot and the cluster, and runs where the facts are known, like PATH."""
     READING = "reading"
     """The snapshot; the rule reports what could not be read, so a second read does not replace its findings."""
     CLUSTERS = "clusters"
@@ -58,6 +63,8 @@ class Rule:
     """Facts without which it does not run."""
     uses: Sequence[Fact[Any]] = ()
     """Facts without which it finds less."""
+    below: Sequence[Fact[Any]] = ()
+    """Facts of the lower cluster without which it does not run for the cluster."""
 
     @property
     def name(self) -> str:
@@ -73,12 +80,13 @@ def rule(
     *codes: Code,
     needs: Sequence[Fact[Any]] = (),
     uses: Sequence[Fact[Any]] = (),
+    below: Sequence[Fact[Any]] = (),
     level: Level = Level.INSTALLATION,
 ) -> Callable[[Judge], Judge]:
     """Register a function, or a class of level MIRRORED, as a rule; it stays callable for tests."""
 
     def register(judge: Judge) -> Judge:
-        RULES.append(Rule(codes, judge, level, needs, uses))
+        RULES.append(Rule(codes, judge, level, needs, uses, below))
         return judge
 
     return register
@@ -108,6 +116,7 @@ def examine(
     snapshot: Snapshot,
     *,
     levels: Iterable[Level] = HEALTH,
+    codes: AbstractSet[Code] | None = None,
     of_pods: Iterable[Finding] | None = None,
     first: Examination | None = None,
 ) -> Examination:
@@ -116,6 +125,7 @@ def examine(
     Args:
         snapshot: the known facts.
         levels: levels of the rules to apply.
+        codes: only rules that can find one of these are applied; None: all.
         of_pods: findings of the rules about pods that the caller has already, see ``of_pod``; None: they are applied.
         first: the result of the first of two reads. Only its doubtful rules are applied again, and their transient
             findings count if both reads have them: even in a healthy system, a lower pod exists for a moment after
@@ -126,22 +136,21 @@ def examine(
     rules = [
         one
         for one in RULES
-        if one.level in chosen and (again is None or id(one) in again or one.level is Level.READING)
+        if one.level in chosen
+        and (codes is None or not codes.isdisjoint(one.codes))
+        and (again is None or id(one) in again or one.level is Level.READING)
     ]
     compared = _compared(snapshot, [one for one in rules if one.level is Level.MIRRORED])
     for one in rules:
         if one.level is Level.POD:
             continue
-        unknown = {fact.name: why for fact in (*one.needs, *one.uses) if (why := snapshot.upper.why(fact))}
-        result.unknown |= unknown
-        if any(fact.name in unknown for fact in one.needs):
+        result.unknown |= _unknown(one, snapshot)
+        if any(snapshot.upper.why(fact) for fact in one.needs):
             result.by_rule[one.judge] = []
         elif one.level is Level.MIRRORED:
             result.by_rule[one.judge] = _completed(one, snapshot, compared[one.judge])
-        elif one.level is Level.CLUSTERS:
-            result.by_rule[one.judge] = _isolated(one, snapshot)
         else:
-            result.by_rule[one.judge] = _applied(one, snapshot)
+            result.by_rule[one.judge] = _BY_LEVEL.get(one.level, _applied)(one, snapshot)
     if Level.POD in chosen and first is None:
         result.unknown |= {fact.name: why for fact in (BOUND, WAITING) if (why := snapshot.upper.why(fact))}
         result.by_rule[Level.POD] = _of_pods(snapshot, of_pods)
@@ -189,6 +198,24 @@ def _applied(one: Rule, *given: Any) -> list[Finding]:
     return [_failure(one.name, found)] if isinstance(found, Exception) else found
 
 
+def _of_each(one: Rule, snapshot: Snapshot) -> list[Finding]:
+    """Return a rule's findings about each lower cluster, or its failure for one."""
+    result: list[Finding] = []
+    for lower in snapshot.lowers:
+        if not any(lower.why(fact) for fact in one.below):
+            found = _tried(one, snapshot, lower)
+            result += [_failure(one.name, found, lower.name)] if isinstance(found, Exception) else found
+    return result
+
+
+def _unknown(one: Rule, snapshot: Snapshot) -> dict[str, str]:
+    """Return why facts that a rule needs or uses are not known, by name; a tool need not have tried to read some."""
+    upper, facts = snapshot.upper, (*one.needs, *one.uses)
+    if one.level in {Level.PATH, Level.LOWER}:
+        return {fact.name: upper.unread[fact] for fact in facts if fact in upper.unread}
+    return {fact.name: why for fact in facts if (why := upper.why(fact))}
+
+
 def _isolated(one: Rule, snapshot: Snapshot) -> list[Finding]:
     """Return a rule's findings. If it fails for lower clusters, they are left out, and the failure is a finding."""
     found = _tried(one, snapshot)
@@ -205,6 +232,10 @@ def _isolated(one: Rule, snapshot: Snapshot) -> list[Finding]:
         _failure(one.name, found, ", ".join(lower.name for lower in lowers if id(lower) in failed)),
         *rest,
     ]
+
+
+_BY_LEVEL = {Level.CLUSTERS: _isolated, Level.LOWER: _of_each}
+"""How the rules of a level are applied, if not by one call."""
 
 
 def _compared(snapshot: Snapshot, rules: Sequence[Rule]) -> dict[Callable[..., Any], Outcome]:

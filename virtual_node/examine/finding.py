@@ -52,6 +52,8 @@ class Finding:
     """Key by which equal findings of several pods become one; empty: they stay apart."""
     silence: Silence | None = None
     """The silence for which a descheduler counts down until it moves running pods; None: it does not."""
+    is_sentence: bool = False
+    """Whether the cause says which object is concerned, so that it is printed without the objects."""
     other_severity: Severity | None = None
     """The severity; None: that of the code."""
 
@@ -87,6 +89,8 @@ class Finding:
         return self.since is None or (now - self.since).total_seconds() > self.patience
 
     def __str__(self) -> str:
+        if self.is_sentence:
+            return self.cause
         is_predicate = self.cause.startswith(("is ", "has ", "does "))
         return f"{self.subject}{' ' if is_predicate else ': '}{self.cause}"
 
@@ -134,4 +138,12 @@ def finding(  # noqa: PLR0917 - in the order of the report
         place=place,
         other_severity=severity,
         transient=transient,
+    )
+
+
+def sentence(code: Code, kind: str, name: str, cause: str, step: str = "", *, place: str = UPPER) -> Finding:
+    """Return a finding whose cause says which object is concerned."""
+    steps = [step] if step else []
+    return Finding(
+        code=code, kind=kind, names=[name], cause=cause, next_steps=steps, place=place, is_sentence=True
     )

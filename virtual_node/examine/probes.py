@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,28 +12,11 @@ from controller_runtime import resources
 from controller_runtime.apimachinery.decoding import decoder
 from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError
-from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.objects import Json, ended, statuses
+from virtual_node.examine.path import PROXY_REFUSES, Probe
 
-PROXY_REFUSES = "address not allowed"
-"""The API server's error when a node's address is loopback or link-local, to which it does not proxy."""
 _LOG_LINES = 5
 _decode_object = decoder(dict[str, Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """The result of a probing request."""
-
-    code: int
-    """HTTP status; 0: no response."""
-    text: str = ""
-    """Body of the response, or the error."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the request succeeded."""
-        return 200 <= self.code < 300
 
 
 async def version(client: Verbs) -> Probe:
@@ -97,39 +79,6 @@ async def kubelet(upper: Verbs, node: Json, bound: Sequence[Json]) -> Probe:
     # Any other error comes from the kubelet API itself or the lower cluster, so the kubelet API was reached.
     is_conclusive = log.ok or log.code in {0, 401, 403, 504} or _address(node) in log.text
     return log if is_conclusive else Probe(200)
-
-
-def kubelet_trouble(name: str, probe: Probe) -> tuple[str, str] | None:
-    """Return why the API server cannot reach a kubelet API, and the next step; None: it can, or this is unknown.
-
-    Args:
-        name: name of the virtual node.
-        probe: result of ``kubelet``.
-    """
-    if probe.ok or is_forbidden(probe) or PROXY_REFUSES in probe.text:
-        return None
-    kind = failure(probe.text, probe.code)
-    text = " ".join(probe.text.split())[:200]
-    what = f"{kind.value}: {text}" if kind.value else f"{probe.code} {text}"
-    steps = {
-        Failure.UNTRUSTED: "give the virtual node a serving certificate of the CA in the API server's "
-        "--kubelet-certificate-authority, for the node's address ($APISERVER_CERT_LOCATION, $APISERVER_KEY_LOCATION)",
-        Failure.TLS: "the virtual node must trust the CA of the API server's --kubelet-client-certificate: "
-        "--client-verify-ca",
-        Failure.REFUSED: "does the node's address ($VKUBELET_POD_IP) and port ($KUBELET_PORT) lead to the process?",
-        Failure.SILENT: "let the API server reach the node's address ($VKUBELET_POD_IP): routes, firewalls, "
-        "network policies, konnectivity",
-        Failure.NO_NAME: "give the node an address: $VKUBELET_POD_IP",
-        Failure.UNAUTHENTICATED: "the virtual node must trust the CA of the API server's "
-        "--kubelet-client-certificate: --client-verify-ca",
-        Failure.FORBIDDEN: "bind the API server's kubelet client to ClusterRole system:kubelet-api-admin",
-    }
-    return f"the API server cannot reach {name}: {what}", steps.get(kind, "look at the virtual node's log")
-
-
-def is_forbidden(probe: Probe) -> bool:
-    """Report whether the API server refused the caller, so that the request never reached the kubelet API."""
-    return probe.code == 403 and "cannot get resource" in probe.text
 
 
 async def previous_log(client: Verbs, pod: Mapping[str, Any]) -> list[str]:

@@ -43,7 +43,6 @@ from virtual_node.examine.clusters import (
     VirtualNode,
     webhook_services,
 )
-from virtual_node.examine.connections import explain_failure
 from virtual_node.examine.expiry import Expiry, ExpiryLimits
 from virtual_node.examine.facts import (
     BOUND,
@@ -61,6 +60,7 @@ from virtual_node.examine.objects import Json, annotations_of, is_virtual, key, 
 from virtual_node.examine.packed import PackedObjects, Packer, Selected
 from virtual_node.examine.reader import NODE_LEASES, bounded
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
+from virtual_node.examine.troubles import explain_failure
 from virtual_node.translate.base.options import pod_options
 from virtual_node.translate.kinds import KINDS, REFERENCED, Demand, enabled
 from virtual_node.translate.services import endpoints, foreign_endpoints

@@ -14,7 +14,7 @@ from clusterset.model import names
 from hack.docs import configuration, flags, reference, rights
 from hack.docs.markdown import COMMAND
 from hack.programs import DAEMON, programs
-from virtual_node.commands.common import name_server
+from virtual_node.rights import name_server
 from virtual_node.translate.pods import downward_api
 from virtual_node.translate.storage import binder_pod, pv, pvc, shared
 

@@ -10,17 +10,18 @@ from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import count, some
 from controller_runtime.errors import ApiError, ConfigError
-from virtual_node.commands.common import installation
-from virtual_node.commands.common.installation import Installation, node_trouble
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 from virtual_node.config import program
 from virtual_node.examine import probes
 from virtual_node.examine.facts import known
+from virtual_node.examine.finding import Finding
 from virtual_node.examine.health import health as health_of
 from virtual_node.examine.objects import Json, is_virtual, key, taints
-from virtual_node.examine.probes import Probe, kubelet_trouble
+from virtual_node.examine.path import INSTALLED, Probe
+from virtual_node.examine.path_reading import installation
 from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader
+from virtual_node.examine.rules.apis import kubelet_trouble
 from virtual_node.translate.pods.summary import pod_row
 
 
@@ -37,14 +38,14 @@ async def examine(reader: Reader, name: str) -> list[DiagnoseFinding]:
         pod.to_dict()
         for pod in await reader.all(resources.PODS, field_selector=f"spec.nodeName={name}") or ()
     ]
-    now, unread, components = await probes.clock(reader.client), "", Installation()
-    try:
-        components = await installation.read(reader.client)
-    except ApiError as error:
-        unread = str(error)
     leases = None if lease is None and reader.missing else {name: lease} if lease else {}
-    health = health_of(known(now, nodes=[node], leases=leases, bound=(), waiting=()))
-    trouble = node_trouble(health.faults, components, now, unread=unread)
+    now = await probes.clock(reader.client)
+    snapshot = known(now, nodes=[node], leases=leases, bound=(), waiting=())
+    try:
+        snapshot.upper.put(INSTALLED, await installation(reader))
+    except ApiError as error:
+        snapshot.upper.refuse(INSTALLED, str(error))
+    trouble = _trouble(health_of(snapshot).faults)
     probe = await probes.kubelet(reader.client, node, bound)
     found = [*_findings(node, trouble, probe), *_of_pods(bound)]
     if not found:
@@ -55,12 +56,18 @@ async def examine(reader: Reader, name: str) -> list[DiagnoseFinding]:
     return sorted(found, key=lambda one: one.rank)
 
 
+def _trouble(faults: Sequence[Finding]) -> tuple[str, str] | None:
+    """Return why a virtual node does not work, and the next step; None: it works."""
+    found = [fault for fault in faults if fault.code.link == "nodeReady"]
+    return ("; ".join([*map(str, found), *found[0].evidence]), found[0].next_step) if found else None
+
+
 def _findings(node: Json, trouble: tuple[str, str] | None, probe: Probe) -> Iterator[DiagnoseFinding]:
     """Yield what is wrong with a virtual node.
 
     Args:
         node: the node.
-        trouble: see ``node_trouble``.
+        trouble: see ``_trouble``.
         probe: result of the request to its kubelet API.
     """
     name = node["metadata"]["name"]

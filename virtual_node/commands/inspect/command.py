@@ -30,7 +30,7 @@ from virtual_node.config import command_line, program
 from virtual_node.config.types import Config
 from virtual_node.examine import expiries, reading
 from virtual_node.examine.clusters import VERSION, replica, virtual_nodes
-from virtual_node.examine.codes import CHECKS, Severity
+from virtual_node.examine.codes import CHECKED, CHECKS, Severity
 from virtual_node.examine.engine import HEALTH, Level, examine
 from virtual_node.examine.expiry import ExpiryLimits, span
 from virtual_node.examine.finding import UPPER, Finding
@@ -38,7 +38,7 @@ from virtual_node.examine.inspections import FIXED, PERSISTING, UNKNOWN, Inspect
 from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
 from virtual_node.examine.snapshot import Snapshot
 
-LEVELS = (*HEALTH, Level.READING, Level.CLUSTERS, Level.MIRRORED)
+LEVELS = (*HEALTH, Level.PATH, Level.LOWER, Level.READING, Level.CLUSTERS, Level.MIRRORED)
 """Levels of the rules that are applied."""
 FAIL_ON = ("warning", "error", "never")
 FINE, FOUND, INCOMPLETE = 0, 1, 3
@@ -237,13 +237,13 @@ async def _run(
     in_config_map = history.is_config_map(target)
     async with _opened(config, options.context, options.request_timeout) as opened:
         snapshot = await reading.read(opened, limits)
-        result = examine(snapshot, levels=LEVELS)
+        result = examine(snapshot, levels=LEVELS, codes=CHECKED)
         if result.doubtful:
             await asyncio.sleep(_SECOND_LOOK)
             silent = {one.name: one.error for one in snapshot.clusters if one.error}
             del snapshot  # so that both reads are never in memory at the same time
             snapshot = await reading.read(opened, limits, silent=silent)
-            result = examine(snapshot, levels=LEVELS, first=result)
+            result = examine(snapshot, levels=LEVELS, codes=CHECKED, first=result)
         found = [one for one in rows(result.findings) if one.check and one.check not in options.ignore]
         if not target:
             return snapshot, found, None

@@ -19,11 +19,11 @@ from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.process import terminal
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, add_switch, duration
-from virtual_node.commands.common import connect, name_server
+from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import dns, join, leave
 from virtual_node.config import program
-from virtual_node.rights import copies, manifests
+from virtual_node.rights import copies, manifests, name_server
 
 _AGENT = "virtual-node-register"
 _NAMESPACES = dict.fromkeys(("join", "leave", "dns"), "virtual-node-system")

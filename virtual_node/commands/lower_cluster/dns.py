@@ -19,7 +19,7 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client, PatchType, find
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import terminal
-from virtual_node.commands.common import cluster_dns, connect, name_server
+from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import helm_release
 from virtual_node.commands.lower_cluster.join import (
     identity,
@@ -29,7 +29,8 @@ from virtual_node.commands.lower_cluster.join import (
     say,
 )
 from virtual_node.config import file, program
-from virtual_node.rights import manifests
+from virtual_node.examine import cluster_dns
+from virtual_node.rights import manifests, name_server
 
 _AGENT = "virtual-node-dns"
 _GONE_SECONDS = 60
@@ -87,10 +88,10 @@ async def _server(options: argparse.Namespace, upper: Client, lower: Client) -> 
         raise ConfigError(
             "the address of the lower cluster's DNS server is unknown: give it with --lower-dns"
         )
-    lower_domain = options.lower_domain or found.domain or cluster_dns.DEFAULT_DOMAIN
+    lower_domain = options.lower_domain or found.domain or name_server.DEFAULT_DOMAIN
     for field, value in (("clusterDomain", domain), ("--lower-domain", lower_domain)):
         if not file.DOMAIN.fullmatch(value):
-            raise ConfigError(f"{field}: {value!r} is not a DNS domain such as {cluster_dns.DEFAULT_DOMAIN}")
+            raise ConfigError(f"{field}: {value!r} is not a DNS domain such as {name_server.DEFAULT_DOMAIN}")
     for field, value in _names(namespaces):
         if not DNS_LABEL.fullmatch(value):
             raise ConfigError(f"{field}: {value!r} is not a namespace's name (DNS-1123 label)")
@@ -127,7 +128,7 @@ async def _configured(options: argparse.Namespace, upper: Client) -> tuple[Names
         )
     values: Mapping[str, Any] = (release.values.get("virtualNode") or {}).get("config") or {}
     try:
-        domain = msgspec.convert(values.get("clusterDomain", cluster_dns.DEFAULT_DOMAIN), str)
+        domain = msgspec.convert(values.get("clusterDomain", name_server.DEFAULT_DOMAIN), str)
     except msgspec.ValidationError as error:
         raise ConfigError(f"virtualNode.config.clusterDomain: {error}") from None
     return helm_release.namespaces(entry), domain, str(release.values.get("clusterId") or "")

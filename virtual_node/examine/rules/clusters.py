@@ -47,7 +47,7 @@ _EXPIRY_STEPS = {
 }
 
 
-@rule(Code.CLOCK_SKEW, level=Level.CLUSTERS)
+@rule(Code.CLOCK_SKEW, level=Level.PATH)
 def clocks(snapshot: Snapshot) -> Findings:
     """Yield clusters whose clock differs from this machine's; this also finds clocks that differ from each other."""
     for cluster in snapshot.clusters:
@@ -69,11 +69,11 @@ def clocks(snapshot: Snapshot) -> Findings:
 def versions(snapshot: Snapshot) -> Findings:
     """Yield lower clusters with too much version skew, and virtual nodes that report an outdated version."""
     upper_version = snapshot.upper.get(VERSION) or ""
-    above = _minor(upper_version)
+    above = minor_version(upper_version)
     nodes = {node["metadata"]["name"]: node for node in snapshot.upper.of("Node")}
     for lower in snapshot.lowers:
         version = lower.get(VERSION) or ""
-        below = _minor(version)
+        below = minor_version(version)
         if above and below and (above[0] != below[0] or abs(above[1] - below[1]) > _MINORS):
             yield finding(
                 Code.VERSION_SKEW,
@@ -102,10 +102,10 @@ def lower_kubelets(snapshot: Snapshot) -> Findings:
     """Yield lower nodes of a newer minor version than their API server, or of a version that is too old for it."""
     for lower in snapshot.lowers:
         version = lower.get(VERSION) or ""
-        server = _minor(version)
+        server = minor_version(version)
         for node in lower.of("Node"):
             kubelet_version = _kubelet_version(node)
-            kubelet = _minor(kubelet_version)
+            kubelet = minor_version(kubelet_version)
             if server and kubelet and not 0 <= server[1] - kubelet[1] <= _MINORS:
                 yield finding(
                     Code.VERSION_SKEW,
@@ -117,7 +117,7 @@ def lower_kubelets(snapshot: Snapshot) -> Findings:
                 )
 
 
-@rule(Code.CONNECTION_WEAK, level=Level.CLUSTERS)
+@rule(Code.CONNECTION_WEAK, level=Level.PATH)
 def weak(snapshot: Snapshot) -> Findings:
     """Yield connections on which credentials can be read or the API server be impersonated."""
     for cluster in snapshot.clusters:
@@ -160,7 +160,8 @@ def _kubelet_version(node: Mapping[str, Any]) -> str:
     return ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""
 
 
-def _minor(version: str) -> tuple[int, int] | None:
+def minor_version(version: str) -> tuple[int, int] | None:
+    """Return major and minor version; None: it cannot be read."""
     found = _VERSION.match(version)
     return (int(found[1]), int(found[2])) if found else None
 

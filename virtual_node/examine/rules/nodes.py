@@ -13,9 +13,10 @@ from virtual_node.config import program
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import rule
 from virtual_node.examine.facts import CLUSTERS, EXPIRING, LEASES, NODES, REJECTED
-from virtual_node.examine.finding import Finding, Findings
+from virtual_node.examine.finding import Finding, Findings, sentence
 from virtual_node.examine.leases import NODE_LEASE_SECONDS, lease_age
 from virtual_node.examine.objects import Json, cluster_of, one_line, taints
+from virtual_node.examine.process import explained
 from virtual_node.examine.snapshot import Snapshot
 
 _GRACE = 60.0
@@ -43,7 +44,13 @@ def rejected(snapshot: Snapshot) -> Findings:
 @rule(Code.NO_LOWER_CLUSTER, needs=[NODES], uses=[CLUSTERS])
 def no_lower_cluster(snapshot: Snapshot) -> Findings:
     """Yield that there is neither a virtual node nor a configured lower cluster."""
-    if not snapshot.upper[NODES] and not snapshot.upper.get(CLUSTERS):
+    if snapshot.upper[NODES] or snapshot.upper.get(CLUSTERS):
+        return
+    if why := explained(snapshot):
+        yield sentence(
+            Code.NO_LOWER_CLUSTER, "Installation", "", f"there is no virtual node; {why[0]}", why[1]
+        )
+    else:
         yield Finding(
             code=Code.NO_LOWER_CLUSTER,
             kind="Installation",
@@ -138,7 +145,9 @@ def _node(snapshot: Snapshot, name: str, node: Json) -> Findings:
     countdown = _countdown([node])
     if cause := silence(snapshot, name, ready=is_ready):
         text = f"{cause}{'; it ' * (not is_ready)}{why}"
-        yield replace(_of_node(Code.NODE_SILENT, name, cluster, text, diagnose), silence=countdown)
+        found = replace(_of_node(Code.NODE_SILENT, name, cluster, text, diagnose), silence=countdown)
+        process = explained(snapshot)
+        yield replace(found, evidence=process[:1], next_steps=process[1:]) if process else found
     elif why and ready.get("reason") != UNREACHABLE:
         yield replace(_of_node(Code.NODE_NOT_READY, name, cluster, why, diagnose), silence=countdown)
     elif is_ready and any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in taints(node)):

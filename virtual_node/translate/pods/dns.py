@@ -48,24 +48,14 @@ def with_upper_names(spec: dict[str, Any], namespace: str, *, servers: Sequence[
     }
 
 
-def different(namespaces: NamespaceConfig, *, upper_domain: str, lower_domain: str) -> str:
-    """Return why a name of the upper cluster is another name in the lower cluster; empty: it is the same.
-
-    Args:
-        namespaces: settings of the lower cluster.
-        upper_domain: DNS domain of the upper cluster.
-        lower_domain: that of the lower cluster; empty: unknown, so it counts as the same.
-    """
-    found = []
-    if namespaces.prefix:
-        found.append("namespaces.prefix")
+def renamed(namespaces: NamespaceConfig) -> str:
+    """Return which settings give upper namespaces other names in the lower cluster; empty: none."""
+    found = ["namespaces.prefix"] if namespaces.prefix else []
     if any(lower != upper for upper, lower in namespaces.map.items()):
         found.append("namespaces.map")
-    if found:
-        found = [f"{' and '.join(found)} {'change' if len(found) > 1 else 'changes'} the namespaces"]
-    if lower_domain not in ("", upper_domain):
-        found.append(f"the domain there is {lower_domain}")
-    return " and ".join(found)
+    return (
+        f"{' and '.join(found)} {'change' if len(found) > 1 else 'changes'} the namespaces" if found else ""
+    )
 
 
 def _uses_cluster_dns(spec: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,15 +11,36 @@ from typing import Any
 from controller_runtime.tls.key_pairs import make_ca
 from tests.unit.virtual_node.examine import health_objects
 from tests.unit.virtual_node.examine.health_objects import NOW, lease
-from virtual_node.commands.common.installation import Installation
-from virtual_node.commands.doctor.chain import examine
-from virtual_node.commands.doctor.facts import DoctorFacts, LowerFacts, Webhook
-from virtual_node.commands.doctor.links import Link
-from virtual_node.examine.objects import Json
-from virtual_node.examine.probes import Probe
+from virtual_node.commands.doctor import Judged, judged
+from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
+from virtual_node.examine.objects import Json, is_virtual
+from virtual_node.examine.path import (
+    ANSWER,
+    DENIED,
+    DESCHEDULERS,
+    DOMAIN,
+    EVENTS,
+    INSTALLED,
+    KUBELETS,
+    NAMES,
+    SCHEDULERS,
+    WEBHOOK,
+    Answer,
+    Installation,
+    Names,
+    Probe,
+    Webhook,
+)
+from virtual_node.examine.path_reading import BELOW
+from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 
 TAINT = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
 TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
+SCHEDULER = lease(holder="master_1", duration=15)
+DESCHEDULER = {
+    **lease(duration=15),
+    "metadata": {"namespace": "kube-system", "name": "virtual-node-descheduler"},
+}
 
 
 def conditions(kind: str, status: str, reason: str = "", message: str = "") -> dict[str, Any]:
@@ -61,7 +83,7 @@ def configuration(client: Json | None = None) -> dict[str, Any]:
     return {"metadata": {"name": "virtual-node-webhook"}, "webhooks": [hook]}
 
 
-def webhook(**more: Any) -> Webhook:
+def working_webhook(**more: Any) -> Webhook:
     """Return a healthy webhook."""
     annotations = {"clusterSelector": '{"nodeSelector":{"virtual-node.io/doctor":"probe"}}'}
     well = Webhook(
@@ -73,25 +95,79 @@ def webhook(**more: Any) -> Webhook:
     return replace(well, **more)
 
 
-def healthy(**more: Any) -> DoctorFacts:
-    """Return a healthy installation with all components."""
-    well = DoctorFacts(
-        now=NOW,
-        server="https://upper:6443",
-        answer=Probe(200, "v1.34.1"),
-        nodes=[node()],
-        leases={"vn": lease()},
-        bound={"vn": [running(str(number), cpu=cpu) for number, cpu in enumerate(("1", "0", "0"))]},
-        kubelets={"vn": Probe(200, "ok")},
-        installation=Installation(),
-        webhook=webhook(),
-        scheduler=lease(holder="master_1", duration=15),
-        descheduler=lease(duration=15),
-        swarms=[health_objects.swarm("streams", *conditions("Converged", "True")["conditions"])],
+def healthy(
+    *,
+    trouble: tuple[str, str] | None = None,
+    denied: Sequence[str] = (),
+    unread: Mapping[Fact[Any], str] | None = None,
+    nodes: Sequence[Json] | None = None,
+    leases: Mapping[str, Json] | None = None,
+    bound: Sequence[Json] | None = None,
+    pending: Sequence[Json] = (),
+    events: Sequence[Json] = (),
+    kubelets: Mapping[str, Probe] | None = None,
+    installation: Installation | None = None,
+    webhook: Webhook | None = None,
+    scheduler: Json | None = SCHEDULER,
+    descheduler: Json | None = DESCHEDULER,
+    swarms: Sequence[Json] | None = None,
+    domain: str = "",
+    lower: Sequence[View] = (),
+) -> Snapshot:
+    """Return what the doctor reads of a healthy installation with all components, with changes.
+
+    Args:
+        trouble: error and next step of the upper API server; None: it answers.
+        denied: missing rights of the caller.
+        unread: why facts could not be read.
+        nodes: virtual nodes.
+        leases: their Leases.
+        bound: pods on them, in addition to those of ``pending``.
+        pending: pods in phase Pending; those with a node are bound.
+        events: warning events about pods.
+        kubelets: answers of the kubelet APIs.
+        installation: our components in the upper cluster.
+        webhook: our webhook.
+        scheduler: its Lease; None: there is none.
+        descheduler: its Lease; None: there is none.
+        swarms: the Swarms.
+        domain: DNS domain of the upper cluster.
+        lower: lower clusters.
+    """
+    found = [running(str(number), cpu=cpu) for number, cpu in enumerate(("1", "0", "0"))]
+    installed = installation or Installation()
+    snapshot = Snapshot(NOW, lowers=lower)
+    upper = snapshot.upper
+    if trouble:
+        upper.put(ANSWER, Answer(error=trouble[0], step=trouble[1]))
+        return snapshot
+    upper.put(ANSWER, Answer("https://upper:6443", "v1.34.1"))
+    upper.put(DENIED, denied)
+    upper.put(NODES, [node()] if nodes is None else [one for one in nodes if is_virtual(one)])
+    upper.put(LEASES, {"vn": lease()} if leases is None else leases)
+    upper.put(
+        BOUND,
+        [
+            *(found if bound is None else bound),
+            *(one for one in pending if one["spec"].get("nodeName") == "vn"),
+        ],
     )
-    found = replace(well, **more)
-    ours = [one for one in found.pending if one["spec"].get("nodeName") == "vn"]
-    return replace(found, bound={**found.bound, "vn": [*found.bound.get("vn", ()), *ours]})
+    upper.put(WAITING, [one for one in pending if not one["spec"].get("nodeName")])
+    upper.put(EVENTS, events)
+    upper.put(KUBELETS, {"vn": Probe(200, "ok")} if kubelets is None else kubelets)
+    upper.put(INSTALLED, installed)
+    upper.put(COMPONENTS, installed.pods)
+    upper.put(WEBHOOK, webhook or working_webhook())
+    upper.put(SCHEDULERS, [scheduler] if scheduler else [])
+    upper.put(DESCHEDULERS, [descheduler] if descheduler else [])
+    well = health_objects.swarm("streams", *conditions("Converged", "True")["conditions"])
+    upper.put(SWARMS, [well] if swarms is None else swarms)
+    upper.put(DOMAIN, domain)
+    for fact, why in (unread or {}).items():
+        upper.refuse(fact, why)
+        if fact is INSTALLED:
+            upper.refuse(COMPONENTS, why)
+    return snapshot
 
 
 def running(name: str, *, cpu: str) -> dict[str, Any]:
@@ -110,12 +186,23 @@ def container(state: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "c", "image": "reg/x:1", "state": state, **more}]}
 
 
-def lower_cluster(**more: Any) -> LowerFacts:
-    """Return a healthy lower cluster."""
-    well = LowerFacts("a.yaml", Probe(200, "v1.34.1"), [node(virtual=False, taints=())])
-    return replace(well, **more)
+def lower_cluster(
+    *,
+    answer: Answer | None = None,
+    nodes: Sequence[Json] | None = None,
+    pods: Sequence[Json] = (),
+    **names: Any,
+) -> View:
+    """Return a healthy lower cluster; ``names`` are attributes of ``path.Names``."""
+    view = View("a.yaml")
+    view.put(ANSWER, answer or Answer(version="v1.34.1"))
+    if answer is None:
+        view.put(objects("Node"), [node(virtual=False, taints=())] if nodes is None else nodes)
+        view.put(BELOW, pods)
+        view.put(NAMES, Names(**names))
+    return view
 
 
-def links_of(facts: DoctorFacts) -> dict[str, Link]:
+def links_of(facts: Snapshot) -> dict[str, Judged]:
     """Return the doctor's links by name."""
-    return {link.name: link for link in examine(facts)}
+    return {link.name: link for link in judged(facts)}

@@ -23,6 +23,7 @@ from virtual_node.examine.clusters import (
     LowerSettings,
     VirtualNode,
 )
+from virtual_node.examine.codes import CHECKED
 from virtual_node.examine.engine import Examination, examine
 from virtual_node.examine.facts import LEASES
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
@@ -143,7 +144,7 @@ def forget(view: View, listed: str | Fact[Any]) -> None:
 def examined(facts: Snapshot) -> Examination:
     """Return the result of all rules, as ``inspect`` applies them."""
     reading.add_installation(facts)
-    return examine(facts, levels=command.LEVELS)
+    return examine(facts, levels=command.LEVELS, codes=CHECKED)
 
 
 def inspect(facts: Snapshot) -> list[Row]:

@@ -26,19 +26,21 @@ from tests.thorough import IS_THOROUGH
 from tests.unit.virtual_node.commands.doctor_facts import healthy as patient
 from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, node, pod, swarm, waits
 from virtual_node import metrics, process_health
+from virtual_node.commands import doctor
 from virtual_node.commands.common import installation
-from virtual_node.commands.common.installation import Installation
-from virtual_node.commands.doctor import chain
 from virtual_node.commands.inspect import command as inspect_command
 from virtual_node.config.types import Config
 from virtual_node.examine import reading
 from virtual_node.examine.clusters import IDENTITY
+from virtual_node.examine.codes import CHECKED
 from virtual_node.examine.codes import SWARMS as FAULTS_OF_SWARMS
 from virtual_node.examine.engine import examine
+from virtual_node.examine.facts import BOUND as BOUND_PODS
 from virtual_node.examine.facts import COMPONENTS, LEASES
 from virtual_node.examine.facts import SWARMS as SWARM_LIST
 from virtual_node.examine.facts import WAITING as WAITING_PODS
 from virtual_node.examine.health import Health, Verdict
+from virtual_node.examine.path import Installation
 from virtual_node.examine.reports import Report
 from virtual_node.examine.snapshot import Fact, Snapshot, objects
 from virtual_node.process_health import ProcessHealth
@@ -252,27 +254,20 @@ def by_status(world: World) -> Health:
 
 def by_doctor(world: World) -> tuple[bool, bool]:
     """Return whether ``doctor`` reports a fault, and whether it reports health: its exit code 0 and "Every link holds."."""
-    titles = {"leases": "leases", "bound": "bound", "waiting": "pending", "components": "installation"}
-    found = world.node_objects()
-    by_node = {
-        name: [one for one in world.bound_pods() if one["spec"]["nodeName"] == name]
-        for name in (one["metadata"]["name"] for one in found)
-    }
-    facts = patient(
-        nodes=found,
+    facts = {"leases": LEASES, "bound": BOUND_PODS, "waiting": WAITING_PODS, "components": COMPONENTS}
+    snapshot = patient(
+        nodes=world.node_objects(),
         kubelets={},
         leases=world.leases(),
+        bound=world.bound_pods(),
         pending=world.waiting_pods(),
         installation=Installation(pods=world.components()),
         swarms=world.swarm_objects(),
-        unread={titles[kind]: "403" for kind in world.forbidden},
+        unread={facts[kind]: "403" for kind in world.forbidden},
     )
-    facts = cast("Any", type(facts))(
-        **{**{key: getattr(facts, key) for key in facts.__slots__}, "bound": by_node}
-    )
-    links = chain.examine(facts)
-    assert chain.holds(links) == (chain.sentence(links) == "Every link holds.")
-    return chain.first_broken(links) is not None, chain.holds(links)
+    links = doctor.judged(snapshot)
+    assert doctor.holds(links) == (doctor.sentence(links) == "Every link holds.")
+    return doctor.first_broken(links) is not None, doctor.holds(links)
 
 
 def by_inspect(world: World) -> tuple[bool, bool]:
@@ -293,7 +288,7 @@ def by_inspect(world: World) -> tuple[bool, bool]:
         else:
             facts.upper.put(fact, found)
     reading.add_installation(facts)
-    rows = inspect_command.rows(examine(facts, levels=inspect_command.LEVELS).findings)
+    rows = inspect_command.rows(examine(facts, levels=inspect_command.LEVELS, codes=CHECKED).findings)
     faults = any(one.severity != "info" and one.check != "unread" for one in rows)
     return faults, inspect_command.summary(facts, rows).endswith("no findings")
 

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
 import pytest
 
-from clusterset.config import Cluster, DNSConfig
 from clusterset.model.namespace_map import NamespaceConfig
-from virtual_node.commands.check.dns import verdict
-from virtual_node.commands.common.name_server import Installed, NameServer, corefile
+from virtual_node.commands.check import CheckResult, rows
+from virtual_node.examine.path import NAMES, Names
+from virtual_node.examine.snapshot import Snapshot, View
+from virtual_node.rights.name_server import Installed, NameServer, corefile
+from virtual_node.translate.pods import dns
 
 PREFIX = NamespaceConfig(prefix="up-")
 MADE = corefile(NameServer("tokyo", "id", "cluster.local", "cluster.local", "10.97.0.10", PREFIX))
+
+
+def _row(
+    namespaces: NamespaceConfig,
+    installed: Sequence[Installed] = (),
+    *,
+    servers: Sequence[str] = (),
+    lower_domain: str = "",
+) -> CheckResult:
+    """Return the row about names."""
+    lower = View("tokyo")
+    names = Names(
+        cluster="tokyo",
+        renamed=dns.renamed(namespaces),
+        domain=lower_domain,
+        installed=installed,
+        servers=servers,
+        namespaces=namespaces,
+    )
+    lower.put(NAMES, names)
+    (row,) = rows(Snapshot(datetime.now(UTC), lowers=[lower]))
+    return row
 
 
 @pytest.mark.parametrize(
@@ -32,12 +59,10 @@ def test_different_names_without_a_name_server_are_a_warning(
     namespaces: NamespaceConfig, lower_domain: str, warning: str
 ):
     """The row names the settings and the command that creates one."""
-    found = verdict(
-        Cluster("tokyo", namespaces=namespaces), [], upper_domain="cluster.local", lower_domain=lower_domain
-    )
+    found = _row(namespaces, lower_domain=lower_domain)
     assert found.ok
-    assert found.detail.startswith(warning or "pods find others")
-    assert ("lower-cluster dns tokyo --client-kubeconfig LOWER_ADMIN.yaml --apply" in found.next) == bool(
+    assert found.detail.startswith(f"warning: {warning}" if warning else "pods find others")
+    assert ("lower-cluster dns tokyo --client-kubeconfig LOWER_ADMIN.yaml --apply" in found.fix) == bool(
         warning
     )
 
@@ -56,8 +81,7 @@ def test_a_name_server_that_does_not_answer_is_a_failure(
     installed: list[Installed], *, ok: bool, detail: str
 ):
     """New pods would resolve no name, or the names of a former configuration."""
-    cluster = Cluster("tokyo", namespaces=PREFIX, dns=DNSConfig(servers=["10.97.0.53"]))
-    found = verdict(cluster, installed, upper_domain="cluster.local", lower_domain="")
+    found = _row(PREFIX, installed, servers=["10.97.0.53"])
     assert found.ok is ok
     assert detail in found.detail
-    assert bool(found.next) is not ok
+    assert bool(found.fix) is not ok

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +15,11 @@ from clusterset.config import ClusterServicesConfig
 from tests.unit.controller_runtime.loopback import failure, reply, serve
 from tests.unit.virtual_node.commands.check.test_check import REVIEWS
 from tests.unit.virtual_node.commands.run_command import kubeconfig
-from virtual_node.commands.check import command, service_ranges
-from virtual_node.commands.check.command import CheckResult
+from virtual_node.commands import check as command
+from virtual_node.commands.check import CheckResult
 from virtual_node.config.types import Config
+from virtual_node.examine.path import SERVICE_RANGES, ServiceRanges
+from virtual_node.examine.snapshot import Snapshot, View
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
 SERVICES = "/api/v1/namespaces/default/services"
@@ -144,4 +147,7 @@ async def test_nothing_is_checked_without_the_setting(tmp_path: Path):
 )
 def test_verdict_names_only_missing_ranges(fits, ok, detail):
     """An unknown range is no fault."""
-    assert service_ranges.verdict(fits, [OTHER])[:2] == (ok, detail)
+    lower = View("tokyo")
+    lower.put(SERVICE_RANGES, ServiceRanges(fits, [OTHER]))
+    (row,) = command.rows(Snapshot(datetime.now(UTC), lowers=[lower]))
+    assert (row.check, row.ok, row.detail) == ("service range", ok, detail)

@@ -10,25 +10,25 @@ from tests.unit.controller_runtime.loopback import failure, reply
 from tests.unit.virtual_node.commands.doctor_facts import healthy
 from tests.unit.virtual_node.commands.run_command import Person
 from virtual_node import cli
-from virtual_node.commands.doctor import command
-from virtual_node.commands.doctor.chain import CHAIN, examine, sentence
-from virtual_node.commands.doctor.facts import DoctorFacts
+from virtual_node.commands import doctor as command
+from virtual_node.commands.doctor import CHAIN, judged, sentence
+from virtual_node.examine.snapshot import Snapshot
 
 
 @pytest.mark.parametrize(("facts", "code"), [(healthy(), 0), (healthy(leases={}), 1)])
 def test_output_and_exit_code(
-    facts: DoctorFacts, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    facts: Snapshot, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """A table that ends in one sentence, the same as data, and the exit code of the findings."""
 
-    async def read(_options: object) -> DoctorFacts:
+    async def read(_options: object) -> Snapshot:
         return facts
 
     monkeypatch.setattr(command, "_read", read)
     assert cli.main(["doctor"]) == code
     out = capsys.readouterr().out.splitlines()
     assert out[0].split() == ["LINK", "STATE", "DETAIL", "NEXT"]
-    assert out[-1] == sentence(examine(facts))
+    assert out[-1] == sentence(judged(facts))
     assert len(out) == len(CHAIN) + 2
     assert cli.main(["doctor", "-o", "json"]) == code
     found = json.loads(capsys.readouterr().out)
@@ -41,7 +41,7 @@ def test_output_and_exit_code(
 def test_an_ignored_link_has_no_effect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """It is not shown either; an unknown name is refused."""
 
-    async def read(_options: object) -> DoctorFacts:
+    async def read(_options: object) -> Snapshot:
         return healthy(leases={})
 
     monkeypatch.setattr(command, "_read", read)
@@ -60,7 +60,7 @@ def test_quiet_prints_only_what_is_not_ok(
     """A line each, because Helm shows the log of ``helm test`` as one line."""
     for facts, expected in ((healthy(), 1), (healthy(leases={}), 2)):
 
-        async def read(_options: object, found: DoctorFacts = facts) -> DoctorFacts:
+        async def read(_options: object, found: Snapshot = facts) -> Snapshot:
             return found
 
         monkeypatch.setattr(command, "_read", read)

@@ -21,16 +21,14 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     lower_cluster,
     node,
     pod,
-    webhook,
+    working_webhook,
 )
 from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, swarm
-from virtual_node.commands.common.connect import Trouble
-from virtual_node.commands.common.installation import Installation
-from virtual_node.commands.common.name_server import Installed
-from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence
-from virtual_node.commands.doctor.facts import DoctorFacts, Webhook
-from virtual_node.commands.doctor.links import State
-from virtual_node.examine.probes import Probe
+from virtual_node.commands.doctor import CHAIN, State, answer, first_broken, holds, judged, sentence
+from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
+from virtual_node.examine.path import DENIED, DESCHEDULERS, WEBHOOK, Answer, Installation, Probe, Webhook
+from virtual_node.examine.snapshot import Fact, Snapshot
+from virtual_node.rights.name_server import Installed
 from virtual_node.translate.pods.api_server import NOT_USABLE
 
 STALE = {"key": "virtual-node.io/stale-cluster", "effect": "NoSchedule"}
@@ -48,7 +46,7 @@ def _expired() -> dict[str, Any]:
 
 
 def _bundle(text: str) -> Webhook:
-    return webhook(configurations=[configuration({"url": "https://x", "caBundle": text})])
+    return working_webhook(configurations=[configuration({"url": "https://x", "caBundle": text})])
 
 
 def _unseen(**more: Any) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def _crashing() -> dict[str, Any]:
 
 def test_a_healthy_installation_has_no_broken_link():
     """Everything is installed and ok; only optional links are skipped."""
-    links = examine(healthy())
+    links = judged(healthy())
     assert {link.name: link.state for link in links if link.state is not State.OK} == {
         "lowerApi": State.SKIPPED,
         "names": State.SKIPPED,
@@ -76,12 +74,12 @@ def test_a_healthy_installation_has_no_broken_link():
     assert sentence(links) == "Every link holds."
 
 
-BROKEN: list[tuple[DoctorFacts, str, str, str]] = [
+BROKEN: list[tuple[Snapshot, str, str, str]] = [
     # facts, link, detail, what to do
-    (healthy(trouble=Trouble("nothing listens", "is the cluster up?")), "upperApi", "nothing listens", "is the cluster up?"),
-    (healthy(trouble=Trouble("something new", "")), "upperApi", "something new", "readyz"),
+    (healthy(trouble=("nothing listens", "is the cluster up?")), "upperApi", "nothing listens", "is the cluster up?"),
+    (healthy(trouble=("something new", "")), "upperApi", "something new", "readyz"),
     (healthy(denied=["list events", "get nodes/proxy"]), "rights", "list events, get nodes/proxy", "ask for"),
-    (healthy(unread={"denied": "no (403)"}), "rights", "no (403)", "identity"),
+    (healthy(unread={DENIED: "no (403)"}), "rights", "no (403)", "identity"),
     (healthy(nodes=[]), "virtualNodes", "nothing here is labelled app.kubernetes.io/name", "start it"),
     (healthy(nodes=[node(virtual=False)]), "virtualNodes", "there is no virtual node", "start it"),
     (healthy(leases={"vn": lease(95)}), "nodeReady", "last renewed 95 s ago (it lasts 40 s)", "look where it runs"),
@@ -122,27 +120,27 @@ BROKEN: list[tuple[DoctorFacts, str, str, str]] = [
         healthy(webhook=Webhook(), pending=[pod(labels={"virtual-pod": "true"})]),
         "webhook", "there is none, and 1 pod waits with the label virtual-pod=true (shop/web)", "--register",
     ),
-    (healthy(webhook=webhook(configurations=[_expired()])), "webhook", "expired on 2025-12-24", "running"),
+    (healthy(webhook=working_webhook(configurations=[_expired()])), "webhook", "expired on 2025-12-24", "running"),
     (healthy(webhook=_bundle("bm9uc2Vuc2U=")), "webhook", "cannot be read", "leader writes"),
     (healthy(webhook=_bundle("%%%")), "webhook", "cannot be read", "leader writes"),
     (
-        healthy(webhook=webhook(configurations=[configuration({"service": {"namespace": "n", "name": "s"}})])),
+        healthy(webhook=working_webhook(configurations=[configuration({"service": {"namespace": "n", "name": "s"}})])),
         "webhook", "its caBundle is empty", "leader writes",
     ),
-    (healthy(webhook=webhook(endpoints={})), "webhook", "no ready endpoints", "get pods"),
-    (healthy(webhook=webhook(dry_run_pod={"metadata": {}})), "mutation", "passes unchanged", "objectSelector"),
-    (healthy(webhook=webhook(dry_run=Probe(500, REFUSED))), "mutation", "nothing listens there", "running"),
-    (healthy(webhook=webhook(dry_run=Probe(500, X509))), "mutation", "not trusted", "restart the webhook"),
+    (healthy(webhook=working_webhook(endpoints={})), "webhook", "no ready endpoints", "get pods"),
+    (healthy(webhook=working_webhook(dry_run_pod={"metadata": {}})), "mutation", "passes unchanged", "objectSelector"),
+    (healthy(webhook=working_webhook(dry_run=Probe(500, REFUSED))), "mutation", "nothing listens there", "running"),
+    (healthy(webhook=working_webhook(dry_run=Probe(500, X509))), "mutation", "not trusted", "restart the webhook"),
     (
-        healthy(webhook=webhook(dry_run=Probe(500, REFUSED.replace("connection refused", "i/o timeout")))),
+        healthy(webhook=working_webhook(dry_run=Probe(500, REFUSED.replace("connection refused", "i/o timeout")))),
         "mutation", "no way there", "firewalls",
     ),
     (
-        healthy(webhook=webhook(dry_run=Probe(500, 'failed calling webhook "pods.virtual-node.io": 500'))),
+        healthy(webhook=working_webhook(dry_run=Probe(500, 'failed calling webhook "pods.virtual-node.io": 500'))),
         "mutation", "it fails", "virtual-node-webhook's log",
     ),
     (
-        healthy(webhook=webhook(dry_run=Probe(400, 'admission webhook "other.io" denied the request: no'))),
+        healthy(webhook=working_webhook(dry_run=Probe(400, 'admission webhook "other.io" denied the request: no'))),
         "mutation", "webhook other.io denies", "log",
     ),
     (healthy(scheduler=lease(60, duration=15)), "scheduler", "renewed 60 s ago", "kube-scheduler running"),
@@ -188,14 +186,14 @@ BROKEN: list[tuple[DoctorFacts, str, str, str]] = [
         healthy(leases={"vn": {**lease(), "metadata": {"annotations": {"virtual-node.io/faults": EXPIRY}}}}),
         "lowerCertificates", "Cluster a: expires in 3 days", "renew the certificate",
     ),
-    (healthy(lower=[lower_cluster(answer=Probe(0, "connection refused"))]), "lowerApi", "a.yaml: nothing listens there", "up"),
+    (healthy(lower=[lower_cluster(answer=answer(Probe(0, "connection refused")))]), "lowerApi", "a.yaml: nothing listens there", "up"),
     (
-        healthy(lower=[lower_cluster(answer=Probe(0, "kubeconfig a.yaml: no such file"), usable=False)]),
+        healthy(lower=[lower_cluster(answer=Answer(error="kubeconfig a.yaml: no such file", step="correct that kubeconfig"))]),
         "lowerApi", "kubeconfig a.yaml: no such file", "correct that kubeconfig",
     ),
-    (healthy(lower=[lower_cluster(answer=Probe(401, "no"))]), "lowerApi", "a.yaml: no", "register"),
+    (healthy(lower=[lower_cluster(answer=answer(Probe(401, "no")))]), "lowerApi", "a.yaml: no", "register"),
     (
-        healthy(lower=[lower_cluster(name_servers=[Installed("virtual-node/dns", "10.0.0.53", 0)])]),
+        healthy(lower=[lower_cluster(installed=[Installed("virtual-node/dns", "10.0.0.53", 0)])]),
         "names", "a.yaml: name server virtual-node/dns has no ready pod", "--namespace virtual-node get pods",
     ),
     (healthy(lower=[lower_cluster(nodes=[node(unschedulable=True)])]), "lowerApi", "none of its 1 nodes", "get nodes"),
@@ -208,9 +206,9 @@ BROKEN: list[tuple[DoctorFacts, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("facts", "name", "detail", "step"), BROKEN)
-def test_each_fault_breaks_its_link(facts: DoctorFacts, name: str, detail: str, step: str):
+def test_each_fault_breaks_its_link(facts: Snapshot, name: str, detail: str, step: str):
     """The first broken link is the cause; it names the evidence and what to do."""
-    links = examine(facts)
+    links = judged(facts)
     found = first_broken(links)
     assert found is not None
     assert (found.name, found.state) == (name, State.BROKEN)
@@ -219,18 +217,18 @@ def test_each_fault_breaks_its_link(facts: DoctorFacts, name: str, detail: str, 
     assert sentence(links) == f"The broken link: {found.title}: {found.detail}; next: {found.next}"
 
 
-NAMES = [
+DIFFERENT = [
     ({}, "cluster.local", ""),
-    ({"renamed": {"up-shop": "shop"}}, "warning: ", "a.yaml: namespace shop is up-shop there"),
-    ({"domain": "app.pre"}, "warning: ", "a.yaml: its domain is app.pre"),
+    ({"renamed": "namespace shop is up-shop there"}, "warning: ", "a.yaml: namespace shop is up-shop there"),
+    ({"domain": "app.pre"}, "warning: ", "a.yaml: the domain there is app.pre"),
     (
-        {"domain": "app.pre", "name_servers": [Installed("virtual-node/dns", "10.0.0.53", 2)]},
+        {"domain": "app.pre", "installed": [Installed("virtual-node/dns", "10.0.0.53", 2)]},
         "pods find others by NAME.NAMESPACE.svc.cluster.local", "",
     ),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("lower", "beginning", "reason"), NAMES)
+@pytest.mark.parametrize(("lower", "beginning", "reason"), DIFFERENT)
 def test_names_that_pods_do_not_find_are_a_warning(lower: dict[str, Any], beginning: str, reason: str):
     """They do not break the link, because pods may not need names of other namespaces."""
     link = links_of(healthy(lower=[lower_cluster(**lower)]))["names"]
@@ -248,7 +246,7 @@ def test_every_link_can_break():
 def test_an_api_server_that_pods_cannot_use_is_a_warning():
     """The virtual node's event contains the cause and the remedy."""
     event = {"reason": NOT_USABLE, "message": "Pods cannot reach it: set kubernetesServiceURL"}
-    links = examine(healthy(events=[event]))
+    links = judged(healthy(events=[event]))
     (found,) = (link for link in links if link.name == "apiOfPods")
     assert (found.detail, found.next) == ("warning: Pods cannot reach it", "set kubernetesServiceURL")
     assert holds(links)
@@ -273,43 +271,41 @@ def test_a_link_depends_only_on_earlier_ones():
         "lowerCertificates", "names",
     }  # fmt: skip
     assert links["descheduler"].state is State.BROKEN
-    away = links_of(healthy(trouble=Trouble("away", "")))
+    away = links_of(healthy(trouble=("away", "")))
     assert {link.state for name, link in away.items() if name != "upperApi"} == {State.SKIPPED}
 
 
-@pytest.mark.parametrize(
-    "name", ["nodes", "pending", "bound", "leases", "installation", "webhook", "descheduler", "swarms"]
-)
-def test_unreadable_facts_are_unknown(name: str):
+@pytest.mark.parametrize("fact", [NODES, WAITING, BOUND, LEASES, COMPONENTS, WEBHOOK, DESCHEDULERS, SWARMS])
+def test_unreadable_facts_are_unknown(fact: Fact[Any]):
     """The link gives the reason, and the doctor does not report health."""
-    facts = healthy(unread={name: "events is forbidden (403 Forbidden)"})
+    facts = healthy(unread={fact: "events is forbidden (403 Forbidden)"})
     links = links_of(facts)
-    unseen = [rule.name for rule in CHAIN if name in rule.reads]
+    unseen = [link.name for link in CHAIN if fact in link.reads]
     assert unseen
     assert all(links[one].state is State.UNKNOWN and "403" in links[one].detail for one in unseen)
-    assert not holds(examine(facts))
-    assert sentence(examine(facts)).startswith("No broken link was found, but these could not be checked: ")
+    assert not holds(judged(facts))
+    assert sentence(judged(facts)).startswith("No broken link was found, but these could not be checked: ")
 
 
 def test_a_missing_right_is_named_once():
     """Ten links need the same right: the others refer to the link that names it."""
     refused = "pods is forbidden: User cannot list resource"
-    facts = healthy(denied=["list pods"], unread=dict.fromkeys(("pending", "bound", "installation"), refused))
-    text = " ".join(link.detail for link in examine(facts))
+    facts = healthy(denied=["list pods"], unread=dict.fromkeys((WAITING, BOUND, COMPONENTS), refused))
+    text = " ".join(link.detail for link in judged(facts))
     assert refused not in text
     assert text.count("list pods") == 1
 
 
 def test_unreadable_leases_are_no_fault():
     """Ready alone remains, and does not suffice to call a node healthy."""
-    links = links_of(healthy(leases={}, unread={"leases": "no"}))
+    links = links_of(healthy(leases={}, unread={LEASES: "no"}))
     assert links["nodeReady"].state is State.UNKNOWN
     assert links["nodeReady"].detail == "all are Ready; their Leases cannot be seen: no"
 
 
 def test_broken_links_come_before_missing_rights():
     """Missing rights are listed last, and alone they are still named."""
-    links = examine(healthy(denied=["list events"], nodes=[]))
+    links = judged(healthy(denied=["list events"], nodes=[]))
     found = first_broken(links)
     assert found is not None
     assert found.name == "virtualNodes"

@@ -21,14 +21,13 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     lower_cluster,
     node,
     pod,
-    webhook,
+    working_webhook,
 )
 from tests.unit.virtual_node.examine.health_objects import lease
-from virtual_node.commands.doctor.chain import examine, first_broken
-from virtual_node.commands.doctor.facts import DoctorFacts, Webhook
-from virtual_node.commands.doctor.links import State
+from virtual_node.commands.doctor import State, first_broken, judged
 from virtual_node.examine.connections import Failure, failure
-from virtual_node.examine.probes import Probe
+from virtual_node.examine.path import Probe, Webhook
+from virtual_node.examine.snapshot import Snapshot
 
 
 @pytest.mark.parametrize(
@@ -52,14 +51,14 @@ from virtual_node.examine.probes import Probe
         healthy(kubelets={"vn": Probe(400, "address not allowed")}),
         healthy(kubelets={"vn": Probe(403, 'nodes "vn" is forbidden: cannot get resource "nodes/proxy"')}),
         # Another webhook refuses the probe pod.
-        healthy(webhook=webhook(dry_run=Probe(403, "exceeded quota: pods"))),
+        healthy(webhook=working_webhook(dry_run=Probe(403, "exceeded quota: pods"))),
         # Not installed, and not required.
         healthy(webhook=Webhook(), scheduler=None, descheduler=None),
         healthy(lower=[lower_cluster()]),
     ],
 )
-def test_ordinary_states_break_nothing(facts: DoctorFacts):
-    assert first_broken(examine(facts)) is None
+def test_ordinary_states_break_nothing(facts: Snapshot):
+    assert first_broken(judged(facts)) is None
 
 
 def test_a_ready_node_with_an_old_lease_may_have_another_clock():
@@ -72,7 +71,9 @@ def test_a_ready_node_with_an_old_lease_may_have_another_clock():
 def test_the_url_of_a_webhook_may_be_unreachable_for_the_doctor():
     """The API server may be the only one that reaches it; the dry run decides."""
     client = {"url": "https://x/mutate", "caBundle": ""}
-    facts = webhook(configurations=[configuration(client)], urls={"https://x/mutate": Probe(0, "refused")})
+    facts = working_webhook(
+        configurations=[configuration(client)], urls={"https://x/mutate": Probe(0, "refused")}
+    )
     links = links_of(healthy(webhook=facts))
     assert links["webhook"].state is State.OK
     assert "the system's CAs; https://x/mutate does not answer from here" in links["webhook"].detail

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.virtual_node.commands.doctor_facts import conditions, container, healthy
 from tests.unit.virtual_node.examine.health_objects import lease
-from virtual_node.commands.common.installation import Installation
-from virtual_node.commands.doctor.chain import examine, first_broken
+from virtual_node.commands.doctor import first_broken, judged
+from virtual_node.examine.path import INSTALLED, Installation
 
 
 def _installed(**status: Any) -> Installation:
@@ -64,8 +64,9 @@ LOOPING = container(
 )  # fmt: skip
 def test_a_missing_process_is_explained_by_its_deployment(installation: Installation, detail: str, step: str):
     """And by its containers."""
-    for facts in (healthy(nodes=[]), healthy(leases={"vn": lease(99)})):
-        found = first_broken(examine(replace(facts, installation=installation)))
+    lost = healthy(leases={"vn": lease(99)}, installation=installation)
+    for facts in (healthy(nodes=[], installation=installation), lost):
+        found = first_broken(judged(facts))
         assert found is not None
         assert detail in found.detail
         assert step in found.next
@@ -75,12 +76,12 @@ def test_an_unscheduled_process_is_reported():
     """Its own pod waits for a node."""
     installation = _installed(phase="Pending", **conditions("PodScheduled", "False", message="0/3 nodes"))
     del installation.pods[0]["spec"]["nodeName"]
-    found = first_broken(examine(healthy(nodes=[], installation=installation)))
+    found = first_broken(judged(healthy(nodes=[], installation=installation)))
     assert found is not None
     assert "Pod vn/p has no node: 0/3 nodes" in found.detail
 
 
 def test_an_invisible_installation_is_not_reported_as_missing():
-    found = first_broken(examine(healthy(nodes=[], unread={"installation": "403"})))
+    found = first_broken(judged(healthy(nodes=[], unread={INSTALLED: "403"})))
     assert found is not None
     assert "cannot be seen (403)" in found.detail

@@ -15,10 +15,23 @@ from controller_runtime.errors import ConfigError
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import configuration, node, pod
 from tests.unit.virtual_node.examine.health_objects import NOW
-from virtual_node.commands.common.installation import installation_trouble
-from virtual_node.commands.doctor import reading
-from virtual_node.commands.doctor.facts import DoctorFacts
-from virtual_node.commands.doctor.reading import webhook_test_pod
+from virtual_node.commands.doctor import UPPER_FACTS, read_lower, read_upper
+from virtual_node.examine.facts import BOUND, LEASES, NODES
+from virtual_node.examine.leases import active_lease
+from virtual_node.examine.path import (
+    ANSWER,
+    DENIED,
+    DESCHEDULERS,
+    INSTALLED,
+    KUBELETS,
+    NAMES,
+    SCHEDULERS,
+    WEBHOOK,
+)
+from virtual_node.examine.path import EVENTS as POD_EVENTS
+from virtual_node.examine.path_reading import webhook_test_pod
+from virtual_node.examine.process import process_trouble
+from virtual_node.examine.snapshot import Snapshot
 
 CORE = "/api/v1"
 ALL_LEASES = "/apis/coordination.k8s.io/v1/leases"
@@ -72,7 +85,7 @@ ANSWERS: dict[str, Answer] = {
 }
 
 
-async def _look(**answers: Answer) -> tuple[DoctorFacts, Server]:
+async def _look(**answers: Answer) -> tuple[Snapshot, Server]:
     table = {**ANSWERS, **answers}
 
     async def script(request: web.Request) -> web.StreamResponse:
@@ -80,20 +93,24 @@ async def _look(**answers: Answer) -> tuple[DoctorFacts, Server]:
         return answer(request) if answer else failure(404, "NotFound", "no such thing")
 
     async with serve(script) as server, Client(ConnectionConfig(server.url)) as client:
-        return await reading.read_upper(client, namespace="shop"), server
+        return (await read_upper(client, UPPER_FACTS, namespace="shop"))[0], server
 
 
 async def test_everything_is_read_once():
     """Nodes, leases, pods, events and Leases, by the server's clock; pods of virtual nodes are counted."""
     facts, server = await _look()
     assert facts.now == datetime(2026, 1, 1, tzinfo=UTC)
-    assert (facts.answer.text, facts.denied, facts.unread) == ("v1.34.1", [], {})
-    assert len(facts.nodes) == 2
-    assert facts.leases.keys() == {"vn"}
-    assert [one["metadata"]["name"] for one in facts.bound["vn"]] == ["web"]
-    assert facts.kubelets["vn"].ok
-    assert [event["metadata"]["name"] for event in facts.events] == ["a", "b"]
-    assert (facts.scheduler, facts.descheduler, facts.webhook.dry_run) == (None, None, None)
+    assert (facts.upper[ANSWER].version, facts.upper[DENIED], facts.upper.unread) == ("v1.34.1", [], {})
+    assert len(facts.upper[NODES]) == 1
+    assert facts.upper[LEASES].keys() == {"vn"}
+    assert [one["metadata"]["name"] for one in facts.upper[BOUND]] == ["web"]
+    assert facts.upper[KUBELETS]["vn"].ok
+    assert [event["metadata"]["name"] for event in facts.upper[POD_EVENTS]] == ["a", "b"]
+    assert (facts.upper[SCHEDULERS], facts.upper[DESCHEDULERS], facts.upper[WEBHOOK].dry_run) == (
+        [],
+        [],
+        None,
+    )
     assert {asked.method for asked in server.asked if asked.path != REVIEWS} == {"GET"}
 
 
@@ -104,7 +121,7 @@ async def test_missing_rights_are_named():
         return reply({"status": {"allowed": False}})
 
     facts, server = await _look(**{REVIEWS: review})
-    assert {"list nodes", "get nodes/vn/proxy", "create pods in shop"} <= set(facts.denied)
+    assert {"list nodes", "get nodes/vn/proxy", "create pods in shop"} <= set(facts.upper[DENIED])
     asked = [one.json["spec"]["resourceAttributes"] for one in server.asked if one.path == REVIEWS]
     assert {"nodes/vn/proxy", "pods//log"} <= {
         f"{one['resource']}/{one['name']}/{one['subresource']}" for one in asked
@@ -114,13 +131,13 @@ async def test_missing_rights_are_named():
 async def test_a_forbidden_list_costs_one_fact():
     """The rest is read."""
     facts, _ = await _look(**{EVENTS: lambda _request: failure(403, "Forbidden", "events is forbidden")})
-    assert facts.unread == {"events": "events is forbidden (403 Forbidden)"}
-    assert len(facts.nodes) == 2
+    assert facts.upper.unread == {POD_EVENTS: "events is forbidden (403 Forbidden)"}
+    assert len(facts.upper[NODES]) == 1
 
 
 async def test_refused_credentials_end_the_reading():
     facts, server = await _look(**{"/version": lambda _request: failure(401, "Unauthorized", "Unauthorized")})
-    assert facts.answer.code == 401
+    assert facts.upper.get(ANSWER) is None
     assert {asked.path for asked in server.asked} == {"/version"}
 
 
@@ -130,17 +147,18 @@ async def test_a_failing_credential_plugin_is_one_plain_error(monkeypatch: pytes
     async def refuse(_client: Client) -> None:
         raise ConfigError("the exec plugin failed")
 
-    monkeypatch.setattr("virtual_node.commands.common.installation.read", refuse)
+    monkeypatch.setattr("virtual_node.examine.path_reading.installation", refuse)
     with pytest.raises(ConfigError, match="the exec plugin failed"):
         await _look()
 
 
 async def test_an_unreachable_apiserver_is_an_error_with_its_address():
     async with Client(ConnectionConfig("http://127.0.0.1:1")) as client:
-        facts = await reading.read_upper(client, namespace="shop")
-        below = await reading.read_lower(client, "a.yaml")
-    assert (facts.answer.code, below.answer.code) == (0, 0)
-    assert "127.0.0.1:1" in facts.answer.text
+        _, probe = await read_upper(client, UPPER_FACTS, namespace="shop")
+        below = await read_lower(client, "a.yaml")
+    assert probe.code == 0
+    assert "127.0.0.1:1" in probe.text
+    assert "127.0.0.1:1" in below[ANSWER].error
 
 
 @pytest.mark.parametrize(
@@ -161,7 +179,7 @@ async def test_a_log_is_read_where_proxying_is_impossible(answer: Callable[[], w
             LOG: lambda _request: answer(),
         }
     )
-    assert facts.kubelets["vn"].code == code
+    assert facts.upper[KUBELETS]["vn"].code == code
     assert [asked.query["container"] for asked in server.asked if asked.path == LOG] == ["c"]
 
 
@@ -180,12 +198,12 @@ async def test_the_log_of_a_crashed_container_is_read():
     facts, server = await _look(
         **{f"{CORE}/pods": pods, log: lambda _request: web.Response(text="one\ntwo\n")}
     )
-    assert facts.installation.logs == {"shop/vn": ["one", "two"]}
+    assert facts.upper[INSTALLED].logs == {"shop/vn": ["one", "two"]}
     assert [one.query for one in server.asked if one.path == log] == [
         {"container": "c", "tailLines": "5", "previous": "true"}
     ]
     facts, _ = await _look(**{f"{CORE}/pods": pods})
-    assert facts.installation.logs == {"shop/vn": []}
+    assert facts.upper[INSTALLED].logs == {"shop/vn": []}
 
 
 async def test_events_of_a_waiting_replica_are_read():
@@ -206,7 +224,7 @@ async def test_events_of_a_waiting_replica_are_read():
 
     events = _listed(event("ConfigurationRejected", 1), event("Unhealthy", 2))
     facts, _ = await _look(**{f"{CORE}/pods": _listed(mine), f"{CORE}/namespaces/shop/events": events})
-    assert facts.installation.logs == {"shop/vn": ["ConfigurationRejected message"]}
+    assert facts.upper[INSTALLED].logs == {"shop/vn": ["ConfigurationRejected message"]}
 
 
 @pytest.mark.parametrize("label", ["app.kubernetes.io/name", "app.kubernetes.io/part-of"])
@@ -228,12 +246,12 @@ async def test_only_pods_of_virtual_nodes_are_read(label: str):
         return _listed(*(found if wanted else []))(request)
 
     facts, _ = await _look(**{f"{CORE}/pods": answer, "/apis/apps/v1/deployments": answer})
-    assert len(facts.installation.pods) == 5
-    facts.installation.pods[-1]["spec"]["nodeName"] = "real"
-    assert "its pod shop/virtual-node is Pending" in installation_trouble(facts.installation, NOW)[0]
+    assert len(facts.upper[INSTALLED].pods) == 5
+    facts.upper[INSTALLED].pods[-1]["spec"]["nodeName"] = "real"
+    assert "its pod shop/virtual-node is Pending" in process_trouble(facts.upper[INSTALLED], NOW)[0]
 
 
-async def _webhook(**table: Answer) -> tuple[DoctorFacts, Server]:
+async def _webhook(**table: Answer) -> tuple[Snapshot, Server]:
     endpoints = {
         "metadata": {"name": "webhook-1"},
         "endpoints": [{"conditions": {"ready": True}}, {"conditions": {"ready": False}}, {}],
@@ -252,10 +270,10 @@ async def test_a_labelled_pod_is_tested_by_a_dry_run():
     facts, server = await _webhook(
         **{TRIAL: lambda _request: reply({"metadata": {"name": "tried"}}, status=201)}
     )
-    assert facts.webhook.endpoints == {"kube-system/webhook": 2}
-    assert facts.webhook.dry_run is not None
-    assert facts.webhook.dry_run.ok
-    assert facts.webhook.dry_run_pod["metadata"]["name"] == "tried"
+    assert facts.upper[WEBHOOK].endpoints == {"kube-system/webhook": 2}
+    assert facts.upper[WEBHOOK].dry_run is not None
+    assert facts.upper[WEBHOOK].dry_run.ok
+    assert facts.upper[WEBHOOK].dry_run_pod["metadata"]["name"] == "tried"
     (trial,) = [asked for asked in server.asked if asked.path == TRIAL]
     assert (trial.method, trial.query["dryRun"]) == ("POST", "All")
     assert trial.json["metadata"]["labels"] == {"virtual-pod": "true"}
@@ -266,8 +284,11 @@ async def test_a_failing_webhook_is_quoted():
     facts, _ = await _webhook(
         **{TRIAL: lambda _request: failure(500, "InternalError", "failed calling webhook")}
     )
-    assert facts.webhook.dry_run is not None
-    assert (facts.webhook.dry_run.code, facts.webhook.dry_run.text) == (500, "failed calling webhook")
+    assert facts.upper[WEBHOOK].dry_run is not None
+    assert (facts.upper[WEBHOOK].dry_run.code, facts.upper[WEBHOOK].dry_run.text) == (
+        500,
+        "failed calling webhook",
+    )
 
 
 async def test_a_url_is_requested_with_the_registered_ca_bundle():
@@ -277,7 +298,7 @@ async def test_a_url_is_requested_with_the_registered_ca_bundle():
         {"url": "https://127.0.0.1:1/mutate", "caBundle": "bm9uc2Vuc2U="},
     ):
         facts, _ = await _look(**{WEBHOOKS: _listed(configuration(client))})
-        assert facts.webhook.urls["https://127.0.0.1:1/mutate"].code == 0
+        assert facts.upper[WEBHOOK].urls["https://127.0.0.1:1/mutate"].code == 0
 
 
 def test_the_probe_pod_is_admitted_everywhere():
@@ -319,12 +340,12 @@ async def test_a_lower_clusters_nodes_and_pending_pods_are_read():
         return ANSWERS["/version"](request) if request.path == "/version" else failure(403, "Forbidden")
 
     async with serve(script) as server, Client(ConnectionConfig(server.url)) as client:
-        lower = await reading.read_lower(client, "a.yaml")
-    assert (lower.file, lower.answer.ok, len(lower.nodes)) == ("a.yaml", True, 1)
+        lower = await read_lower(client, "a.yaml")
+    assert (lower.name, lower[ANSWER].error, len(lower.of("Node"))) == ("a.yaml", "", 1)
     assert found == ["virtual-node.io/upper-uid"]
-    assert (lower.domain, lower.renamed) == ("app.pre", {"up-shop": "shop"})
+    assert (lower[NAMES].domain, lower[NAMES].renamed) == ("app.pre", "namespace shop is up-shop there")
     async with serve(forbidden) as server, Client(ConnectionConfig(server.url)) as client:
-        assert (await reading.read_lower(client, "a.yaml")).answer.code == 403
+        assert "403" in (await read_lower(client, "a.yaml"))[ANSWER].error
 
 
 async def test_a_held_lease_of_the_descheduler_hides_a_released_one():
@@ -337,8 +358,9 @@ async def test_a_held_lease_of_the_descheduler_hides_a_released_one():
     older = lease("zz", holderIdentity="b", renewTime="2025-01-01T00:00:00.000000Z")
     released = lease("kube-system", holderIdentity="", renewTime="2026-01-01T00:00:01.000000Z")
     facts, _ = await _look(**{ALL_LEASES: _listed(released, held, older)})
-    assert facts.descheduler is not None
-    assert facts.descheduler["spec"] == held["spec"]
+    found = active_lease(facts.upper[DESCHEDULERS])
+    assert found is not None
+    assert found["spec"] == held["spec"]
 
 
 async def test_a_descheduler_of_the_chart_is_found_in_its_own_namespace():
@@ -350,5 +372,5 @@ async def test_a_descheduler_of_the_chart_is_found_in_its_own_namespace():
         return _listed(*([lease] if wanted else []))(request)
 
     facts, _ = await _look(**{ALL_LEASES: leases})
-    assert facts.descheduler is not None
-    assert facts.scheduler is None
+    assert facts.upper[DESCHEDULERS]
+    assert facts.upper[SCHEDULERS] == []

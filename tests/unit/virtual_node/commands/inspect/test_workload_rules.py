@@ -25,7 +25,7 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
 )
 from virtual_node.examine import engine
 from virtual_node.examine.clusters import DNS_SERVICES, FOREIGN_SLICES, SERVICE_BACKENDS
-from virtual_node.examine.codes import CHECKS
+from virtual_node.examine.codes import CHECKS, Code
 from virtual_node.examine.engine import Level, Rule
 from virtual_node.examine.facts import LEASES
 from virtual_node.examine.finding import Findings
@@ -213,7 +213,7 @@ def test_a_broken_rule_is_reported_and_skipped(monkeypatch: pytest.MonkeyPatch):
 
     facts = healthy()
     facts.upper.unread = {LEASES: "no"}
-    broken_rule = Rule([], broken, Level.CLUSTERS)
+    broken_rule = Rule([Code.DRIFT], broken, Level.CLUSTERS)
     monkeypatch.setattr(engine, "RULES", [broken_rule, *engine.RULES])
     assert worries(facts=facts) == [("error", "rule", "Rule", "broken"), ("warning", "unread", "Lease", "*")]
 

@@ -16,8 +16,8 @@ from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.commands.installations import Api, thing
 from tests.unit.virtual_node.commands.releases import SPACE, TOKYO, record
 from virtual_node.commands.common import connect
-from virtual_node.commands.common.name_server import object_name
 from virtual_node.commands.lower_cluster import dns
+from virtual_node.rights.name_server import object_name
 
 NAME = object_name("u-kube-system", "tokyo")
 

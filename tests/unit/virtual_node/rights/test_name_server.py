@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clusterset.model.namespace_map import NamespaceConfig, NamespaceMap
-from virtual_node.commands.common.name_server import Installed, NameServer, corefile, object_name, objects
+from virtual_node.rights.name_server import Installed, NameServer, corefile, object_name, objects
 
 SAME = NameServer("tokyo", "id", "cluster.local", "cluster.local", "10.97.0.10")
 PREFIX = replace(SAME, namespaces=NamespaceConfig(prefix="up-"))

@@ -1,4 +1,4 @@
-"""Checks whether Services can have the upper cluster's addresses in a lower one (``services.clusterIP: same``).
+"""Reads whether Services can have the upper cluster's addresses in a lower one (``services.clusterIP: same``).
 
 The rights of the virtual node suffice. ServiceCIDR objects are read if that is allowed; otherwise dry-run creates
 of Services, which change nothing, find the ranges.
@@ -6,23 +6,18 @@ of Services, which change nothing, find the ranges.
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
-from controller_runtime.errors import BadRequest, ConfigError, Forbidden, Invalid, NotFound
+from controller_runtime.errors import BadRequest, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object
-from virtual_node.commands.common import connect
-from virtual_node.config.types import Config
+from virtual_node.examine.path import ServiceRanges
 from virtual_node.translate.services import services
 
-Verdict = tuple[bool, str, str]
-"""Whether the check passes, what was found, and the next step."""
 _OUTSIDE = ("255.255.255.255", "ff02::1")
 """Addresses outside every Service range.
 
@@ -38,33 +33,18 @@ chooses the second of two ranges is at least 1/8, so the last refusal is wrong i
 _VALID = re.compile(r"range of valid IPs is ([0-9a-fA-F.:/]+)")
 
 
-async def check(config: Config, patience: float) -> dict[str, Verdict]:
-    """Return verdicts by name of lower clusters with ``services.clusterIP: same``, if they and the upper one answer.
+async def compare(wanted: Sequence[str], lower: Client) -> ServiceRanges:
+    """Return whether a lower cluster can give Services the addresses of these ranges of the upper cluster.
 
-    Args:
-        config: the clusters.
-        patience: seconds to wait for each response.
+    Raises:
+        ApiError: the cluster does not answer.
     """
-    asked = [one for one in config.clusters if one.services.cluster_ip == "same"]
-    found: dict[str, Verdict] = {}
-    if not asked:
-        return found
-    opened = partial(connect.by_file, agent="virtual-node-check", timeout=patience)
-    with contextlib.suppress(ConfigError):
-        async with opened(config.kubeconfig, server=config.server, cluster="upper", in_cluster=True) as upper:
-            wanted = _ends(await read(upper))
-        for cluster in asked:
-            with contextlib.suppress(ConfigError):
-                async with opened(
-                    cluster.kubeconfig, context=cluster.context, server=cluster.server, cluster=cluster.name
-                ) as lower:
-                    own = await _service_cidrs(lower)
-                    fits = {
-                        one: _all([await _fits(lower, address, own) for address in ends])
-                        for one, ends in wanted.items()
-                    }
-                    found[cluster.name] = verdict(fits, own or await read(lower))
-    return found
+    own = await _service_cidrs(lower)
+    fits = {
+        one: _all([await _fits(lower, address, own) for address in ends])
+        for one, ends in _ends(wanted).items()
+    }
+    return ServiceRanges(fits, own or await read(lower))
 
 
 async def read(client: Client) -> list[str]:
@@ -85,27 +65,6 @@ async def read(client: Client) -> list[str]:
     used = [address for one in page.items for address in services.upper_addresses({"spec": one.spec or {}})]
     used.sort(key=lambda text: (len(packed := ipaddress.ip_address(text).packed), packed))
     return list(dict.fromkeys([*used[:1], *used[-1:]]))
-
-
-def verdict(fits: Mapping[str, bool | None], own: Sequence[str]) -> Verdict:
-    """Return whether ``same`` works, what was found, and what to do next.
-
-    Args:
-        fits: for each range of the upper cluster, whether the lower cluster can assign its addresses; None:
-            unknown.
-        own: the lower cluster's ranges.
-    """
-    if missing := [one for one, fit in fits.items() if fit is False]:
-        outside = ", ".join(missing[:3])
-        what = f"{', '.join(own[:3]) or 'its range'} does not contain {outside} of the upper cluster"
-        step = (
-            f"give the lower cluster a Service range with {outside}: a ServiceCIDR object (Kubernetes 1.33 or newer), or "
-            "--service-cluster-ip-range of its kube-apiserver; or set services.clusterIP: own"
-        )
-        return False, what, step
-    if not fits or None in fits.values():
-        return True, "unknown: a cluster does not report its range", ""
-    return True, f"contains {', '.join([*fits][:3])}", ""
 
 
 def _ends(ranges: Sequence[str]) -> dict[str, list[str]]:

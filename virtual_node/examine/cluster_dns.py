@@ -1,4 +1,4 @@
-"""Reads a cluster's DNS domain and the address of its DNS server, with the rights of a virtual node."""
+"""Reads a cluster's DNS domain, its DNS server, and its name servers, with the rights of a virtual node."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
 from virtual_node.config.file import DOMAIN
+from virtual_node.rights.name_server import COMPONENT, COREFILE, Installed
 from virtual_node.translate.services.services import cluster_ip
 
-DEFAULT_DOMAIN = "cluster.local"
 _NODES = 3
 """Number of nodes to ask, because a kubelet may not answer."""
 _ZONE = re.compile(r"^[ \t]*kubernetes[ \t]+([-a-z0-9.]+)", re.MULTILINE)
@@ -47,6 +47,31 @@ async def read(client: Client) -> ClusterDNS:
     domain = str(domain).rstrip(".")
     address = cluster_ip(service.get("spec") or {}) or servers[0]
     return ClusterDNS(domain if DOMAIN.fullmatch(domain) else "", str(address))
+
+
+async def name_servers(lower: Client) -> list[Installed]:
+    """Return the name servers that ``lower-cluster dns`` created in a lower cluster.
+
+    Raises:
+        ApiError: the cluster does not answer, or the caller may not list Services or EndpointSlices.
+    """
+    selector = ",".join(f"{key}={value}" for key, value in COMPONENT.items())
+    found = []
+    for service in (await lower.list(resources.SERVICES, label_selector=selector)).items:
+        slices = await lower.list(
+            resources.ENDPOINT_SLICES,
+            namespace=service.namespace,
+            label_selector=f"kubernetes.io/service-name={service.name}",
+        )
+        endpoints = [one for piece in slices.items for one in piece.to_dict().get("endpoints") or ()]
+        ready = sum((one.get("conditions") or {}).get("ready") is not False for one in endpoints)
+        config: dict[str, Any] = {}
+        with contextlib.suppress(Forbidden):
+            where = service.namespace
+            config = await find(lower, resources.CONFIG_MAPS, service.name, namespace=where) or {}
+        text = str((config.get("data") or {}).get(COREFILE) or "")
+        found.append(Installed(service.key, str((service.spec or {}).get("clusterIP")), ready, text))
+    return found
 
 
 async def _system(client: Client, resource: Resource, name: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ needs no rights and knows no objects. It listens on a port of its own, so it nee
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -16,13 +15,12 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig, NamespaceMap
 from clusterset.model.pod.api_access import SERVICE
-from controller_runtime import resources
-from controller_runtime.client.client import Client, find
-from controller_runtime.errors import Forbidden
 from virtual_node.rights import manifests
 
 ANNOTATION_COREFILE = f"{names.DOMAIN}/corefile"
 COREFILE = "Corefile"
+DEFAULT_DOMAIN = "cluster.local"
+"""DNS domain of most clusters."""
 IMAGE = "registry.k8s.io/coredns/coredns:v1.13.1"
 _PORT = 5353
 _READY = 8181
@@ -32,7 +30,7 @@ _LONGEST = 62
 _DONE = "upper.invalid"
 """End of a name that was changed; no real name has it (RFC 6761)."""
 _USER = 65532
-_COMPONENT = {"app.kubernetes.io/name": manifests.NAME, "app.kubernetes.io/component": "dns"}
+COMPONENT = {"app.kubernetes.io/name": manifests.NAME, "app.kubernetes.io/component": "dns"}
 _FORWARD = re.compile(r"^    forward \. (\S+)$", re.MULTILINE)
 _LOWER_DOMAIN = re.compile(r"\.\{[23]\}\.([^{}\s]+)\. answer ")
 
@@ -148,7 +146,7 @@ def objects(server: NameServer, *, namespace: str, image: str = IMAGE) -> list[d
     """
     text = corefile(server)
     own = {"app.kubernetes.io/instance": server.name}
-    labels = {**_COMPONENT, **own}
+    labels = {**COMPONENT, **own}
     metadata = {"name": server.name, "namespace": namespace, "labels": labels}
     ports = [{"name": "dns", "protocol": "UDP"}, {"name": "dns-tcp", "protocol": "TCP"}]
     # A changed Corefile replaces the pods.
@@ -243,28 +241,3 @@ class Installed:
             return False
         domain_text = domain[1] if domain else lower_domain
         return corefile(NameServer("", "", upper_domain, domain_text, dns[1], namespaces)) != self.corefile
-
-
-async def installed(lower: Client) -> list[Installed]:
-    """Return the name servers that ``lower-cluster dns`` created in a lower cluster.
-
-    Raises:
-        ApiError: the cluster does not answer, or the caller may not list Services or EndpointSlices.
-    """
-    selector = ",".join(f"{key}={value}" for key, value in _COMPONENT.items())
-    found = []
-    for service in (await lower.list(resources.SERVICES, label_selector=selector)).items:
-        slices = await lower.list(
-            resources.ENDPOINT_SLICES,
-            namespace=service.namespace,
-            label_selector=f"kubernetes.io/service-name={service.name}",
-        )
-        endpoints = [one for piece in slices.items for one in piece.to_dict().get("endpoints") or ()]
-        ready = sum((one.get("conditions") or {}).get("ready") is not False for one in endpoints)
-        config: dict[str, Any] = {}
-        with contextlib.suppress(Forbidden):
-            where = service.namespace
-            config = await find(lower, resources.CONFIG_MAPS, service.name, namespace=where) or {}
-        text = str((config.get("data") or {}).get(COREFILE) or "")
-        found.append(Installed(service.key, str((service.spec or {}).get("clusterIP")), ready, text))
-    return found

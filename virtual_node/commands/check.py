@@ -1,0 +1,425 @@
+"""``virtual-node check``: checks kubeconfigs, versions, clocks, rights and reachability of all clusters.
+
+Shows the findings of the examination before the start, and what was good, in rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from clusterset import profile_clusters, validation
+from clusterset.comparing import differences
+from clusterset.config import Cluster, ClusterSet
+from clusterset.reading import ConfigFile
+from controller_runtime import resources
+from controller_runtime.apimachinery.readable import count
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
+from controller_runtime.client.connecting import weaknesses
+from controller_runtime.errors import ApiError, ConfigError, Forbidden
+from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import add_flag
+from controller_runtime.rights import Right
+from virtual_node.cluster import start_checks
+from virtual_node.commands.common import configured, connect, output
+from virtual_node.config import command_line, program
+from virtual_node.config.command_line import DEFAULT_NODE_NAME
+from virtual_node.config.types import Config
+from virtual_node.examine import probes, reader, service_ranges
+from virtual_node.examine.clusters import CLOCK_SKEW, VERSION, WEAKNESSES
+from virtual_node.examine.codes import Code, Severity
+from virtual_node.examine.engine import Level, examine
+from virtual_node.examine.finding import UPPER, Finding
+from virtual_node.examine.path import (
+    ANSWER,
+    API_ACCESS,
+    DOMAIN,
+    NAMES,
+    NODE_NAMES,
+    RIGHTS,
+    SERVICE_RANGES,
+    UID,
+    AccountRight,
+    Answer,
+    ApiAccess,
+)
+from virtual_node.examine.rules import apis, clusters, start  # noqa: F401 - registers their rules
+from virtual_node.examine.rules.names import form, served_by, upper_domain
+from virtual_node.examine.snapshot import Snapshot, View
+from virtual_node.rights import daemon as rights
+from virtual_node.translate.pods import api_server
+
+_COLUMNS = ("CLUSTER", "CHECK", "OK", "DETAIL", "NEXT")
+AGENT = "virtual-node-check"
+WARNING = "warning: "
+"""Begins the detail of a passed check that needs attention."""
+_TITLES = {
+    Code.UPPER_UNREACHABLE: "reachable",
+    Code.LOWER_UNREACHABLE: "reachable",
+    Code.KUBECONFIG_UNUSABLE: "kubeconfig",
+    Code.IDENTITY_UNKNOWN: "identity",
+    Code.ACCOUNT_RIGHT_MISSING: "may {name}",
+    Code.NODE_NAME_TAKEN: "node name",
+    Code.SAME_CLUSTER: "not the upper cluster",
+    Code.SERVICE_RANGE_MISSING: "service range",
+    Code.API_MISMATCH: "API of pods",
+    Code.API_NOT_USABLE: "API of pods",
+}
+"""Titles of rows that are not called as the check of ``inspect``."""
+_SUBJECTS = frozenset({Code.ACCOUNT_RIGHT_MISSING, Code.NODE_NAME_TAKEN})
+"""Codes whose rows show the verbs or the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One row of the report."""
+
+    cluster: str
+    check: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check the clusters that the daemon flags describe; return 0 when all checks pass, otherwise 1.
+
+    Raises:
+        ConfigError: flags or configuration are wrong; exit code 2.
+    """
+    options, daemon = command_line.PROGRAM.parse_with(parser(), argv)
+    config = daemon.config
+    if not daemon.config_file and config.clusters[0].name == DEFAULT_NODE_NAME:
+        # Neither the cluster nor its node was named, so the report would show the default node name.
+        config.clusters = [msgspec.structs.replace(config.clusters[0], name="lower")]
+    differing = _differing(config, options.multi_scheduler_config)
+    findings = asyncio.run(run(config, patience=options.request_timeout)) + differing
+    wrong = [finding for finding in findings if not finding.ok]
+    if options.output in output.DATA:
+        output.data({"findings": [asdict(finding) for finding in findings]}, options.output)
+    else:
+        _print(findings, headers=not options.no_headers, is_quiet=options.quiet)
+    return 1 if wrong else 0
+
+
+def _differing(config: Config, path: str) -> list[CheckResult]:
+    """Return a failure for each setting that the multi-scheduler's own file gives differently.
+
+    Raises:
+        ConfigError: the file cannot be read or is invalid.
+    """
+    if not path:
+        return []
+    other = ConfigFile(ClusterSet, validation.problems).load(path)
+    return [
+        CheckResult(
+            one.cluster or "upper",
+            "multi-scheduler",
+            ok=False,
+            detail=f"{one.field}: {one.one}, in {path}: {one.other}",
+            fix="give both programs the same file, or correct the value",
+        )
+        for one in differences(config, other)
+    ]
+
+
+async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[CheckResult]:
+    """Check the upper cluster and every lower cluster concurrently.
+
+    Args:
+        config: the clusters.
+        patience: seconds to wait for each response.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        refused = await _profiles(config, patience, stack)
+        snapshot = await _read(config, patience)
+    return rows(snapshot) + refused
+
+
+def rows(snapshot: Snapshot) -> list[CheckResult]:
+    """Return a row for each finding, and for each fact without one."""
+    found = examine(snapshot, levels=(Level.PATH, Level.LOWER)).findings
+    return [row for cluster in snapshot.clusters for row in _rows(snapshot, cluster, found)]
+
+
+def _rows(snapshot: Snapshot, cluster: View, findings: Sequence[Finding]) -> Iterator[CheckResult]:
+    """Yield the rows of a cluster, in the order of its facts; findings about nothing of these come last."""
+    rest = [one for one in findings if one.place == cluster.name]
+    for title, detail in _good(snapshot, cluster):
+        found = [one for one in rest if _title(one) == title and detail in _details(one, detail)]
+        rest = [one for one in rest if one not in found]
+        for one in found:
+            # The next step says what is wrong with a right or a name.
+            yield _row(one, detail if one.code in _SUBJECTS else one.cause)
+        if not found:
+            yield CheckResult(cluster.name, title, ok=True, detail=detail)
+    yield from (_row(one, one.cause) for one in rest)
+
+
+def _details(found: Finding, detail: str) -> Sequence[str]:
+    """Return the details of the good rows that a finding replaces."""
+    return found.names if found.code is Code.NODE_NAME_TAKEN else [detail]
+
+
+def _row(found: Finding, detail: str) -> CheckResult:
+    # A weak connection works and may be intended.
+    ok = found.severity is Severity.INFO or found.code is Code.CONNECTION_WEAK
+    shown = f"{WARNING if ok else ''}{detail}"
+    return CheckResult(found.place, _title(found), ok, shown, found.next_step)
+
+
+def _title(found: Finding) -> str:
+    return _TITLES.get(found.code, found.code.check or found.code).format(name=found.name)
+
+
+def _good(snapshot: Snapshot, cluster: View) -> Iterator[tuple[str, str]]:
+    """Yield title and detail of the rows about a cluster's facts as they are if nothing is wrong."""
+    if server := (cluster.get(ANSWER) or Answer()).server:
+        yield "kubeconfig", server
+    if version := cluster.get(VERSION):
+        yield "version", version
+    if (skew := cluster.get(CLOCK_SKEW)) is not None:
+        yield "clock", f"{skew:+.0f} s"
+    for right in cluster.get(RIGHTS) or ():
+        yield f"may {right.resource}", ", ".join(right.verbs)
+    if uid := cluster.get(UID):
+        yield "identity", uid
+    for name in cluster.get(NODE_NAMES) or ():
+        yield "node name", name
+    if (access := cluster.get(API_ACCESS)) is not None:
+        yield "API of pods", _api(access)
+    if (names := cluster.get(NAMES)) is not None:
+        yield (
+            "names",
+            served_by(names, domain := upper_domain(snapshot)) or f"pods find others by {form(domain)}",
+        )
+    elif why := cluster.unread.get(NAMES):
+        yield "names", f"unknown: {why}"  # the other rows report why
+    if (ranges := cluster.get(SERVICE_RANGES)) is not None:
+        is_known = ranges.fits and None not in ranges.fits.values()
+        unknown = "unknown: a cluster does not report its range"
+        yield "service range", f"contains {', '.join([*ranges.fits][:3])}" if is_known else unknown
+
+
+def _api(access: ApiAccess) -> str:
+    if access.endpoint is None:
+        return "the lower cluster's, with tokens of the lower cluster"
+    host, port = access.endpoint.master
+    return f"{host} port {port}, and {api_server.NAME} port {api_server.PORT}"
+
+
+async def _read(config: Config, patience: float) -> Snapshot:
+    """Return what was read of all clusters; errors are in their facts."""
+    snapshot = Snapshot(datetime.now(UTC), lowers=[View(one.name) for one in config.clusters])
+    lowers = list(zip(config.clusters, snapshot.lowers, strict=True))
+    await asyncio.gather(
+        _read_upper(config, snapshot.upper, patience),
+        *(_read_lower(cluster, view, patience) for cluster, view in lowers),
+    )
+    if same := [one for one in lowers if one[0].services.cluster_ip == "same"]:
+        await _read_ranges(config, same, patience)
+    return snapshot
+
+
+def _open_upper(config: Config, patience: float) -> AbstractAsyncContextManager[Client]:
+    path, server = config.kubeconfig, config.server
+    return connect.by_file(path, agent=AGENT, cluster=UPPER, server=server, timeout=patience, in_cluster=True)
+
+
+def _open_lower(cluster: Cluster, patience: float) -> AbstractAsyncContextManager[Client]:
+    return connect.by_file(
+        cluster.kubeconfig,
+        agent=AGENT,
+        context=cluster.context,
+        cluster=cluster.name,
+        server=cluster.server,
+        timeout=patience,
+    )
+
+
+async def _read_upper(config: Config, view: View, patience: float) -> None:
+    view.put(DOMAIN, config.cluster_domain)
+    async with _errors_in(view), _open_upper(config, patience) as client:
+        await _read_cluster(client, view, rights.upper(config))
+        with contextlib.suppress(Forbidden):  # the row about the right to nodes reports it
+            view.put(NODE_NAMES, await _node_names(config, client))
+        view.put(API_ACCESS, await configured.api_access(config, client))
+
+
+async def _read_lower(cluster: Cluster, view: View, patience: float) -> None:
+    needed = rights.lower(
+        cluster.follow,
+        resource_claims=cluster.resource_claims.enabled,
+        shared_volumes=bool(cluster.volumes.shared),
+    )
+    async with _errors_in(view), _open_lower(cluster, patience) as client:
+        await _read_cluster(client, view, needed)
+        await configured.read_names(cluster, client, view)
+
+
+async def _read_ranges(config: Config, lowers: Sequence[tuple[Cluster, View]], patience: float) -> None:
+    """Read whether Services can have upper addresses; clusters that do not answer are reported by other rows."""
+    with contextlib.suppress(ConfigError):
+        async with _open_upper(config, patience) as upper:
+            wanted = await service_ranges.read(upper)
+        for cluster, view in lowers:
+            with contextlib.suppress(ConfigError):
+                async with _open_lower(cluster, patience) as lower:
+                    view.put(SERVICE_RANGES, await service_ranges.compare(wanted, lower))
+
+
+@contextlib.asynccontextmanager
+async def _errors_in(view: View) -> AsyncIterator[None]:
+    """Store an error of the block as the cluster's answer."""
+    try:
+        yield
+    except connect.RequestError as error:
+        server = (view.get(ANSWER) or Answer()).server
+        view.put(ANSWER, Answer(server, error=error.trouble.what, step=error.trouble.step))
+    except ConfigError as error:
+        view.put(ANSWER, Answer(error=str(error), step="correct the kubeconfig", usable=False))
+
+
+async def _read_cluster(client: Client, view: View, needed: Sequence[Right]) -> None:
+    """Read the facts of a cluster that need no configuration.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    view.put(ANSWER, Answer(client.config.server))
+    view.put(WEAKNESSES, list(weaknesses(client.config)))
+    version = await client.version(timeout=client.timeout)
+    view.put(VERSION, str(version.get("gitVersion", "?")))
+    if (moment := await probes.date(client)) is not None:
+        view.put(CLOCK_SKEW, (moment - datetime.now(UTC)).total_seconds())
+    by_resource = _by_resource(needed)
+    view.put(RIGHTS, await reader.bounded(_right(client, name, by_resource[name]) for name in by_resource))
+    try:
+        system = await client.get(resources.NAMESPACES, "kube-system")
+        view.put(UID, str(system["metadata"]["uid"]))
+    except ApiError as error:
+        view.refuse(UID, str(error))
+
+
+async def _node_names(config: Config, client: Client) -> dict[str, str]:
+    """Return why names of virtual nodes cannot be used, by name; empty: they can."""
+    found = {}
+    for node in (node for cluster in config.clusters for node in cluster.virtual_nodes()):
+        try:
+            await start_checks.refuse_real_nodes(client, [node.name])
+            found[node.name] = ""
+        except ConfigError as error:
+            found[node.name] = str(error)
+    return found
+
+
+def _by_resource(needed: Sequence[Right]) -> dict[str, list[Right]]:
+    """Group rights by resource. The key includes the API group if two groups have a resource of that name."""
+    groups: dict[str, set[str]] = {}
+    for right in needed:
+        groups.setdefault(right.full_resource, set()).add(right.group)
+    rows: dict[str, list[Right]] = {}
+    for right in needed:
+        is_alone = len(groups[right.full_resource]) == 1 or not right.group
+        name = right.full_resource if is_alone else f"{right.full_resource}.{right.group}"
+        rows.setdefault(name, []).append(right)
+    return rows
+
+
+async def _right(client: Client, resource: str, needed: Sequence[Right]) -> AccountRight:
+    """Return whether the account has the rights to a resource."""
+    fixes: list[str] = []
+    for right in needed:
+        # Each denied verb is followed by the object name that the right is limited to, if any.
+        denied = [
+            " ".join(filter(None, (attributes["verb"], attributes.get("name"))))
+            for attributes in right.attributes()
+            if not await reader.may(client, attributes)
+        ]
+        if denied:
+            group = right.group or '""'
+            fixes.append(
+                f"grant {', '.join(denied)} on {right.full_resource} (apiGroup {group}): {right.purpose}"
+            )
+    verbs = dict.fromkeys(verb for right in needed for verb in right.verbs)
+    return AccountRight(resource, list(verbs), "; ".join(fixes))
+
+
+async def _profiles(config: Config, patience: float, stack: contextlib.AsyncExitStack) -> list[CheckResult]:
+    """Add the clusters of ClusterProfiles to ``config``; return a failure for each refused ClusterProfile."""
+    if config.cluster_profiles is None:
+        return []
+    try:
+        loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
+        client = Client(loaded, cluster="upper", user_agent=AGENT, timeout=patience)
+        upper = await stack.enter_async_context(client)
+        refused = await stack.enter_async_context(profile_clusters.added(config, upper))
+    except ConfigError as error:
+        return [CheckResult("upper", "ClusterProfiles", ok=False, detail="not read", fix=str(error))]
+    return [
+        CheckResult("upper", "ClusterProfile", ok=False, detail=key, fix=why) for key, why in refused.items()
+    ]
+
+
+def _print(findings: Sequence[CheckResult], *, headers: bool, is_quiet: bool) -> None:
+    findings = sorted(findings, key=lambda finding: finding.ok)  # failures first
+    wrong = [finding for finding in findings if not finding.ok]
+    warnings = [finding for finding in findings if finding.ok and finding.detail.startswith(WARNING)]
+    if is_quiet:
+        rows = [(one, "ok" if one.ok else "no") for one in (*wrong, *warnings)]
+        output.brief([(f"{one.cluster}: {one.check}", state, one.detail, one.fix) for one, state in rows])
+    else:
+        output.report(
+            _COLUMNS,
+            [(one.cluster, one.check, "ok" if one.ok else "no", one.detail, one.fix) for one in findings],
+            # A narrow terminal shows only failures and warnings; passed checks are counted in the conclusion.
+            [
+                output.Entry(
+                    output.DOUBTFUL if one.ok else output.BAD,
+                    f"{one.cluster}: {one.check}",
+                    [one.detail],
+                    [one.fix],
+                )
+                for one in (*wrong, *warnings)
+            ],
+            headers=headers,
+        )
+    verdict = f"All {len(findings)} checks are good."
+    if wrong:
+        verdict = f"{len(wrong)} of {len(findings)} checks {'fails' if len(wrong) == 1 else 'fail'}."
+    if warnings:
+        verdict += f" {count(len(warnings), 'warning')}."
+    output.conclusion(verdict)
+
+
+def parser() -> Parser:
+    """Return the command's parser, with the daemon's flags."""
+    parser = Parser(
+        program.name(),
+        "check",
+        about="Check kubeconfigs, versions, clocks, rights and connections of all clusters before the daemon "
+        "is started with the same flags.",
+        examples=(
+            ("One lower cluster", "check --kubeconfig upper.yaml --client-kubeconfig tokyo.yaml"),
+            ("All clusters of a configuration, for a script", "check --config clusters.yaml -o json"),
+        ),
+        notes="The other flags are those of the daemon; they select the clusters.",
+        exit_codes="0 all checks pass, 1 a check fails, 2 usage or configuration",
+    )
+    add_flag(
+        parser,
+        "--multi-scheduler-config FILE",
+        "the multi-scheduler's own file, if it does not read the same one: report where the two differ",
+    )
+    output.add_flags(parser, "table", *output.DATA)
+    output.add_quiet(parser)
+    connect.add_request_timeout(parser)
+    command_line.PROGRAM.add_flags(parser)
+    return parser

@@ -1,1 +1,0 @@
-"""``virtual-node check``: checks the clusters before the daemon is started with the same flags."""

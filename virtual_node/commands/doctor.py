@@ -1,0 +1,542 @@
+"""``virtual-node doctor``: finds the broken link of a running installation whose pods are all pending.
+
+Shows the findings of the examination as the chain by which a pod gets from the upper API to a running container in a
+lower cluster. A link is broken by a finding whose code names it. Changes nothing, because the only pod that it creates
+is a server-side dry run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+from clusterset.model import names
+from controller_runtime.apimachinery.readable import count, some
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import add_flag
+from virtual_node.commands.common import connect, output
+from virtual_node.config import program
+from virtual_node.examine import path_reading, probes
+from virtual_node.examine.codes import Code, Severity
+from virtual_node.examine.connections import Failure, failure, plain
+from virtual_node.examine.engine import HEALTH, RULES, Examination, Level, examine
+from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING, WORDS
+from virtual_node.examine.finding import UPPER, Finding
+from virtual_node.examine.health import add_reports
+from virtual_node.examine.leases import active_lease
+from virtual_node.examine.objects import is_passing, key, labels_of, taint_text, taints
+from virtual_node.examine.path import (
+    ANSWER,
+    DENIED,
+    DESCHEDULERS,
+    DOMAIN,
+    EVENTS,
+    INSTALLED,
+    KUBELETS,
+    PROXY_REFUSES,
+    SCHEDULER_LEASE,
+    SCHEDULERS,
+    WEBHOOK,
+    Answer,
+    Probe,
+)
+from virtual_node.examine.path_reading import BELOW, LOWER
+from virtual_node.examine.process import INSTALLED_AS, LABEL_NAME
+from virtual_node.examine.reader import DESCHEDULER_LEASE, Reader
+from virtual_node.examine.rules.apis import is_forbidden, is_schedulable, ready_kubelets
+from virtual_node.examine.rules.names import form, upper_domain
+from virtual_node.examine.rules.scheduling import room, waiting, waiting_for_virtual_nodes
+from virtual_node.examine.rules.webhook import client_configs, end, ready_endpoints, tested
+from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
+from virtual_node.examine.source import Source
+from virtual_node.translate.pods.summary import status_word
+
+UPPER_FACTS = (
+    *(NODES, LEASES, BOUND, WAITING, COMPONENTS, SWARMS),
+    *(DENIED, INSTALLED, EVENTS, KUBELETS, WEBHOOK, SCHEDULERS, DESCHEDULERS),
+)
+_AGENT = "virtual-node-doctor"
+_COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")
+_WARNING = "warning: "
+"""Begins the detail of a link that holds, but that needs attention."""
+_NAMED = 3
+"""Maximum number of findings in the detail of a link."""
+_RIGHTS = "rights"
+
+
+class State(enum.StrEnum):
+    """The state of a link."""
+
+    OK = "ok"
+    BROKEN = "broken"
+    SKIPPED = "skipped"
+    """Not judged, for example because an earlier link is broken or the component is not installed."""
+    UNKNOWN = "unknown"
+    """Its facts could not be read, so the link does not count as holding."""
+
+
+_MARKS = {
+    State.OK: output.GOOD,
+    State.BROKEN: output.BAD,
+    State.SKIPPED: output.NOTHING,
+    State.UNKNOWN: output.DOUBTFUL,
+}
+Outcome = tuple[State, str, str]
+"""State, detail and next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One condition for pods to run. Findings whose code names it break it."""
+
+    name: str
+    """Stable name for programs, see ``Code.link``."""
+    title: str
+    """Title for people."""
+    fine: Callable[[Snapshot], str | Outcome]
+    """Returns the detail if no finding breaks the link, or also the state if that is not OK."""
+    needs: Sequence[str] = ()
+    """Names of earlier links that must hold; otherwise this link cannot be judged."""
+    reads: Sequence[Fact[Any]] = ()
+    """Facts of the upper cluster without which this link is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A judged link as it is printed."""
+
+    name: str
+    title: str
+    state: State
+    detail: str
+    next: str = ""
+
+
+def judged(snapshot: Snapshot) -> list[Judged]:
+    """Return every link in the order of the chain, with the findings about what was read."""
+    add_reports(snapshot)
+    snapshot.upper.put(WORDS, _words(snapshot))
+    result = examine(snapshot, levels=(*HEALTH, Level.PATH, Level.LOWER))
+    links: dict[str, Judged] = {}
+    for link in CHAIN:
+        links[link.name] = _blocked(link, links, snapshot) or _judged(link, result, snapshot)
+    return list(links.values())
+
+
+def first_broken(links: Sequence[Judged]) -> Judged | None:
+    """Return the link to repair first; None: no link is broken.
+
+    Missing rights of the caller come last, because they only hide facts and do not stop pods.
+    """
+    broken = [link for link in links if link.state is State.BROKEN]
+    return min(broken, key=lambda link: link.name == _RIGHTS, default=None)
+
+
+def holds(links: Sequence[Judged]) -> bool:
+    """Report whether no link is broken or unknown."""
+    return all(link.state in {State.OK, State.SKIPPED} for link in links)
+
+
+def sentence(links: Sequence[Judged]) -> str:
+    """Return the conclusion in one sentence."""
+    if link := first_broken(links):
+        return f"The broken link: {link.title}: {link.detail}; next: {link.next}"
+    if unseen := [link.title for link in links if link.state is State.UNKNOWN]:
+        return f"No broken link was found, but these could not be checked: {', '.join(unseen)}."
+    if doubtful := [link.title for link in links if link.detail.startswith(_WARNING)]:
+        return f"Every link holds, with a warning: {', '.join(doubtful)}."
+    return "Every link holds."
+
+
+def _blocked(link: Link, links: Mapping[str, Judged], snapshot: Snapshot) -> Judged | None:
+    """Return the link if an earlier link or an unread fact prevents judging it."""
+    for name in link.needs:
+        needed = links[name]
+        if needed.state is State.BROKEN:
+            return Judged(link.name, link.title, State.SKIPPED, f"because of: {needed.title}")
+        if needed.state is not State.OK:
+            return Judged(link.name, link.title, needed.state, needed.detail)
+    for fact in link.reads:
+        if why := snapshot.upper.unread.get(fact):
+            # A missing right may affect many links, so only the link about rights names the right.
+            why = f"see {links[_RIGHTS].title}" if snapshot.upper.get(DENIED) else why
+            return Judged(link.name, link.title, State.UNKNOWN, f"cannot be seen: {why}")
+    return None
+
+
+def _judged(link: Link, result: Examination, snapshot: Snapshot) -> Judged:
+    found = [one for one in result.findings if one.code.link == link.name]
+    if broken := [one for one in found if one.severity is not Severity.INFO]:
+        return Judged(link.name, link.title, State.BROKEN, _listed(broken), broken[0].next_step)
+    if failed := _failed(link, result):
+        return Judged(link.name, link.title, State.UNKNOWN, str(failed), failed.next_step)
+    if found:
+        return Judged(link.name, link.title, State.OK, _WARNING + _listed(found), found[0].next_step)
+    fine = link.fine(snapshot)
+    return Judged(link.name, link.title, *((State.OK, fine) if isinstance(fine, str) else fine))
+
+
+def _failed(link: Link, result: Examination) -> Finding | None:
+    """Return the failure of a rule that could have found a broken link."""
+    of_link = (one for one in RULES if any(code.link == link.name for code in one.codes))
+    found = chain.from_iterable(
+        result.by_rule.get(Level.POD if one.level is Level.POD else one.judge, ()) for one in of_link
+    )
+    return next((one for one in found if one.code is Code.RULE_FAILED), None)
+
+
+def _listed(found: Sequence[Finding]) -> str:
+    """Return the first findings as text, with the evidence for the first one."""
+    shown = [
+        str(one) if one.place == UPPER or one.place in one.cause else f"{one.place}: {one}"
+        for one in found[:_NAMED]
+    ]
+    more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    return "; ".join([*shown, *more, *found[0].evidence])
+
+
+def _words(snapshot: Snapshot) -> dict[str, str]:
+    """Return the last message about each pod, by ``namespace/name``.
+
+    A log line is preferred to a warning event, and an event to the status of the lower pod.
+    """
+    upper, words = snapshot.upper, {}
+    for event in upper.get(EVENTS) or ():
+        involved = event.get("involvedObject") or {}
+        name = f"{involved.get('namespace')}/{involved.get('name')}"
+        words[name] = f"{event.get('reason') or 'Warning'}: {event.get('message') or ''}".rstrip(": ")
+    keys = {pod["metadata"].get("uid"): key(pod) for pod in upper.get(BOUND) or ()}
+    for below in (pod for lower in snapshot.lowers for pod in lower.get(BELOW) or ()):
+        name = keys.get(labels_of(below).get(names.LABEL_UPPER_UID), "")
+        word, why = status_word(below)
+        words.setdefault(name, f"{word}: {why}".rstrip(": "))
+    logs = installed.logs if (installed := upper.get(INSTALLED)) else {}
+    return words | {name: lines[-1] for name, lines in logs.items() if lines}
+
+
+def _skipped(detail: str, step: str = "") -> Outcome:
+    return State.SKIPPED, detail, step
+
+
+def _upper_api(snapshot: Snapshot) -> str:
+    answer = snapshot.upper[ANSWER]
+    return f"{answer.server} {answer.version}"
+
+
+def _components(snapshot: Snapshot) -> str | Outcome:
+    if pods := snapshot.upper.get(COMPONENTS):
+        return f"{count(len(pods), 'pod')} of components, none fails"
+    return _skipped(f"nothing here is labelled {LABEL_NAME}={INSTALLED_AS}: they may run elsewhere")
+
+
+def _virtual_nodes(snapshot: Snapshot) -> str:
+    nodes = snapshot.upper.get(NODES) or ()
+    return f"{len(nodes)}: {some(node['metadata']['name'] for node in nodes)}"
+
+
+def _ready(snapshot: Snapshot) -> str | Outcome:
+    if why := snapshot.upper.unread.get(LEASES):
+        return State.UNKNOWN, f"all are Ready; their Leases cannot be seen: {why}", ""
+    return f"{len(snapshot.upper.get(NODES) or ())} Ready, leases fresh"
+
+
+def _taints(snapshot: Snapshot) -> str:
+    every = (taint for node in snapshot.upper.get(NODES) or () for taint in taints(node))
+    seen = sorted({taint_text(one) for one in every if not is_passing(one)})
+    return f"{some(seen) or 'none'}; every pod that waits for a virtual node tolerates them"
+
+
+def _kubelet_api(snapshot: Snapshot) -> str | Outcome:
+    probes = ready_kubelets(snapshot)
+    if not probes:
+        return _skipped("no virtual node is Ready")
+    if all(is_forbidden(probe) for probe in probes.values()):
+        return _skipped("you may not get nodes/proxy, or pods/log")
+    if all(PROXY_REFUSES in probe.text for probe in probes.values()):
+        return _skipped(
+            f"the API server does not proxy to loopback or link-local addresses, and {some(probes)} runs no "
+            f"pod to test with"
+        )
+    return f"the API server reaches {some(name for name, probe in probes.items() if probe.ok)}"
+
+
+def _webhook(snapshot: Snapshot) -> str | Outcome:
+    webhook = snapshot.upper[WEBHOOK]
+    if not webhook.configurations:
+        return _skipped(f"not installed; only pods labelled {names.LABEL_VIRTUAL_POD}=true need it")
+    details = []
+    for _, client in client_configs(webhook.configurations):
+        if service := client.get("service"):
+            ready = ready_endpoints(webhook, service)
+            details.append(f"Service {service['namespace']}/{service['name']} has {ready} ready endpoints")
+        elif url := client.get("url"):
+            probe = webhook.urls.get(url)
+            # A failure from here proves nothing, because perhaps only the API server can reach the URL.
+            details.append(f"{url} {'answers' if probe and probe.code else 'does not answer from here'}")
+    bundled = all(client.get("caBundle") for _, client in client_configs(webhook.configurations))
+    trust = "its CA is valid" if bundled else "trusted by the system's CAs"
+    address = f"; {some(details)}" if details else ""
+    return f"{some(one['metadata']['name'] for one in webhook.configurations)}, {trust}{address}"
+
+
+def _mutation(snapshot: Snapshot) -> str | Outcome:
+    webhook = snapshot.upper[WEBHOOK]
+    if webhook.dry_run is None:
+        return _skipped("not tried: there is no webhook")
+    if not webhook.dry_run.ok:
+        why = f"{tested(webhook)} is refused, not by the webhook: {end(webhook.dry_run.text)}"
+        return _skipped(why, "try another --namespace")
+    return f"{tested(webhook)} gets its {names.ANNOTATION_CLUSTER_SELECTOR}"
+
+
+def _scheduler(snapshot: Snapshot) -> str:
+    if (lease := active_lease(snapshot.upper.get(SCHEDULERS) or ())) is None:
+        return f"it has no Lease {SCHEDULER_LEASE} here, but no pod waits to be looked at"
+    holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
+    return f"Lease fresh, held by {holder.partition('_')[0]}"
+
+
+def _extender(snapshot: Snapshot) -> str:
+    number = len(waiting(snapshot))
+    if not number:
+        return "no pod waits to be scheduled"
+    return f"{count(number, 'pod waits', 'pods wait')}, none for an extender"
+
+
+def _capacity(snapshot: Snapshot) -> str | Outcome:
+    if not (largest := room(snapshot)):
+        return _skipped("no virtual node is Ready")
+    number = len(waiting_for_virtual_nodes(snapshot))
+    waits = f"{count(number, 'pod waits and fits', 'pods wait and fit')} by requests"
+    return f"{waits if number else 'no pod waits for room'}; the largest virtual node has {largest} left"
+
+
+def _lower_api(snapshot: Snapshot) -> str | Outcome:
+    if not snapshot.lowers:
+        return _skipped("no --client-kubeconfig given")
+    return "; ".join(
+        f"{lower.name}: {lower[ANSWER].version}, {sum(map(is_schedulable, lower.of('Node')))} of "
+        f"{len(lower.of('Node'))} nodes schedulable"
+        for lower in snapshot.lowers
+    )
+
+
+def _names(snapshot: Snapshot) -> str | Outcome:
+    if not snapshot.lowers:
+        return _skipped("no --client-kubeconfig given")
+    return f"pods find others by {form(upper_domain(snapshot))}"
+
+
+def _started(snapshot: Snapshot) -> str:
+    phases = [(pod.get("status") or {}).get("phase") for pod in snapshot.upper.get(BOUND) or ()]
+    if starting := phases.count("Pending"):
+        return f"{count(starting, 'pod')} starting, none stuck"
+    return "every pod on a virtual node has started"
+
+
+def _descheduler(snapshot: Snapshot) -> str | Outcome:
+    if (lease := active_lease(snapshot.upper.get(DESCHEDULERS) or ())) is None:
+        return _skipped(f"not installed (no Lease {DESCHEDULER_LEASE})")
+    return f"Lease fresh in namespace {lease['metadata'].get('namespace')}"
+
+
+def _swarms(snapshot: Snapshot) -> str | Outcome:
+    swarms = snapshot.upper.get(SWARMS)
+    return count(len(swarms), "Swarm") if swarms else _skipped("there are none")
+
+
+def _always(detail: str) -> Callable[[Snapshot], str]:
+    return lambda _snapshot: detail
+
+
+_UPPER_API, _NODES = ("upperApi",), ("virtualNodes",)
+CHAIN = (
+    Link("upperApi", "upper API server", _upper_api),
+    Link(_RIGHTS, "your rights there", _always("all rights that this command needs"), _UPPER_API),
+    Link("components", "components running", _components, _UPPER_API, [COMPONENTS]),
+    Link("virtualNodes", "virtual nodes", _virtual_nodes, _UPPER_API, [NODES]),
+    Link("configuration", "configuration applied", _always("no virtual node reports a rejected one"), _NODES, [LEASES]),
+    Link("nodeReady", "virtual nodes Ready, leases fresh", _ready, _NODES),
+    Link("taints", "taints tolerated", _taints, _NODES, [WAITING]),
+    Link("kubeletApi", "kubelet API, through the API server", _kubelet_api, _NODES),
+    Link("webhook", "webhook registered", _webhook, _UPPER_API, [WEBHOOK]),
+    Link("mutation", "webhook changes labelled pods", _mutation, ["webhook"]),
+    Link("scheduler", "scheduler running", _scheduler, _UPPER_API, [WAITING]),
+    Link("extender", "scheduler reaches its extender", _extender, ["scheduler"]),
+    Link("knownNodes", "extender knows the virtual nodes", _always("no pod waits because of an unknown virtual node"), ["extender"]),
+    Link("capacity", "room on virtual nodes", _capacity, _NODES, [WAITING, BOUND]),
+    Link("scheduled", "pods get a virtual node", _always("no pod for virtual nodes waits for one"), _NODES, [WAITING]),
+    Link("lowerApi", "lower clusters reachable", _lower_api),
+    Link("names", "names of other pods", _names, ["lowerApi"]),
+    Link("lowerCertificates", "certificates of lower API servers", _always("none is reported to expire soon"), _NODES, [LEASES]),
+    Link("lowerVerdict", "pods run in lower clusters", _started, _NODES, [BOUND]),
+    Link("apiOfPods", "Kubernetes API of lower pods", _always("no virtual node reports that pods cannot use the upper API server"), _UPPER_API, [EVENTS]),
+    Link("descheduler", "descheduler running", _descheduler, _UPPER_API, [DESCHEDULERS]),
+    Link("swarms", "Swarms run their jobs", _swarms, _UPPER_API, [SWARMS]),
+)  # fmt: skip
+"""The links, in the order in which a pod passes them."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return 0 when all links hold, 1 when a link is broken or could not be seen.
+
+    Raises:
+        ConfigError: the upper cluster's kubeconfig cannot be used; exit code 2.
+    """
+    options = parser().parse_args(argv)
+    links = [link for link in judged(asyncio.run(_read(options))) if link.name not in options.ignore]
+    broken = first_broken(links)
+    if options.output == "table" and options.quiet:
+        wrong = [one for one in links if one.state not in {State.OK, State.SKIPPED}]
+        output.brief([(one.title, one.state.value, one.detail, one.next) for one in wrong])
+        output.conclusion(sentence(links))
+    elif options.output == "table":
+        _print(links, headers=not options.no_headers)
+    else:
+        rows = [
+            {"name": one.name, "state": one.state.value, "detail": one.detail, "next": one.next}
+            for one in links
+        ]
+        output.data({"brokenLink": broken.name if broken else None, "links": rows}, options.output)
+    return 0 if holds(links) else 1
+
+
+async def _read(options: argparse.Namespace) -> Snapshot:
+    config = await kubeconfig.load(options.kubeconfig, context=options.context)
+    timeout, files = options.request_timeout, options.client_kubeconfig
+    async with Client(config, user_agent=_AGENT, cluster=UPPER, timeout=timeout) as upper:
+        facts = (*UPPER_FACTS, DOMAIN) if files else UPPER_FACTS
+        (snapshot, probe), lowers = await asyncio.gather(
+            read_upper(upper, facts, namespace=options.namespace),
+            asyncio.gather(*(_below(file, options) for file in files)),
+        )
+    if not probe.ok:
+        error = ApiError(probe.text, code=probe.code)
+        trouble = connect.explain(
+            error, config, path=options.kubeconfig, context=options.context, in_cluster=True
+        )
+        snapshot.upper.put(ANSWER, Answer(error=trouble.what, step=trouble.step))
+    snapshot.lowers = lowers
+    return snapshot
+
+
+async def read_upper(upper: Client, facts: Iterable[Fact[Any]], *, namespace: str) -> tuple[Snapshot, Probe]:
+    """Return what was read of the upper cluster, and the result of the first request; a failed one ends the reading.
+
+    Args:
+        upper: client of the upper cluster.
+        facts: the facts to read.
+        namespace: namespace of the dry-run pod.
+    """
+    view = View(UPPER)
+    probe = await probes.version(upper)
+    if not probe.ok:
+        return Snapshot(datetime.now(UTC), upper=view), probe
+    view.put(ANSWER, Answer(upper.config.server, probe.text))
+    source = Source(view, Reader(upper), **{path_reading.NAMESPACE: namespace})
+    now, _ = await asyncio.gather(probes.clock(upper), source.load(facts))
+    return Snapshot(now, upper=view), probe
+
+
+async def _below(file: str, options: argparse.Namespace) -> View:
+    """Return what was read of a lower cluster; an unusable kubeconfig does not stop the other clusters."""
+    try:
+        async with connect.by_file(file, agent=_AGENT, timeout=options.request_timeout) as client:
+            return await read_lower(client, file)
+    except ConfigError as error:
+        view = View(file)
+        step = "correct that kubeconfig, or what it calls for credentials"
+        view.put(ANSWER, Answer(error=str(error), step=step))
+        return view
+
+
+async def read_lower(lower: Client, file: str) -> View:
+    """Return what was read of the lower cluster of a kubeconfig ``file``; its name is the file."""
+    view = View(file)
+    probe = await probes.version(lower)
+    if probe.ok:
+        await Source(view, Reader(lower)).load(LOWER)
+        # The names are only evidence for a remark.
+        why = view.unread.get(objects("Node")) or view.unread.get(BELOW)
+        probe = Probe(0, why) if why else probe
+    view.put(ANSWER, answer(probe))
+    return view
+
+
+def answer(probe: Probe) -> Answer:
+    """Return the answer of a lower cluster, with the next step after an error."""
+    if probe.ok:
+        return Answer(version=probe.text)
+    steps = {
+        Failure.UNAUTHENTICATED: f"renew its credentials: {program.name('lower-cluster')} register",
+        Failure.UNTRUSTED: "give the kubeconfig the CA of that API server",
+    }
+    otherwise = "is that API server up, and reachable from here and from the virtual node?"
+    return Answer(error=plain(probe.text), step=steps.get(failure(probe.text, probe.code), otherwise))
+
+
+def _print(links: Sequence[Judged], *, headers: bool) -> None:
+    output.report(
+        _COLUMNS,
+        [(one.title, one.state.value, one.detail, one.next) for one in links],
+        [output.Entry(_MARKS[one.state], one.title, [one.detail], [one.next]) for one in links],
+        headers=headers,
+    )
+    output.conclusion(sentence(links))
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
+        program.name(),
+        "doctor",
+        about="Find why pods stay pending. Checks the chain by which a pod gets from the upper API to a "
+        "running container "
+        "in a lower cluster, and names its first broken link. Changes nothing: the one pod that it creates is a "
+        "server-side dry run.",
+        examples=(
+            ("With data of the upper cluster only", "doctor"),
+            (
+                "With data of two lower clusters",
+                "doctor --client-kubeconfig tokyo.yaml --client-kubeconfig paris.yaml",
+            ),
+            ("The broken link's name, for a script", "doctor -o json"),
+        ),
+        exit_codes="0 all links hold, 1 one is broken or could not be seen, 2 usage, or no usable kubeconfig",
+    )
+    connect.add_flags(own)
+    own.add_argument(
+        "--client-kubeconfig",
+        default=[],
+        action="append",
+        metavar="FILE",
+        help="kubeconfig of a lower cluster, to read it too; may be given more than once",
+    )
+    add_flag(
+        own,
+        "-n --namespace NS",
+        "namespace in which a labelled pod is created as a dry run (default)",
+        type=connect.label,
+        default="default",
+    )
+    output.add_flags(own, "table", *output.DATA)
+    output.add_quiet(own)
+    own.add_argument(
+        "--ignore",
+        default=[],
+        action="append",
+        choices=[link.name for link in CHAIN],
+        metavar="LINK",
+        help="omit a link from the verdict, by its name in the output of -o json; may be given more than once. "
+        "`helm test` ignores capacity, scheduled, lowerVerdict and swarms: pods of users that do not run",
+    )
+    return own

@@ -1,0 +1,311 @@
+"""Reads the facts about the way of a pod through the APIs of the clusters. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+
+from clusterset.model import names
+from clusterset.model.names import SWARMS as SWARM_RESOURCE
+from controller_runtime import resources
+from controller_runtime.client.client import Client, find
+from controller_runtime.errors import ApiError, Forbidden, NotFound
+from controller_runtime.resources import Resource
+from virtual_node.examine import cluster_dns, probes
+from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
+from virtual_node.examine.objects import Json, is_virtual, key, last_seen
+from virtual_node.examine.path import (
+    DENIED,
+    DESCHEDULERS,
+    DOMAIN,
+    EVENTS,
+    INSTALLED,
+    KUBELETS,
+    NAMES,
+    PROBE_SELECTOR,
+    SCHEDULER_LEASE,
+    SCHEDULERS,
+    WEBHOOK,
+    Installation,
+    Names,
+    Probe,
+    Webhook,
+)
+from virtual_node.examine.pods import WAITING as WITHOUT_NODE
+from virtual_node.examine.process import INSTALLED_AS, LABEL_NAME, LABEL_PART_OF
+from virtual_node.examine.reader import (
+    DESCHEDULER_LEASE,
+    NODE_LEASES,
+    VIRTUAL_NODES,
+    Need,
+    Reader,
+    missing_rights,
+)
+from virtual_node.examine.rules.webhook import client_configs, is_ours
+from virtual_node.examine.snapshot import Fact, NotReadError, objects
+from virtual_node.examine.source import Source, reads
+from virtual_node.translate.objects.namespaces import upper_name
+from virtual_node.translate.services.endpoints import LABEL_SERVICE
+
+_SYSTEM = "kube-system"
+_NEEDS = (
+    Need("list", resources.NODES),
+    Need("list", resources.PODS),
+    Need("get", resources.PODS, subresource="log"),
+    Need("list", resources.EVENTS),
+    Need("list", resources.LEASES, namespace=NODE_LEASES),
+    Need("get", resources.LEASES, namespace=_SYSTEM),
+    Need("list", resources.DEPLOYMENTS),
+    Need("list", resources.MUTATING_WEBHOOK_CONFIGURATIONS),
+    Need("list", resources.ENDPOINT_SLICES),
+)
+_URL_SECONDS = 5.0
+NAMESPACE = "namespace"
+"""Option of a source: the namespace of the dry-run pod."""
+BELOW = Fact[Sequence[Json]]("pending pods")
+"""Mirrored pods of a lower cluster in phase Pending."""
+LOWER = (objects("Node"), BELOW, NAMES)
+"""The facts of a lower cluster that need no configuration."""
+
+
+@reads(NODES)
+async def _nodes(source: Source) -> Sequence[Json]:
+    listed = await _list(source.reader.client, resources.NODES, label_selector=VIRTUAL_NODES)
+    return [node for node in listed if is_virtual(node)]
+
+
+@reads(BOUND)
+async def _bound(source: Source) -> Sequence[Json]:
+    client, nodes = source.reader.client, await source.fact(NODES)
+    listed = await asyncio.gather(
+        *(
+            _list(client, resources.PODS, field_selector=f"spec.nodeName={node['metadata']['name']}")
+            for node in nodes
+        )
+    )
+    return [pod for of_node in listed for pod in of_node]
+
+
+@reads(WAITING)
+async def _waiting(source: Source) -> Sequence[Json]:
+    return await _list(source.reader.client, resources.PODS, field_selector=WITHOUT_NODE)
+
+
+@reads(LEASES)
+async def _leases(source: Source) -> dict[str, Json]:
+    listed = await _list(source.reader.client, resources.LEASES, namespace=NODE_LEASES)
+    return {lease["metadata"]["name"]: lease for lease in listed}
+
+
+@reads(SWARMS)
+async def _swarms(source: Source) -> Sequence[Json]:
+    try:
+        return await _list(source.reader.client, SWARM_RESOURCE)
+    except (Forbidden, NotFound):
+        return []
+
+
+@reads(COMPONENTS)
+async def _components(source: Source) -> Sequence[Json]:
+    return (await source.fact(INSTALLED)).pods
+
+
+@reads(INSTALLED)
+async def _installed(source: Source) -> Installation:
+    return await installation(source.reader)
+
+
+async def installation(reader: Reader) -> Installation:
+    """Return Deployments and pods with the chart's labels, and log lines or a warning of pods that fail.
+
+    Raises:
+        ApiError: Deployments or pods cannot be listed.
+    """
+    found: dict[Resource, list[Json]] = {}
+    for resource in (resources.DEPLOYMENTS, resources.PODS):
+        # A manual installation may have only the first label, an installation by the chart has the second.
+        listed = await asyncio.gather(
+            *(
+                _list(reader.client, resource, label_selector=f"{label}={INSTALLED_AS}")
+                for label in (LABEL_NAME, LABEL_PART_OF)
+            )
+        )
+        found[resource] = list({key(one): one for some in listed for one in some}.values())
+    pods = found[resources.PODS]
+    return Installation(
+        found[resources.DEPLOYMENTS], pods, {key(pod): await reader.last_words(pod) for pod in pods}
+    )
+
+
+@reads(EVENTS)
+async def _events(source: Source) -> Sequence[Json]:
+    selector = "involvedObject.kind=Pod,type=Warning"
+    found = await _list(source.reader.client, resources.EVENTS, field_selector=selector)
+    return sorted(found, key=last_seen)
+
+
+@reads(DENIED)
+async def _denied(source: Source) -> Sequence[str]:
+    virtual: Sequence[Json] = ()
+    with contextlib.suppress(NotReadError):
+        virtual = await source.fact(NODES)
+    nodes = (node["metadata"]["name"] for node in virtual)
+    proxies = (Need("get", resources.NODES, subresource="proxy", name=name) for name in nodes)
+    needs = (*_NEEDS, *proxies, Need("create", resources.PODS, namespace=source.options[NAMESPACE]))
+    return [one.words for one in await missing_rights(source.reader.client, needs)]
+
+
+@reads(KUBELETS)
+async def _kubelets(source: Source) -> dict[str, Probe]:
+    nodes, bound = await source.fact(NODES), list[Json]()
+    with contextlib.suppress(NotReadError):
+        bound = list(await source.fact(BOUND))
+    by_node: dict[str, list[Json]] = {node["metadata"]["name"]: [] for node in nodes}
+    for pod in bound:
+        by_node.setdefault(pod["spec"].get("nodeName") or "", []).append(pod)
+    found = await asyncio.gather(
+        *(probes.kubelet(source.reader.client, node, by_node[node["metadata"]["name"]]) for node in nodes)
+    )
+    return {node["metadata"]["name"]: probe for node, probe in zip(nodes, found, strict=True)}
+
+
+@reads(SCHEDULERS)
+async def _schedulers(source: Source) -> Sequence[Json]:
+    found = await find(source.reader.client, resources.LEASES, SCHEDULER_LEASE, namespace=_SYSTEM)
+    return [found] if found else []
+
+
+@reads(DESCHEDULERS)
+async def _deschedulers(source: Source) -> Sequence[Json]:
+    """Return the descheduler's Leases. With the chart, there is one in the release's namespace."""
+    client = source.reader.client
+    try:
+        return await _list(client, resources.LEASES, field_selector=f"metadata.name={DESCHEDULER_LEASE}")
+    except Forbidden:
+        found = await find(client, resources.LEASES, DESCHEDULER_LEASE, namespace=_SYSTEM)
+        return [found] if found else []
+
+
+@reads(DOMAIN)
+async def _domain(source: Source) -> str:
+    return (await cluster_dns.read(source.reader.client)).domain
+
+
+@reads(WEBHOOK)
+async def _webhook(source: Source) -> Webhook:
+    """Return configurations, endpoints and answers of the webhook, and the result of creating a dry-run pod."""
+    upper, namespace = source.reader.client, source.options[NAMESPACE]
+    listed = await _list(upper, resources.MUTATING_WEBHOOK_CONFIGURATIONS)
+    ours = list(filter(is_ours, listed))
+    if not ours:
+        return Webhook(namespace=namespace)
+    clients = [client for _, client in client_configs(ours)]
+    services = [client["service"] for client in clients if client.get("service")]
+    urls = {client["url"]: client for client in clients if client.get("url")}
+    endpoints, answers, (trial, pod) = await asyncio.gather(
+        asyncio.gather(*(_ready_endpoints(upper, service) for service in services)),
+        asyncio.gather(*(_answer(url, client) for url, client in urls.items())),
+        _try(upper, namespace),
+    )
+    named = [f"{service['namespace']}/{service['name']}" for service in services]
+    return Webhook(
+        configurations=ours,
+        endpoints=dict(zip(named, endpoints, strict=True)),
+        urls=dict(zip(urls, answers, strict=True)),
+        dry_run=trial,
+        dry_run_pod=pod,
+        namespace=namespace,
+    )
+
+
+async def _ready_endpoints(upper: Client, service: Json) -> int:
+    selector = f"{LABEL_SERVICE}={service['name']}"
+    slices = await _list(
+        upper, resources.ENDPOINT_SLICES, namespace=service["namespace"], label_selector=selector
+    )
+    return sum(
+        # The API defines an unset ready condition as ready.
+        (endpoint.get("conditions") or {}).get("ready") is not False
+        for one in slices
+        for endpoint in one.get("endpoints") or ()
+    )
+
+
+async def _answer(url: str, client: Json) -> Probe:
+    try:
+        bundle = base64.b64decode(client.get("caBundle") or "").decode()
+        context = ssl.create_default_context(cadata=bundle or None)
+        limit = aiohttp.ClientTimeout(total=_URL_SECONDS)
+        async with aiohttp.ClientSession(timeout=limit) as session, session.get(url, ssl=context) as answer:
+            return Probe(answer.status)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        return Probe(0, str(error) or type(error).__name__)
+
+
+async def _try(upper: Client, namespace: str) -> tuple[Probe, Json]:
+    try:
+        made = await upper.create(
+            resources.PODS, webhook_test_pod(), namespace=namespace, params={"dryRun": "All"}
+        )
+    except ApiError as error:
+        return Probe(error.code, error.message), {}
+    return Probe(201), made
+
+
+def webhook_test_pod() -> dict[str, Any]:
+    """Return a labelled pod with a node selector; Pod Security "restricted" and quotas for requests admit it."""
+    amounts = {"cpu": "1m", "memory": "1Mi"}
+    return {
+        "metadata": {"generateName": "virtual-node-doctor-", "labels": {names.LABEL_VIRTUAL_POD: "true"}},
+        "spec": {
+            "nodeSelector": {PROBE_SELECTOR: "probe"},
+            "automountServiceAccountToken": False,
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "probe",
+                    "image": "registry.k8s.io/pause:3.10",
+                    "resources": {"requests": amounts, "limits": amounts},
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+        },
+    }
+
+
+@reads(objects("Node"))
+async def _lower_nodes(source: Source) -> Sequence[Json]:
+    return await _list(source.reader.client, resources.NODES)
+
+
+@reads(BELOW)
+async def _below(source: Source) -> Sequence[Json]:
+    return await _list(
+        source.reader.client,
+        resources.PODS,
+        label_selector=names.LABEL_UPPER_UID,
+        field_selector="status.phase=Pending",
+    )
+
+
+@reads(NAMES)
+async def _names(source: Source) -> Names:
+    """Return the names of a lower cluster whose configuration is not known."""
+    lower = source.reader.client
+    spaces = await lower.list(resources.NAMESPACES, label_selector=names.LABEL_UPPER_CLUSTER)
+    renamed = sorted((one.name, name) for one in spaces.items if (name := upper_name(one)) != one.name)
+    return Names(
+        renamed=next((f"namespace {name} is {below} there" for below, name in renamed), ""),
+        domain=(await cluster_dns.read(lower)).domain,
+        installed=await cluster_dns.name_servers(lower),
+    )
+
+
+async def _list(client: Client, resource: Resource, **selection: Any) -> list[Json]:
+    return [found.to_dict() for found in (await client.list(resource, **selection)).items]

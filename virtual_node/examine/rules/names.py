@@ -1,0 +1,131 @@
+"""Rules about what programs in lower pods find: the names of other pods, and the Kubernetes API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterset.model.namespace_map import NamespaceConfig
+from virtual_node.config import program
+from virtual_node.examine.codes import Code
+from virtual_node.examine.engine import Level, rule
+from virtual_node.examine.finding import UPPER, Finding, Findings, sentence
+from virtual_node.examine.path import API_ACCESS, DOMAIN, EVENTS, NAMES, ApiAccess, Names
+from virtual_node.examine.snapshot import Snapshot, View
+from virtual_node.rights.name_server import DEFAULT_DOMAIN, Installed
+from virtual_node.translate.pods import api_server
+
+
+@rule(Code.NAMES_DIFFER, uses=[DOMAIN], below=[NAMES], level=Level.LOWER)
+def upper_names(snapshot: Snapshot, lower: View) -> Findings:
+    """Yield that upper names are other names in a lower cluster, and no name server serves them.
+
+    This is only a remark, because pods may not need names of other namespaces.
+    """
+    names, domain = lower[NAMES], upper_domain(snapshot)
+    if why := unserved(names, domain):
+        yield sentence(
+            Code.NAMES_DIFFER,
+            "Cluster",
+            lower.name,
+            f"{why}, so pods do not find others by {form(domain)}",
+            f"if they need it: {_make(names.cluster)}, then set dns.servers (docs/use/services.md)",
+            place=lower.name,
+        )
+
+
+@rule(Code.NAME_SERVER_UNUSABLE, uses=[DOMAIN], below=[NAMES], level=Level.LOWER)
+def name_servers(snapshot: Snapshot, lower: View) -> Findings:
+    """Yield name servers that have no ready pod, or that answer for former settings."""
+    names, domain = lower[NAMES], upper_domain(snapshot)
+    for one in _used(names):
+        space, _, name = one.name.partition("/")
+        if not one.ready:
+            cause = f"name server {one.name} has no ready pod"
+            step = f"'kubectl --namespace {space} get pods -l app.kubernetes.io/instance={name}' there"
+        elif _is_outdated(one, names.namespaces, domain, names.domain):
+            cause = f"name server {one.name} answers for former namespaces or clusterDomain"
+            step = f"{_make(names.cluster)} again"
+        else:
+            continue
+        yield sentence(Code.NAME_SERVER_UNUSABLE, "Service", one.name, cause, step, place=lower.name)
+
+
+@rule(Code.API_MISMATCH, Code.API_NOT_USABLE, uses=[API_ACCESS, EVENTS], level=Level.PATH)
+def api_of_pods(snapshot: Snapshot) -> Findings:
+    """Yield that in-cluster clients in pods get address and token of different clusters, or cannot use the upper API.
+
+    The configuration says so before a pod exists; without it, the newest event of a pod does. This is only a remark,
+    because pods may not use the API.
+    """
+    if (access := snapshot.upper.get(API_ACCESS)) is not None:
+        yield from _configured(access)
+        return
+    for code in (Code.API_MISMATCH, Code.API_NOT_USABLE):
+        events = [one for one in snapshot.upper.get(EVENTS) or () if one.get("reason") == code]
+        for event in events[-1:]:
+            involved = event.get("involvedObject") or {}
+            pod = f"{involved.get('namespace')}/{involved.get('name')}"
+            text = str(event.get("message") or "")
+            what, _, step = text.partition(". ") if code is Code.API_MISMATCH else text.rpartition(": ")
+            yield sentence(code, "Pod", pod, what or step, step if what else "")
+
+
+def unserved(names: Names, domain: str) -> str:
+    """Return why upper names are other names in a lower cluster; empty: they are the same, or a name server serves them."""
+    if names.installed if names.servers is None else names.servers:
+        return ""
+    domains = f"the domain there is {names.domain}" if names.domain not in ("", domain) else ""
+    return " and ".join(filter(None, (names.renamed, domains)))
+
+
+def served_by(names: Names, domain: str) -> str:
+    """Return which name servers the pods of a lower cluster are configured to use; empty: none."""
+    if known := [f"{one.address} ({one.name})" for one in _used(names) if names.servers]:
+        return f"{', '.join(known)} answers for {domain}"
+    made = f"not made by {program.name('lower-cluster')} dns, so not checked"
+    return f"{', '.join(names.servers)}: {made}" if names.servers else ""
+
+
+def upper_domain(snapshot: Snapshot) -> str:
+    """Return the DNS domain of the upper cluster, or the usual one."""
+    return snapshot.upper.get(DOMAIN) or DEFAULT_DOMAIN
+
+
+def form(domain: str) -> str:
+    """Return the form of the upper name of a Service."""
+    return f"NAME.NAMESPACE.svc.{domain}"
+
+
+def _used(names: Names) -> Iterable[Installed]:
+    return [one for one in names.installed if names.servers is None or one.address in names.servers]
+
+
+def _is_outdated(
+    server: Installed, namespaces: NamespaceConfig | None, domain: str, lower_domain: str
+) -> bool:
+    return namespaces is not None and server.is_outdated(
+        namespaces, upper_domain=domain, lower_domain=lower_domain or DEFAULT_DOMAIN
+    )
+
+
+def _make(cluster: str) -> str:
+    return f"'{program.name('lower-cluster')} dns {cluster} --client-kubeconfig LOWER_ADMIN.yaml --apply'"
+
+
+def _configured(access: ApiAccess) -> Iterable[Finding]:
+    """Yield what is wrong with the API of pods according to the configuration."""
+    if not api_server.may_use_upper(access.setting, identities=access.identities):
+        if access.identities:
+            cause = f"the lower API servers refuse the upper tokens that pods get (kubernetesService: {access.setting})"
+            yield _of_configuration(Code.API_MISMATCH, cause, "set kubernetesService: Auto")
+    elif not access.identities:
+        cause = "the upper API server refuses the lower tokens that pods get (enableServiceaccount: false)"
+        step = "set enableServiceaccount: true, or kubernetesService: Auto"
+        yield _of_configuration(Code.API_MISMATCH, cause, step)
+    elif access.endpoint is not None and access.endpoint.problem:
+        what, _, step = access.endpoint.problem.rpartition(": ")
+        yield _of_configuration(Code.API_NOT_USABLE, what, step)
+
+
+def _of_configuration(code: Code, cause: str, step: str) -> Finding:
+    return sentence(code, "Configuration", "", cause, step, place=UPPER)

@@ -1,0 +1,77 @@
+"""Rules about what must be right before a virtual node is started."""
+
+from __future__ import annotations
+
+from virtual_node.examine.clusters import VERSION
+from virtual_node.examine.codes import Code
+from virtual_node.examine.engine import Level, rule
+from virtual_node.examine.finding import UPPER, Findings, sentence
+from virtual_node.examine.path import NODE_NAMES, RIGHTS, SERVICE_RANGES, UID
+from virtual_node.examine.rules.clusters import minor_version
+from virtual_node.examine.snapshot import Snapshot, View
+
+_OLDEST = (1, 24)
+
+
+@rule(Code.VERSION_UNSUPPORTED, level=Level.PATH)
+def supported(snapshot: Snapshot) -> Findings:
+    """Yield clusters with a version of Kubernetes that is too old."""
+    for cluster in snapshot.clusters:
+        version = cluster.get(VERSION) or ""
+        if (minor := minor_version(version)) and minor < _OLDEST:
+            step = f"Kubernetes {_OLDEST[0]}.{_OLDEST[1]} or newer is needed"
+            cause = f"{version} is too old"
+            yield sentence(Code.VERSION_UNSUPPORTED, "Cluster", cluster.name, cause, step, place=cluster.name)
+
+
+@rule(Code.ACCOUNT_RIGHT_MISSING, level=Level.PATH)
+def rights(snapshot: Snapshot) -> Findings:
+    """Yield resources to which an account lacks rights."""
+    for cluster in snapshot.clusters:
+        for one in cluster.get(RIGHTS) or ():
+            if one.fix:
+                cause = f"the account lacks a right to {one.resource}"
+                yield sentence(
+                    Code.ACCOUNT_RIGHT_MISSING, "Right", one.resource, cause, one.fix, place=cluster.name
+                )
+
+
+@rule(Code.IDENTITY_UNKNOWN, level=Level.PATH)
+def identity(snapshot: Snapshot) -> Findings:
+    """Yield that the identity of the upper cluster cannot be read."""
+    if why := snapshot.upper.unread.get(UID):
+        step = "grant get on namespace kube-system, or give --cluster-id"
+        yield sentence(Code.IDENTITY_UNKNOWN, "Namespace", "kube-system", why, step)
+
+
+@rule(Code.SAME_CLUSTER, needs=[UID], below=[UID], level=Level.LOWER)
+def same_cluster(snapshot: Snapshot, lower: View) -> Findings:
+    """Yield that a lower cluster is the upper one: its pods would be mirrored onto themselves."""
+    if lower[UID] == snapshot.upper[UID]:
+        step = "its kubeconfig leads to the upper cluster: give that of another cluster"
+        yield sentence(Code.SAME_CLUSTER, "Cluster", lower.name, lower[UID], step, place=lower.name)
+
+
+@rule(Code.NODE_NAME_TAKEN, needs=[NODE_NAMES], level=Level.PATH)
+def node_names(snapshot: Snapshot) -> Findings:
+    """Yield names of virtual nodes that real nodes have."""
+    for name, why in snapshot.upper[NODE_NAMES].items():
+        if why:
+            yield sentence(Code.NODE_NAME_TAKEN, "Node", name, name, why, place=UPPER)
+
+
+@rule(Code.SERVICE_RANGE_MISSING, below=[SERVICE_RANGES], level=Level.LOWER)
+def service_ranges(_snapshot: Snapshot, lower: View) -> Findings:
+    """Yield that a lower cluster cannot give Services the addresses of the upper cluster."""
+    ranges = lower[SERVICE_RANGES]
+    if missing := [one for one, fit in ranges.fits.items() if fit is False]:
+        outside = ", ".join(missing[:3])
+        yield sentence(
+            Code.SERVICE_RANGE_MISSING,
+            "Cluster",
+            lower.name,
+            f"{', '.join(ranges.own[:3]) or 'its range'} does not contain {outside} of the upper cluster",
+            f"give the lower cluster a Service range with {outside}: a ServiceCIDR object (Kubernetes 1.33 or newer), or "
+            "--service-cluster-ip-range of its kube-apiserver; or set services.clusterIP: own",
+            place=lower.name,
+        )
