@@ -52,7 +52,7 @@ COMMANDS: Mapping[str, Command] = {
         ),
         Command("status", "list the virtual nodes, one line each", "status.command", has_light_parser=True),
         Command("doctor", "find the broken link between the upper API and a running container", "doctor"),
-        Command("diagnose", "find why a pod does not run", "diagnose.command"),
+        Command("diagnose", "find why a pod does not run", "diagnose"),
         Command(
             "inspect",
             "find leaks, drift, skew, expiring certificates and missing capacity; also for CI",

@@ -8,6 +8,8 @@ from __future__ import annotations
 import enum
 from typing import Self
 
+from virtual_node.translate.pods.waits import WaitReason
+
 
 class Severity(enum.StrEnum):
     """Severity of a finding, the worst first."""
@@ -71,6 +73,7 @@ class Code(enum.StrEnum):
     """The descheduler keeps pods away from a virtual node, or every virtual node is cordoned."""
     CERTIFICATE_EXPIRES = "CertificateExpires", Severity.WARNING, "expiry", "lowerCertificates"
     """The serving certificate of a lower API server expires soon. After the expiry the cluster is lost."""
+    # Pods of users, found by all tools from the upper pod alone.
     POD_UNSCHEDULED = "PodUnscheduled", Severity.WARNING, "pods", "scheduled"
     """A pod for virtual nodes has no node in the upper cluster."""
     POD_UNSCHEDULABLE = "PodUnschedulable", Severity.WARNING, "pods", "lowerVerdict"
@@ -81,6 +84,12 @@ class Code(enum.StrEnum):
     """A pod has a node but has not started for minutes."""
     POD_FAILING = "PodFailing", Severity.WARNING, "pods", "lowerVerdict"
     """A container of a pod crashes or cannot be created: image, ConfigMap, Secret, command."""
+    WAITING_FOR_PREDECESSOR = WaitReason.PREDECESSOR.value, Severity.WARNING, "pods", "lowerVerdict"
+    """A pod waits for the name of an older lower pod."""
+    WAITING_FOR_COPIES = WaitReason.COPIES.value, Severity.WARNING, "pods", "lowerVerdict"
+    """A pod waits for objects that cannot be read or copied yet."""
+    LOWER_POD_LOST_BACK_OFF = WaitReason.BACK_OFF.value, Severity.WARNING, "pods", "lowerVerdict"
+    """A pod waits because earlier pods of its owner were deleted in the lower cluster."""
     SWARM_DEGRADED = "SwarmDegraded", Severity.WARNING, "swarm", "swarms"
     """Condition Degraded of a Swarm is true."""
     SWARM_UNASSIGNED = "SwarmUnassigned", Severity.WARNING, "swarm", "swarms"
@@ -94,7 +103,7 @@ class Code(enum.StrEnum):
     """The user of the command lacks rights that it needs."""
     TAINT_REPELS = "TaintRepels", Severity.WARNING, "", "taints"
     """Pods that wait for virtual nodes do not tolerate their taints."""
-    KUBELET_UNREACHABLE = "KubeletUnreachable", Severity.ERROR, "", "kubeletApi"
+    KUBELET_UNREACHABLE = "KubeletAPI", Severity.ERROR, "", "kubeletApi"
     """The API server cannot reach the kubelet API of a virtual node, so logs and exec fail."""
     WEBHOOK_UNUSABLE = "WebhookUnusable", Severity.ERROR, "", "webhook"
     """Our webhook is missing although pods need it, or its registration cannot work."""
@@ -150,11 +159,11 @@ class Code(enum.StrEnum):
     OBJECT_MISPLACED = "ObjectMisplaced", Severity.WARNING, "misplaced"
     """Lower namespaces of others have objects with our label."""
     # Lower objects that do not follow their upper objects.
-    LOWER_POD_MISSING = "LowerPodMissing", Severity.ERROR, "missing"
+    LOWER_POD_MISSING = "NoLowerPod", Severity.ERROR, "missing"
     """An upper pod has no lower pod, and its status does not say why."""
     DRIFT = "Drift", Severity.ERROR, "drift"
     """A lower object differs from its upper object; a warning or information if this is harmless."""
-    STATUS_DRIFT = "StatusDrift", Severity.ERROR, "status"
+    STATUS_DRIFT = "PhasesDiffer", Severity.ERROR, "status"
     """An upper pod's status differs from that of its lower pod."""
     # Clocks, versions, credentials and connections.
     CLOCK_SKEW = "ClockSkew", Severity.WARNING, "clock"
@@ -195,6 +204,86 @@ class Code(enum.StrEnum):
     """Pods behind a Service end before clients stop to use their addresses."""
     OTHER_UPPER_CLUSTER = "OtherUpperCluster", Severity.INFO, "others"
     """Objects in a lower cluster belong to another upper cluster."""
+    # Pods in depth, and their workloads and nodes, found by ``diagnose``; docs/reference/cli.md says what the codes mean.
+    # The pod has no node.
+    VOLUME = "Volume"
+    SCHEDULING_GATED = WaitReason.GATE.value
+    NO_VIRTUAL_NODE = "NoVirtualNode"
+    NODE_UNAVAILABLE = "NodeUnavailable"
+    CORDONED = "Cordoned"
+    TAINT = "Taint"
+    AFFINITY = "Affinity"
+    INSUFFICIENT_CPU = "InsufficientCPU"
+    INSUFFICIENT_MEMORY = "InsufficientMemory"
+    INSUFFICIENT_RESOURCES = "InsufficientResources"
+    QUOTA = "Quota"
+    POD_GROUP = "PodGroup"
+    DIVISION = "Division"
+    NO_CLUSTER_FITS = "NoClusterFits"
+    NO_SCHEDULER = WaitReason.SCHEDULER.value
+    UNSCHEDULABLE = "Unschedulable"
+    NOT_VIRTUAL = "NotVirtual"
+    # The pod does not start in the lower cluster.
+    INVALID_SELECTOR = "InvalidSelector"
+    POD_SECURITY = "PodSecurity"
+    POLICY = "Policy"
+    NAMESPACE = "Namespace"
+    ADMISSION_DENIED = "AdmissionDenied"
+    NAME_CONFLICT = "NameConflict"
+    OBJECT_MISSING = "ObjectMissing"
+    CONTAINER_CONFIG = "ContainerConfig"
+    SANDBOX = "Sandbox"
+    IMAGE_NOT_FOUND = "ImageNotFound"
+    IMAGE_AUTH = "ImageAuth"
+    IMAGE_NETWORK = "ImageNetwork"
+    IMAGE_NAME = "ImageName"
+    IMAGE_PULL = "ImagePull"
+    # The pod has failed for a reason outside its containers.
+    EVICTED_MEMORY = "EvictedMemory"
+    EVICTED_DISK = "EvictedDisk"
+    EVICTED_PIDS = "EvictedPIDs"
+    EVICTED = "Evicted"
+    PREEMPTED = "Preempted"
+    DEADLINE = "Deadline"
+    NODE_REJECTED = "NodeRejected"
+    NODE_SHUTDOWN = "NodeShutdown"
+    LOWER_POD_DELETED = "LowerPodDeleted"
+    # The pod has run.
+    COMMAND_NOT_EXECUTABLE = "CommandNotExecutable"
+    COMMAND_NOT_FOUND = "CommandNotFound"
+    CANNOT_START = "CannotStart"
+    EXIT_CODE = "ExitCode"
+    EXITED = "Exited"
+    OOM_KILLED = "OOMKilled"
+    KILLED = "Killed"
+    SEGMENTATION_FAULT = "SegmentationFault"
+    SIGTERM = "SIGTERM"
+    LIVENESS = "Liveness"
+    STARTUP = "Startup"
+    READINESS = "Readiness"
+    READINESS_GATE = "ReadinessGate"
+    ADDED_CONTAINER = "AddedContainer"
+    NODE_WAS_NOT_READY = "NodeWasNotReady"
+    LOWER_NODE_NOT_READY = WaitReason.NODE.value
+    NOT_READY = "NotReady"
+    ADOPTED = "AdoptedInLowerCluster"
+    # The pod does not end.
+    FINALIZER = "Finalizer"
+    LOWER_FINALIZER = WaitReason.FINALIZER.value
+    LOWER_DELETION_REFUSED = WaitReason.DELETION.value
+    VOLUME_DETACH = "VolumeDetach"
+    LOWER_POD_PRESENT = WaitReason.TERMINATION.value
+    LOWER_POD_GONE = "LowerPodGone"
+    # Workloads and nodes.
+    CONTROLLER_FAILS = "ControllerFails"
+    NO_PODS = "NoPods"
+    PODS_IN_TROUBLE = "PodsInTrouble"
+    # Nothing explains the pod, or nothing is wrong with it.
+    NOT_STARTED = "NotStarted"
+    TERMINATING = "Terminating", Severity.INFO
+    STARTING = "Starting", Severity.INFO
+    COMPLETED = "Completed", Severity.INFO
+    HEALTHY = "Healthy", Severity.INFO
     RULE_FAILED = "RuleFailed", Severity.ERROR, "rule"
     """A rule of the examination failed, so its findings are missing."""
 
@@ -203,7 +292,7 @@ CHECKED = frozenset(code for code in Code if code.check)
 """Codes that ``inspect`` reports."""
 CHECKS = tuple(sorted({code.check for code in CHECKED}))
 """Names of the checks of ``inspect``. A check may have several codes."""
-PODS = frozenset(code for code in Code if code.name.startswith("POD_"))
-"""Codes of users' pods."""
+PODS = frozenset(code for code in Code if code.check == "pods")
+"""Codes of users' pods that all tools show."""
 SWARMS = frozenset(code for code in Code if code.name.startswith("SWARM_"))
 """Codes of Swarms. They are not in the metrics: the process reads Swarms only for its page."""

@@ -7,16 +7,19 @@ findings. A rule that fails is a finding, and the other rules are applied.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from virtual_node.config import program
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.facts import BOUND, NODES, WAITING, WORDS
 from virtual_node.examine.finding import SHOWN, UPPER, Finding, finding
 from virtual_node.examine.objects import Json, cluster_of, one_line
+from virtual_node.examine.pod_view import PodView, Stage
 from virtual_node.examine.snapshot import Fact, Snapshot
 
 if TYPE_CHECKING:
@@ -33,11 +36,14 @@ class Level(enum.Enum):
     INSTALLATION = "installation"
     """The snapshot. All tools apply these rules as far as their facts are known."""
     POD = "pod"
-    """Each pod that is bound to a virtual node or waits for one; the rule gets the pod and the virtual nodes' names."""
+    """Each pod that is bound to a virtual node or waits for one; the rule gets the pod and the virtual nodes' names. All tools
+    show the findings. They say what the message of the pod says, in ``evidence``, or else in ``cause``."""
     PATH = "path"
     """The snapshot. ``check``, ``doctor`` and ``inspect`` apply these rules where they have the facts, see ``path``."""
     LOWER = "lower"
     """Each lower cluster; the rule gets the snapshot and the cluster, and runs where the facts are known, like PATH."""
+    DETAIL = "detail"
+    """One pod in depth, see ``pod_view.PodView``."""
     READING = "reading"
     """The snapshot; the rule reports what could not be read, so a second read does not replace its findings."""
     CLUSTERS = "clusters"
@@ -48,6 +54,8 @@ class Level(enum.Enum):
 
 HEALTH = (Level.INSTALLATION, Level.POD)
 """Levels whose findings all tools show."""
+_OF_ONE_POD = {Level.POD, Level.DETAIL}
+"""Levels whose rules do not get the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,10 @@ class Rule:
     """Facts without which it finds less."""
     below: Sequence[Fact[Any]] = ()
     """Facts of the lower cluster without which it does not run for the cluster."""
+    stages: Collection[Stage] = (Stage.ALIVE,)
+    """Stages of the pods that a rule of level DETAIL is applied to."""
+    is_fallback: bool = False
+    """Whether it applies only to pods about which no other rule of its level finds anything."""
 
     @property
     def name(self) -> str:
@@ -73,7 +85,7 @@ class Rule:
 
 
 RULES: list[Rule] = []
-"""All rules of the modules that were imported, in their order; ``virtual_node.examine.rules.every`` imports all."""
+"""All rules of the modules that were imported, in their order; see ``virtual_node.examine.rules``."""
 
 
 def rule(
@@ -82,14 +94,23 @@ def rule(
     uses: Sequence[Fact[Any]] = (),
     below: Sequence[Fact[Any]] = (),
     level: Level = Level.INSTALLATION,
+    stages: Collection[Stage] = (Stage.ALIVE,),
+    is_fallback: bool = False,
 ) -> Callable[[Judge], Judge]:
     """Register a function, or a class of level MIRRORED, as a rule; it stays callable for tests."""
 
     def register(judge: Judge) -> Judge:
-        RULES.append(Rule(codes, judge, level, needs, uses, below))
+        RULES.append(Rule(codes, judge, level, needs, uses, below, stages, is_fallback))
         return judge
 
     return register
+
+
+def detail(
+    *codes: Code, stages: Collection[Stage] = (Stage.ALIVE,), is_fallback: bool = False
+) -> Callable[[Judge], Judge]:
+    """Register a function as a rule about one pod in depth."""
+    return rule(*codes, level=Level.DETAIL, stages=stages, is_fallback=is_fallback)
 
 
 @dataclass(slots=True)
@@ -142,7 +163,7 @@ def examine(
     ]
     compared = _compared(snapshot, [one for one in rules if one.level is Level.MIRRORED])
     for one in rules:
-        if one.level is Level.POD:
+        if one.level in _OF_ONE_POD:
             continue
         result.unknown |= _unknown(one, snapshot)
         if any(snapshot.upper.why(fact) for fact in one.needs):
@@ -177,7 +198,21 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 
 def of_pod(pod: Json, virtual_nodes: Iterable[str]) -> list[Finding]:
     """Return the findings about one pod, also those that do not count yet."""
-    return [each for one in _rules_of_pods() for each in _applied(one, pod, virtual_nodes)]
+    return _of_level(Level.POD, pod, virtual_nodes) or _of_level(
+        Level.POD, pod, virtual_nodes, is_fallback=True
+    )
+
+
+def in_depth(view: PodView) -> list[Finding]:
+    """Return the findings about one pod in depth, the verdict first, also those that do not count yet; never empty.
+
+    Rules of level POD apply, too, except fallbacks, because the rules of level DETAIL explain more.
+    """
+    view = view.ordered()
+    virtual = [node["metadata"]["name"] for node in view.virtual_nodes or ()]
+    found = [*_of_level(Level.POD, view.pod, virtual), *_of_level(Level.DETAIL, view, stage=view.stage)]
+    found = found or _of_level(Level.DETAIL, view, stage=view.stage, is_fallback=True)
+    return sorted(found, key=lambda one: (one.rank, _ORDER[one.code]))
 
 
 def of_all_pods(snapshot: Snapshot) -> list[Finding]:
@@ -185,12 +220,23 @@ def of_all_pods(snapshot: Snapshot) -> list[Finding]:
     virtual = [node["metadata"]["name"] for node in snapshot.upper.get(NODES) or ()]
     # Not a list, because there may be very many packed pods.
     pods = chain(snapshot.upper.get(WAITING) or (), snapshot.upper.get(BOUND) or ())
-    rules = _rules_of_pods()
-    return [each for pod in pods for one in rules for each in _applied(one, pod, virtual)]
+    return [each for pod in pods for each in of_pod(pod, virtual)]
 
 
-def _rules_of_pods() -> list[Rule]:
-    return [one for one in RULES if one.level is Level.POD]
+def _of_level(
+    level: Level, *given: Any, stage: Stage = Stage.ALIVE, is_fallback: bool = False
+) -> list[Finding]:
+    rules = _selected(level, stage, is_fallback=is_fallback, count=len(RULES))
+    return [each for one in rules for each in _applied(one, *given)]
+
+
+@functools.cache
+def _selected(level: Level, stage: Stage, *, is_fallback: bool, count: int) -> Sequence[Rule]:
+    """Return the rules to apply; cached, because they are applied to very many pods. ``count`` is the number of all rules."""
+    assert count == len(RULES)
+    return [
+        one for one in RULES if one.level is level and one.is_fallback is is_fallback and stage in one.stages
+    ]
 
 
 def _applied(one: Rule, *given: Any) -> list[Finding]:
@@ -299,8 +345,18 @@ def _grouped(snapshot: Snapshot, findings: Iterable[Finding]) -> list[Finding]:
 def _group(same: list[Finding], cluster: str, words: Mapping[str, str]) -> Finding:
     same.sort(key=lambda one: one.name)
     first = same[0]
-    cause, message = first.cause, words.get(first.name)
+    # There is room for one line, and the message that proves a cause says more.
+    cause, message = one_line(first.evidence[0] if first.evidence else first.cause), words.get(first.name)
     if message and first.code is Code.POD_NOT_STARTED:
         cause = one_line(f"{cause}: {message}")
     named = [one.name for one in same[:SHOWN]]
-    return replace(first, names=named, cause=cause, cluster=cluster, count=len(same), since=None)
+    return replace(
+        first,
+        names=named,
+        cause=cause,
+        evidence=(),
+        next_steps=first.next_steps or [program.name(f"diagnose pod {first.name}")],
+        cluster=cluster,
+        count=len(same),
+        since=None,
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from datetime import UTC, datetime
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition
+from controller_runtime.apimachinery import timestamps
 from virtual_node.examine.objects import Json, annotations_of, labels_of, statuses
 
 WAITING = "spec.nodeName=,status.phase=Pending"
@@ -17,6 +19,8 @@ STARTING = 120.0
 """Seconds that a pod may take to start without an explanation, because its image may be large."""
 EXPLAINED = 30.0
 """Seconds that an explained failure, such as a failed image pull, may last, because it may be transient."""
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+"""Moment of objects without a time."""
 _AVAILABLE = re.compile(r"0/\d+ nodes are available: (?P<reasons>.*?)\.(?: |$)")
 _TAINT = re.compile(r"\d+ node\(s\) had untolerated taint(?:\(s\)|s)? \{")
 
@@ -62,6 +66,13 @@ def silent_lower_scheduler(pod: Json) -> str:
     ):
         return ""
     return str(annotations.get(names.ANNOTATION_SCHEDULER_NAME) or "default-scheduler")
+
+
+def last_change(pod: Json) -> datetime:
+    """Return when a condition of a pod last changed; without conditions, the pod's creation."""
+    moments = [pod["metadata"].get("creationTimestamp")]
+    moments += [one.get("lastTransitionTime") for one in (pod.get("status") or {}).get("conditions") or ()]
+    return max((timestamps.parse(moment) for moment in moments if moment), default=LONG_AGO)
 
 
 def _only_taints(message: str) -> bool:

@@ -20,7 +20,7 @@ from multi_scheduler.config import Config, parse
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.protocol import Candidates, Victims
-from virtual_node.commands.diagnose import codes
+from virtual_node.examine import messages
 
 Labels = dict[str, str]
 _VERSIONS = itertools.count(1)
@@ -124,7 +124,7 @@ async def test_no_pod_gets_an_unknown_virtual_node(sends_nodes):
 def test_diagnosis_knows_the_reason():
     """It shows the next step for each unknown virtual node."""
     directory = _directory(_cluster("a"), vn_b=_of("b"))
-    (step,) = codes.next_steps(directory.refusal("vn-b", None), namespace="shop")
+    (step,) = messages.next_steps(directory.refusal("vn-b", None), namespace="shop")
     assert step.startswith("write virtual node vn-b into nodes of its cluster")
 
 

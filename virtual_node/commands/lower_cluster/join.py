@@ -28,12 +28,12 @@ from controller_runtime.process.flags import read_text
 from controller_runtime.process.listening import is_loopback
 from controller_runtime.util import event_loop
 from virtual_node.commands.common import connect
-from virtual_node.commands.diagnose import read_pod
-from virtual_node.commands.diagnose.verdict import diagnose
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.config import program
+from virtual_node.examine.engine import in_depth
+from virtual_node.examine.read_pod import read_pod
 from virtual_node.examine.reader import Reader
 from virtual_node.rights import manifests
 
@@ -315,10 +315,9 @@ async def _why_not_running(
         return (
             "the upper cluster made no ServiceAccount in a new namespace: does kube-controller-manager run?"
         )
-    facts = await read_pod.gather(Reader(upper), found, lower="", timeout=options.request_timeout)
-    verdict = diagnose(facts)
+    verdict = in_depth(await read_pod(Reader(upper), found))
     lines = [f"virtual node {node} is Ready, but a pod does not run on it after {options.timeout:.0f} s:"]
-    lines += [" → ".join((one.title, *one.next_steps)) for one in verdict]
+    lines += [" → ".join((one.cause, *one.next_steps)) for one in verdict]
     lines.append(f"Then run the command again; '{program.name('doctor')}' looks at the installation.")
     return " ".join(lines)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clusterset.model.pod.conditions import is_true
 from controller_runtime.apimachinery.readable import some
 from virtual_node.examine.codes import Code
@@ -43,7 +45,7 @@ def kubelet_apis(snapshot: Snapshot) -> Findings:
     """Yield Ready virtual nodes whose kubelet API cannot be reached by the API server."""
     for name, probe in ready_kubelets(snapshot).items():
         if found := kubelet_trouble(name, probe):
-            yield sentence(Code.KUBELET_UNREACHABLE, "Node", name, *found)
+            yield replace(sentence(Code.KUBELET_UNREACHABLE, "Node", name, *found), node=name)
 
 
 @rule(Code.LOWER_NODES_CLOSED, level=Level.LOWER, below=[ANSWER, objects("Node")])

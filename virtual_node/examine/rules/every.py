@@ -1,4 +1,4 @@
-"""Registers all rules of the examination."""
+"""Registers the rules about the objects of all clusters, beside those about an installation."""
 
 from virtual_node.examine.rules import (  # noqa: F401
     apis,

@@ -105,7 +105,7 @@ def virtual_nodes(snapshot: Snapshot) -> Findings:
     if nodes and all((node.get("spec") or {}).get("unschedulable") for node in nodes.values()):
         first = min(nodes)
         step = f"kubectl uncordon {first}"
-        yield _of_node(Code.NODE_CLOSED, first, "", "every virtual node is cordoned", step)
+        yield replace(_of_node(Code.NODE_CLOSED, first, "", "every virtual node is cordoned", step), node="")
 
 
 @rule(Code.CERTIFICATE_EXPIRES, needs=[EXPIRING])

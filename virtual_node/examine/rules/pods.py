@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
+from datetime import datetime
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition, is_finished
@@ -15,20 +15,28 @@ from virtual_node.examine.finding import Finding, Findings
 from virtual_node.examine.objects import Json, is_deleting, key, one_line, statuses, waiting
 from virtual_node.examine.pods import (
     EXPLAINED,
+    LONG_AGO,
     SCHEDULING,
     STARTING,
     is_for_virtual_nodes,
+    last_change,
     silent_lower_scheduler,
 )
 from virtual_node.translate.pods.summary import status_word
 
+_BEFORE_CREATION = {
+    Code.WAITING_FOR_PREDECESSOR: "The pod waits for the name of an older pod in the lower cluster.",
+    Code.WAITING_FOR_COPIES: "What the pod needs in the lower cluster cannot be read or copied yet.",
+    Code.LOWER_POD_LOST_BACK_OFF: "The lower cluster deletes the pods of this owner again and again.",
+}
+"""What a pod waits for, by the reason that the virtual node writes into the status of its containers."""
 _STARTING = frozenset({"", "Pending", "ContainerCreating", "PodInitializing"})
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @rule(
     *(Code.POD_UNSCHEDULED, Code.POD_UNSCHEDULABLE, Code.POD_REFUSED, Code.POD_NOT_STARTED, Code.POD_FAILING),
     level=Level.POD,
+    is_fallback=True,
 )
 def does_not_run(pod: Json, virtual_nodes: Collection[str] = ()) -> Findings:
     """Yield why a pod does not run; nothing if it runs, has finished or is being deleted.
@@ -41,6 +49,29 @@ def does_not_run(pod: Json, virtual_nodes: Collection[str] = ()) -> Findings:
         found = _of_bound(pod) if pod["spec"].get("nodeName") else _of_waiting(pod, virtual_nodes)
         if found is not None:
             yield found
+
+
+@rule(*_BEFORE_CREATION, level=Level.POD)
+def before_creation(pod: Json, _virtual_nodes: Collection[str] = ()) -> Findings:
+    """Yield why a pod on a virtual node is not created in the lower cluster yet."""
+    if is_deleting(pod) or is_finished(pod.get("status")):
+        return
+    for container in statuses(pod):
+        waits = waiting(container)
+        if (reason := waits.get("reason")) in _BEFORE_CREATION:
+            code = Code(reason)
+            yield Finding(
+                code=code,
+                kind="Pod",
+                names=[key(pod)],
+                cause=_BEFORE_CREATION[code],
+                evidence=[str(waits.get("message") or "")],
+                node=pod["spec"].get("nodeName") or "",
+                since=last_change(pod),
+                patience=EXPLAINED,
+                reason=code,
+            )
+            return
 
 
 def _of_waiting(pod: Json, virtual_nodes: Collection[str]) -> Finding | None:
@@ -109,7 +140,7 @@ def _finding(  # noqa: PLR0917 - in the order of the report
         cause=one_line(cause if has_reason else f"{reason}: {cause}".rstrip(": ")),
         next_steps=[step],
         node=pod["spec"].get("nodeName") or "",
-        since=_moment(moment) if moment else _since(pod),
+        since=_moment(moment) if moment else last_change(pod),
         patience=patience,
         reason=reason,
     )
@@ -127,12 +158,5 @@ def _container_trouble(container: Json) -> tuple[str, str] | None:
     return reason, str(waiting(container).get("message") or "")
 
 
-def _since(pod: Json) -> datetime:
-    """Return when a condition of a pod last changed; without conditions, the pod's creation."""
-    moments = [pod["metadata"].get("creationTimestamp")]
-    moments += [one.get("lastTransitionTime") for one in (pod.get("status") or {}).get("conditions") or ()]
-    return max((timestamps.parse(moment) for moment in moments if moment), default=_LONG_AGO)
-
-
 def _moment(text: str | None) -> datetime:
-    return timestamps.parse(text) if text else _LONG_AGO
+    return timestamps.parse(text) if text else LONG_AGO

@@ -67,6 +67,7 @@ BOUND: dict[str, dict[str, Any]] = {
     "does not start": {"conditions": [SCHEDULED]},
     "has no image": {"conditions": [SCHEDULED], "containers": [waits("ErrImagePull", "denied")]},
     "crashes": {"phase": "Running", "conditions": [SCHEDULED], "containers": [LOOP]},
+    "waits for a name": {"conditions": [SCHEDULED], "containers": [waits("WaitingForPredecessor", "n1")]},
     "is refused": {"conditions": [REFUSED]},
     "has no lower node": {"conditions": [UNSCHEDULABLE]},
     "has failed": {"phase": "Failed", "conditions": [SCHEDULED]},

@@ -159,6 +159,13 @@ FAULTS = {
         on_node(pod(containers=[waits("ContainerCreating")])),
         (Code.POD_NOT_STARTED, "Pod shop/web", "ContainerCreating"),
     ),
+    **{
+        f"a pod that waits: {code}": (
+            on_node(pod(containers=[waits(code, "for node n1 of lower cluster a")])),
+            (code, "Pod shop/web", "for node n1 of lower cluster a"),
+        )
+        for code in (Code.WAITING_FOR_PREDECESSOR, Code.WAITING_FOR_COPIES, Code.LOWER_POD_LOST_BACK_OFF)
+    },
     "a Swarm with several conditions": (
         healthy(swarms=[swarm("s", UNASSIGNED, condition("Degraded", "True", "JobsFailing", "1 job cannot be started"))]),
         (Code.SWARM_DEGRADED, "Swarm shop/s", "1 job cannot be started"),

@@ -21,8 +21,8 @@ from tests.unit.virtual_node.commands.run_command import (
     Person,
 )
 from tests.unit.virtual_node.examine.health_objects import NOW, lease
-from virtual_node.commands.diagnose import command
-from virtual_node.commands.diagnose.workload import selector_text
+from virtual_node.commands import diagnose
+from virtual_node.commands.diagnose import selector_text
 
 RUNNING = {"phase": "Running", **conditions("Ready", "True")}
 PULLING = {
@@ -208,7 +208,7 @@ async def test_a_deployment_is_judged_by_its_pods(person: Person):
 async def test_overrides_of_a_deployment_are_shown_once(person: Person, monkeypatch: pytest.MonkeyPatch):
     """Each unhealthy pod has the same ones."""
     changed = {"web-0": ["mirror: image", "training: tolerations"], "web-1": ["mirror: image"]}
-    monkeypatch.setattr(command, "override_changes", lambda facts: changed[facts.pod["metadata"]["name"]])
+    monkeypatch.setattr(diagnose, "override_changes", lambda view: changed[view.pod["metadata"]["name"]])
     objects = _objects()
     objects[SHOP] += [pod(name, nodeName="vn", status=PULLING, labels={"app": "web"}) for name in changed]
     _, out, _ = await person.types("diagnose", "deploy/web", "-o", "json", objects=objects)

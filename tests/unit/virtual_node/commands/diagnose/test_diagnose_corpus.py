@@ -12,16 +12,16 @@ import yaml
 
 from tests.unit.virtual_node.commands.diagnose.healthy_pods import healthy_pod
 from tests.unit.virtual_node.examine.health_objects import NOW, ago, condition, lease
-from virtual_node.commands.diagnose import verdict
-from virtual_node.commands.diagnose.codes import Code
-from virtual_node.commands.diagnose.facts import PodFacts
-from virtual_node.commands.diagnose.verdict import diagnose
+from virtual_node.examine.codes import Code, Severity
+from virtual_node.examine.engine import RULES, Level, Rule, in_depth
+from virtual_node.examine.pod_view import PodView
+from virtual_node.examine.rules import in_depth as _rules  # noqa: F401 - registers the rules
 
 CASES: list[dict[str, Any]] = yaml.load(
     Path(__file__).with_name("diagnose_corpus.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
 )
 _SPEC = ("nodeName", "nodeSelector", "affinity", "tolerations", "schedulerName")
-_NOT_OF_PODS = {Code.CONTROLLER_FAILS, Code.NO_PODS, Code.KUBELET_API, Code.PODS_IN_TROUBLE}
+_NOT_OF_PODS = {Code.CONTROLLER_FAILS, Code.NO_PODS, Code.KUBELET_UNREACHABLE, Code.PODS_IN_TROUBLE}
 _LISTS = {"conditions", "containerStatuses", "initContainerStatuses", "finalizers", "taints", "tolerations"}
 """Lists without an order that means something."""
 
@@ -97,11 +97,11 @@ def _dated(pod: dict[str, Any]) -> dict[str, Any]:
     return pod
 
 
-def facts_of(case: dict[str, Any]) -> PodFacts:
+def facts_of(case: dict[str, Any]) -> PodView:
     """Return what ``diagnose`` has read in a case of the corpus."""
     nodes = [_node(short) for short in case.get("nodes", [{"name": "vn-a"}])]
     on, events = case["pod"].get("nodeName"), case.get("events", ())
-    return PodFacts(
+    return PodView(
         pod=_pod(case["pod"], case.get("patch", {})),
         node=next((node for node in nodes if node["metadata"]["name"] == on), None),
         lease=lease(case.get("heartbeat", 3.0)),
@@ -121,6 +121,10 @@ def facts_of(case: dict[str, Any]) -> PodFacts:
     )
 
 
+def _is_of_one_pod(one: Rule) -> bool:
+    return one.level is Level.DETAIL or (one.level is Level.POD and not one.is_fallback)
+
+
 def _shuffled(value: Any, chance: random.Random, name: str = "") -> Any:
     """Return equal data in another order: keys of objects, and lists without an order that means something."""
     if isinstance(value, dict):
@@ -135,7 +139,7 @@ def _shuffled(value: Any, chance: random.Random, name: str = "") -> Any:
     return value
 
 
-def _reordered(facts: PodFacts, chance: random.Random) -> PodFacts:
+def _reordered(facts: PodView, chance: random.Random) -> PodView:
     return replace(
         facts,
         pod=_shuffled(facts.pod, chance),
@@ -150,24 +154,25 @@ def _reordered(facts: PodFacts, chance: random.Random) -> PodFacts:
 def test_verdict(case: dict[str, Any]) -> None:
     """The first finding has the expected code, title, evidence and next step, and no finding gives the advice that is wrong."""
     facts = facts_of(case)
-    findings = diagnose(facts)
+    findings = in_depth(facts)
     assert findings[0].code == case["code"]
-    assert case["title"] in findings[0].title
+    assert case["title"] in findings[0].cause
     assert case.get("evidence", "") in "\n".join(findings[0].evidence)
     assert case.get("next", "") in "\n".join(findings[0].next_steps)
     if "second" in case:
-        assert findings[1].title == case["second"]
-    text = "\n".join(line for one in findings for line in (one.title, *one.next_steps))
+        assert findings[1].cause == case["second"]
+    text = "\n".join(line for one in findings for line in (one.cause, *one.next_steps))
     assert [word for word in case.get("never", ()) if word in text] == []
     chance = random.Random(case["case"])
-    assert all(diagnose(_reordered(facts, chance)) == findings for _ in range(10)), (
+    assert all(in_depth(_reordered(facts, chance)) == findings for _ in range(10)), (
         "the order changes the verdict"
     )
 
 
 def test_the_corpus_has_every_code():
-    """A new code needs a pod."""
-    assert {case["code"] for case in CASES} == {code.value for code in Code if code not in _NOT_OF_PODS}
+    """A new code needs a pod. Fallbacks of level POD are explained by rules of level DETAIL."""
+    codes = {code for one in RULES if _is_of_one_pod(one) for code in one.codes}
+    assert {case["code"] for case in CASES} == {code.value for code in codes}
     assert len(CASES) >= 60
 
 
@@ -175,7 +180,8 @@ def test_the_documentation_has_every_code():
     """In the table of docs/reference/cli.md."""
     page = (Path(__file__).parents[5] / "docs/reference/cli.md").read_text(encoding="utf-8")
     table = page.partition("### Codes of diagnose")[2].partition("\n## ")[0]
-    assert [code for code in Code if f"`{code}`" not in table] == []
+    codes = {code for one in RULES if _is_of_one_pod(one) for code in one.codes} | _NOT_OF_PODS
+    assert sorted(code for code in codes if f"`{code}`" not in table) == []
 
 
 def test_healthy_pods_have_no_finding():
@@ -185,7 +191,7 @@ def test_healthy_pods_have_no_finding():
     seen: dict[Code, int] = {}
     for number in range(1000):
         pod, lower, events = healthy_pod(chance, number)
-        facts = PodFacts(
+        facts = PodView(
             pod=pod,
             node=node if pod["spec"].get("nodeName") else None,
             lease=lease(chance.uniform(0, 15)),
@@ -195,8 +201,8 @@ def test_healthy_pods_have_no_finding():
             virtual_nodes=[node],
             now=NOW,
         )
-        findings = diagnose(_reordered(facts, chance))
-        assert verdict.has_no_problem(findings), (findings, pod)
+        findings = in_depth(_reordered(facts, chance))
+        assert all(one.severity is Severity.INFO for one in findings), (findings, pod)
         seen[findings[0].code] = seen.get(findings[0].code, 0) + 1
     assert set(seen) == fine
     assert min(seen.values()) > 50, seen

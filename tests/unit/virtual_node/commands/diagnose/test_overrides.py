@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
-from virtual_node.commands.diagnose.command import override_changes
-from virtual_node.commands.diagnose.facts import PodFacts
+from virtual_node.commands.diagnose import override_changes
+from virtual_node.examine.pod_view import PodView
 
 
 def _pod(image: str, record: str | None = None) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def _pod(image: str, record: str | None = None) -> dict[str, Any]:
 
 
 def _shown(record: str | None) -> list[str]:
-    facts = PodFacts(
+    view = PodView(
         pod=_pod("nginx:1"),
         node=None,
         lease=None,
@@ -31,7 +31,7 @@ def _shown(record: str | None) -> list[str]:
         virtual_nodes=None,
         now=datetime.now(UTC),
     )
-    return override_changes(facts)
+    return override_changes(view)
 
 
 def test_each_changed_field_is_shown_with_its_override():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multi_scheduler.extender.extender import Opinion, sentence
-from virtual_node.commands.diagnose.command import SCORED, Score, scores
+from virtual_node.commands.diagnose import SCORED, Score, scores
 
 
 def _event(*opinions: Opinion) -> dict[str, str]:

@@ -10,9 +10,12 @@ import pytest
 from controller_runtime.apimachinery import timestamps
 from tests.unit.virtual_node.examine.health_objects import lease
 from virtual_node.commands.common.output import age
-from virtual_node.commands.diagnose.facts import PodFacts
-from virtual_node.commands.diagnose.verdict import diagnose
 from virtual_node.commands.status.rows import describe
+from virtual_node.examine import engine
+from virtual_node.examine.codes import Code
+from virtual_node.examine.engine import in_depth
+from virtual_node.examine.finding import Finding
+from virtual_node.examine.pod_view import PodView
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NODE: dict[str, Any] = {
@@ -21,9 +24,9 @@ NODE: dict[str, Any] = {
 }
 
 
-def _facts(
+def _view(
     *, status: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **more: Any
-) -> PodFacts:
+) -> PodView:
     pod = {
         "metadata": {"namespace": "shop", "name": "web", "uid": "u", **more.pop("metadata", {})},
         "spec": {"nodeName": "vn", "containers": [{"name": "c"}], **(spec or {})},
@@ -32,7 +35,7 @@ def _facts(
     defaults: dict[str, Any] = {
         "node": NODE, "lease": lease(), "lower": None, "events": [], "virtual_nodes": [NODE], "now": NOW,
     }  # fmt: skip
-    return PodFacts(pod=pod, **{**defaults, **more})
+    return PodView(pod=pod, **{**defaults, **more})
 
 
 def _waiting(reason: str, message: str = "") -> dict[str, Any]:
@@ -59,20 +62,20 @@ UNPLACED = {"nodeName": ""}
 
 
 @pytest.mark.parametrize(
-    ("facts", "verdict"),
+    ("view", "verdict"),
     [
-        (_facts(spec=UNPLACED, virtual_nodes=[]), "no virtual node"),
-        (_facts(spec={**UNPLACED, "schedulingGates": [{"name": "g"}]}), "Scheduling gates"),
-        (_facts(spec={**UNPLACED, "nodeSelector": {"gpu": "yes"}}), "not labelled virtual-pod=true"),
+        (_view(spec=UNPLACED, virtual_nodes=[]), "no virtual node"),
+        (_view(spec={**UNPLACED, "schedulingGates": [{"name": "g"}]}), "Scheduling gates"),
+        (_view(spec={**UNPLACED, "nodeSelector": {"gpu": "yes"}}), "not labelled virtual-pod=true"),
         (
-            _facts(
+            _view(
                 spec={**UNPLACED, "nodeSelector": {"gpu": "yes"}},
                 metadata={"labels": {"virtual-pod": "true"}},
             ),
             "webhook has not moved",
         ),
         (
-            _facts(
+            _view(
                 spec=UNPLACED,
                 status=_conditions("PodScheduled", message="untolerated taint {x: }"),
                 virtual_nodes=[{**NODE, "spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}],
@@ -80,41 +83,41 @@ UNPLACED = {"nodeName": ""}
             "does not tolerate x:NoSchedule",
         ),
         (
-            _facts(spec=UNPLACED, status=_conditions("PodScheduled", message="2 Insufficient cpu")),
+            _view(spec=UNPLACED, status=_conditions("PodScheduled", message="2 Insufficient cpu")),
             "enough free resources",
         ),
         (
-            _facts(spec=UNPLACED, status=_conditions("PodScheduled", message="1 lower cluster a: 0/3 nodes")),
+            _view(spec=UNPLACED, status=_conditions("PodScheduled", message="1 lower cluster a: 0/3 nodes")),
             "No lower cluster",
         ),
-        (_facts(metadata={"annotations": {"clusterSelector": "{"}}), "clusterSelector"),
-        (_facts(node=None), "does not exist"),
+        (_view(metadata={"annotations": {"clusterSelector": "{"}}), "clusterSelector"),
+        (_view(node=None), "does not exist"),
         (
-            _facts(node={**NODE, "status": _conditions("Ready", "LowerClusterUnreachable", "no answer")}),
+            _view(node={**NODE, "status": _conditions("Ready", "LowerClusterUnreachable", "no answer")}),
             "Lower cluster vn is lost",
         ),
         (
-            _facts(node={**NODE, "status": _conditions("Ready", "NoReadyLowerNodes", "None of 2")}),
+            _view(node={**NODE, "status": _conditions("Ready", "NoReadyLowerNodes", "None of 2")}),
             "not Ready",
         ),
-        (_facts(lease=lease(500.0)), "has sent no heartbeat"),
+        (_view(lease=lease(500.0)), "has sent no heartbeat"),
         (
-            _facts(status=_conditions("virtual-node.io/Admitted", "ExceededQuota", "exceeded quota: q")),
+            _view(status=_conditions("virtual-node.io/Admitted", "ExceededQuota", "exceeded quota: q")),
             "ResourceQuota",
         ),
-        (_facts(status=_conditions("virtual-node.io/Admitted", "PodSecurity")), "Pod Security"),
-        (_facts(status=_conditions("virtual-node.io/Admitted", "Weird")), "refuses the pod"),
-        (_facts(events=[{"reason": "NameConflict", "message": "m"}]), "not ours"),
+        (_view(status=_conditions("virtual-node.io/Admitted", "PodSecurity")), "Pod Security"),
+        (_view(status=_conditions("virtual-node.io/Admitted", "Weird")), "refuses the pod"),
+        (_view(events=[{"reason": "NameConflict", "message": "m"}]), "not ours"),
         (
-            _facts(status=_waiting("CreateContainerConfigError", 'configmap "x" not found')),
+            _view(status=_waiting("CreateContainerConfigError", 'configmap "x" not found')),
             'configmap "x" not found',
         ),
-        (_facts(events=[{"reason": "FailedMount", "message": "claim"}]), "volume"),
-        (_facts(status=_conditions("PodScheduled", "Unschedulable", "0/3 nodes")), "lower scheduler"),
-        (_facts(status=_waiting("ImagePullBackOff", "denied")), "cannot pull img"),
-        (_facts(status=CRASH, logs=["boom"]), "crashes repeatedly"),
+        (_view(events=[{"reason": "FailedMount", "message": "claim"}]), "volume"),
+        (_view(status=_conditions("PodScheduled", "Unschedulable", "0/3 nodes")), "lower scheduler"),
+        (_view(status=_waiting("ImagePullBackOff", "denied")), "cannot pull img"),
+        (_view(status=CRASH, logs=["boom"]), "crashes repeatedly"),
         (
-            _facts(
+            _view(
                 status={
                     "phase": "Failed",
                     "containerStatuses": [
@@ -125,14 +128,14 @@ UNPLACED = {"nodeName": ""}
             "more memory",
         ),
         (
-            _facts(
+            _view(
                 status={"phase": "Running", **_conditions("Ready")},
                 events=[{"reason": "Unhealthy", "message": "Readiness probe failed"}],
             ),
             "probe fails",
         ),
         (
-            _facts(
+            _view(
                 status={
                     "phase": "Running",
                     "conditions": [
@@ -144,7 +147,7 @@ UNPLACED = {"nodeName": ""}
             "marked not ready because its virtual node was not Ready",
         ),
         (
-            _facts(
+            _view(
                 metadata={
                     "deletionTimestamp": timestamps.rfc3339(NOW - timedelta(minutes=10)),
                     "finalizers": ["theirs/f"],
@@ -153,25 +156,25 @@ UNPLACED = {"nodeName": ""}
             "finalizers: theirs/f",
         ),
         (
-            _facts(metadata={"deletionTimestamp": timestamps.rfc3339(NOW - timedelta(minutes=10))}),
+            _view(metadata={"deletionTimestamp": timestamps.rfc3339(NOW - timedelta(minutes=10))}),
             "should have ended",
         ),
         (
-            _facts(status={"phase": "Failed", "reason": "LowerPodDeleted", "message": "m"}),
+            _view(status={"phase": "Failed", "reason": "LowerPodDeleted", "message": "m"}),
             "was deleted in the lower cluster",
         ),
-        (_facts(is_lower_read=True), "no lower pod yet"),
-        (_facts(status={"phase": "Running"}), "nothing is wrong"),
-        (_facts(), "nothing explains it"),
+        (_view(is_lower_read=True), "no lower pod yet"),
+        (_view(status={"phase": "Running"}), "nothing is wrong"),
+        (_view(), "nothing explains it"),
     ],
 )
-def test_the_first_finding_is_the_reason(facts, verdict):
-    assert verdict in diagnose(facts)[0].title
+def test_the_first_finding_is_the_reason(view, verdict):
+    assert verdict in in_depth(view)[0].cause
 
 
 def test_a_crash_is_shown_with_the_end_of_its_log():
     """Exit code, restarts, log lines, and the command that shows more."""
-    finding = diagnose(_facts(status=CRASH, logs=["one", "boom"]))[0]
+    finding = in_depth(_view(status=CRASH, logs=["one", "boom"]))[0]
     assert finding.evidence == ["exit code 3, Error, 4 restarts", "one", "boom"]
     assert finding.next_steps == ["kubectl -n shop logs web -c c --previous"]
 
@@ -197,8 +200,36 @@ def test_a_crash_is_shown_with_the_end_of_its_log():
 )
 def test_a_container_that_the_lower_cluster_added_is_the_cause(status, title):
     """The upper pod has no status of it."""
-    first = diagnose(_facts(status={"phase": "Running", **status}))[0]
-    assert (first.code, first.title) == ("AddedContainer", title)
+    first = in_depth(_view(status={"phase": "Running", **status}))[0]
+    assert (first.code, first.cause) == ("AddedContainer", title)
+
+
+def test_a_new_condition_is_one_rule(monkeypatch):
+    """A rule of level POD is shown for the pod by all tools and by diagnose, in place of fallbacks."""
+    monkeypatch.setattr(engine, "RULES", list(engine.RULES))
+    pod = _view(status=_waiting("ErrImagePull", "denied")).pod
+
+    @engine.rule(Code.POD_REFUSED, level=engine.Level.POD)
+    def haunted(pod, virtual_nodes):
+        yield Finding(
+            code=Code.POD_REFUSED, kind="Pod", names=["shop/web"], cause="A ghost holds it.", evidence=["boo"]
+        )
+
+    assert [one.cause for one in engine.of_pod(pod, ["vn"])] == ["A ghost holds it."]
+    shown = in_depth(_view(status=_waiting("ErrImagePull", "denied")))
+    assert [one.cause for one in shown] == ["A ghost holds it.", "The lower node cannot pull img."]
+
+
+def test_a_rule_that_fails_does_not_hide_others(monkeypatch):
+    """Objects may have any content."""
+    monkeypatch.setattr(engine, "RULES", list(engine.RULES))
+
+    @engine.detail(Code.POLICY)
+    def broken(view):
+        raise ZeroDivisionError
+
+    shown = in_depth(_view(status=_waiting("ErrImagePull", "denied")))
+    assert [one.code for one in shown] == [Code.IMAGE_AUTH, Code.RULE_FAILED]
 
 
 def test_status_describes_a_virtual_node():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.objects import from_dict
-from virtual_node.commands.diagnose.codes import Code
+from virtual_node.examine.codes import Code
 from virtual_node.translate.pods import waits
 from virtual_node.translate.pods.waits import WaitReason
 

@@ -1,4 +1,4 @@
-"""Reads what ``diagnose`` needs about a pod from the upper cluster and, with a kubeconfig, from the lower one."""
+"""Reads what is known of one pod in depth with the user's rights."""
 
 from __future__ import annotations
 
@@ -8,25 +8,19 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.pod.conditions import claim_names
 from controller_runtime import resources
-from controller_runtime.errors import ConfigError
-from virtual_node.commands.common import connect
-from virtual_node.commands.diagnose.facts import PodFacts
+from controller_runtime.client.verbs import Verbs
 from virtual_node.examine import probes
-from virtual_node.examine.objects import last_seen
+from virtual_node.examine.objects import Json, last_seen
+from virtual_node.examine.pod_view import PodView
 from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader
+from virtual_node.examine.rules import in_depth  # noqa: F401 - registers the rules about what is read
 from virtual_node.translate.base.ownership import mirrored_as
 
 _MOST_CLAIMS = 20
 
 
-async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: float) -> PodFacts:  # noqa: ASYNC109 - of each request
-    """Return everything about a pod that the caller may read.
-
-    Args:
-        reader: reader of the upper cluster.
-        pod: the upper pod.
-        lower: path of a kubeconfig of the pod's lower cluster; empty: the lower cluster is not read.
-        timeout: seconds to wait for each response.
+async def read_pod(reader: Reader, pod: dict[str, Any]) -> PodView:
+    """Return everything about a pod in the upper cluster that the caller may read.
 
     Raises:
         ApiError: the upper cluster does not answer.
@@ -46,19 +40,32 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
             probes.clock(reader.client),
         ),
     )
-    below, silence = await _below(lower, pod, timeout=timeout) if lower else (None, "")
-    return PodFacts(
+    return PodView(
         pod=pod,
         node=node,
         lease=lease,
-        lower=below,
+        lower=None,
         events=events,
         claim_events=claim_events,
         virtual_nodes=None if virtual is None else [one.to_dict() for one in virtual],
         now=now,
-        is_lower_read=bool(lower) and not silence,
-        lower_error=silence,
         logs=logs,
+    )
+
+
+async def read_lower(lower: Verbs, upper: Json) -> dict[str, Any] | None:
+    """Return the lower pod of an upper pod; None: there is none.
+
+    Raises:
+        ApiError: the lower cluster does not answer, or forbids it.
+    """
+    metadata = upper["metadata"]
+    selector = f"{names.LABEL_UPPER_UID}={metadata['uid']}"
+    listed = (await lower.list(resources.PODS, label_selector=selector)).items
+    # Users of the lower cluster can copy the label to other pods.
+    made = mirrored_as((metadata.get("annotations") or {}).get(names.ANNOTATION_LOWER_UID), metadata["uid"])
+    return next(
+        (pod.to_dict() for pod in listed if pod.name == metadata["name"] and made in {"", pod.uid}), None
     )
 
 
@@ -78,19 +85,3 @@ async def _claim_events(reader: Reader, pod: dict[str, Any]) -> list[dict[str, A
 
 async def _nothing() -> None:
     return None
-
-
-async def _below(path: str, upper: dict[str, Any], *, timeout: float) -> tuple[dict[str, Any] | None, str]:  # noqa: ASYNC109 - of each request
-    """Return the lower pod, if there is one, and why the lower cluster could not be read; empty: it was read."""
-    metadata = upper["metadata"]
-    selector = f"{names.LABEL_UPPER_UID}={metadata['uid']}"
-    try:
-        async with connect.by_file(path, agent="virtual-node-diagnose", timeout=timeout) as client:
-            found = (await client.list(resources.PODS, label_selector=selector)).items
-            # Users of the lower cluster can copy the label to other pods.
-            mark = (metadata.get("annotations") or {}).get(names.ANNOTATION_LOWER_UID)
-            made = mirrored_as(mark, metadata["uid"])
-            found = [pod for pod in found if pod.name == metadata["name"] and made in {"", pod.uid}]
-    except ConfigError as error:
-        return None, str(error)
-    return (found[0].to_dict() if found else None), ""

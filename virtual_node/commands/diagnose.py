@@ -1,4 +1,7 @@
-"""``virtual-node diagnose TYPE/NAME``: explains why a pod, a workload's pods or a node do not work."""
+"""``virtual-node diagnose TYPE/NAME``: explains why a pod, a workload's pods or a node do not work.
+
+The examination (``virtual_node.examine``) judges; this reads, selects and prints.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,35 @@ import argparse
 import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from clusterset.model.overrides import recorded_changes
 from clusterset.model.policy.findings import containers
 from controller_runtime import resources
-from controller_runtime.errors import ConfigError
+from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_boolean, add_flag
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import connect, output
-from virtual_node.commands.diagnose import node, read_pod
-from virtual_node.commands.diagnose import workload as diagnose_workload
-from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding, PodFacts
-from virtual_node.commands.diagnose.verdict import HEALTHY_POD, diagnose, has_no_problem, is_healthy_pod, life
 from virtual_node.config import program
-from virtual_node.examine.reader import Reader, bounded
+from virtual_node.examine import probes
+from virtual_node.examine.codes import Severity
+from virtual_node.examine.engine import Level, examine, in_depth
+from virtual_node.examine.facts import known
+from virtual_node.examine.finding import Finding
+from virtual_node.examine.health import add_reports
+from virtual_node.examine.objects import Json, cluster_of, is_virtual
+from virtual_node.examine.path import INSTALLED, KUBELETS
+from virtual_node.examine.path_reading import installation
+from virtual_node.examine.pod_view import PodView
+from virtual_node.examine.read_pod import read_lower, read_pod
+from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader, bounded, refusal
+from virtual_node.examine.rules import apis  # noqa: F401 - registers the rule about the kubelet API
+from virtual_node.examine.rules.unexplained import healthy
+from virtual_node.examine.rules.workloads import healthy_node, of_node, of_workload
 
-_MARKS = {0: output.BAD, FINE: output.GOOD}
+AGENT = "virtual-node-diagnose"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +47,8 @@ class DiagnoseResult:
     kind: str
     name: str
     """``namespace/name``, or a node's name."""
-    findings: Sequence[DiagnoseFinding]
-    pods: Mapping[str, Sequence[DiagnoseFinding]] = field(default_factory=dict)
+    findings: Sequence[Finding]
+    pods: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     """For a workload: findings of each pod, by pod name."""
     phase: str = ""
     """For a pod: ``create``, ``run`` or ``delete``, see ``life``."""
@@ -70,46 +83,150 @@ def main(argv: Sequence[str]) -> int:
             "missingRights": reader.rights(),
         }
         output.data(rows, options.output)
-    return 0 if has_no_problem(verdict.findings) else 1
+    return 0 if all(map(_is_fine, verdict.findings)) else 1
 
 
 async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]:
     kind, given, name = target(options.kind, options.name)
     if options.explain and kind != "pod":
         raise ConfigError("--explain: only pods have scores; give pod/NAME")
-    async with connect.upper(options, agent="virtual-node-diagnose") as client:
+    async with connect.upper(options, agent=AGENT) as client:
         reader = Reader(client)
         if kind == "node":
-            return DiagnoseResult("Node", name, await node.examine(reader, name)), reader
+            return DiagnoseResult("Node", name, await _node(reader, name)), reader
         namespace = given or options.namespace or client.config.namespace or "default"
         resource = KINDS[kind]
         if kind == "pod":
             pods = [await reader.find(resource, name, namespace=namespace)]
         else:
-            workload, pods = await diagnose_workload.pods_of(reader, resource, namespace, name)
+            workload, pods = await pods_of(reader, resource, namespace, name)
         answers: list[Score] = []
         overridden: list[str] = []
 
-        async def judged(pod: dict[str, object]) -> Sequence[DiagnoseFinding]:
-            if kind != "pod" and is_healthy_pod(pod):
+        async def judged(pod: dict[str, Any]) -> Sequence[Finding]:
+            if kind != "pod" and (fine := healthy(pod)):
                 # A healthy pod is not read in detail, because a workload may have hundreds.
-                return [HEALTHY_POD]
-            facts = await read_pod.gather(
-                reader, pod, lower=options.client_kubeconfig, timeout=options.request_timeout
-            )
-            output.note(facts.lower_error)
-            answers.extend(scores(facts.events))
-            overridden.extend(override_changes(facts))
-            return diagnose(facts)
+                return [fine]
+            view = await read_pod(reader, pod)
+            if options.client_kubeconfig:
+                view = await _with_lower(view, options)
+            answers.extend(scores(view.events))
+            overridden.extend(override_changes(view))
+            return in_depth(view)
 
         verdicts = await bounded(map(judged, pods))
     key = f"{namespace}/{name}"
     if kind == "pod":
         return DiagnoseResult(resource.kind, key, verdicts[0], {}, life(pods[0]), answers, overridden), reader
     by_pod = {pod["metadata"]["name"]: found for pod, found in zip(pods, verdicts, strict=True)}
-    findings = diagnose_workload.judge(workload, by_pod)
+    findings = of_workload(resource.kind, workload, by_pod)
     distinct = list(dict.fromkeys(overridden))
     return DiagnoseResult(resource.kind, key, findings, by_pod, overrides=distinct), reader
+
+
+async def _with_lower(view: PodView, options: argparse.Namespace) -> PodView:
+    """Return the view with the lower pod; if the lower cluster cannot be read, note why and return the view."""
+    try:
+        async with connect.by_file(
+            options.client_kubeconfig, agent=AGENT, timeout=options.request_timeout
+        ) as client:
+            return replace(view, lower=await read_lower(client, view.pod), is_lower_read=True)
+    except ConfigError as error:
+        output.note(str(error))
+        return view
+
+
+_OPERATORS = {"In": "in", "NotIn": "notin"}
+
+
+async def pods_of(
+    reader: Reader, resource: Resource, namespace: str, name: str
+) -> tuple[Any, list[dict[str, Any]]]:
+    """Return a workload and its pods, without pods that are being deleted.
+
+    Raises:
+        ConfigError: there is no such workload, or reading it or its pods is forbidden.
+    """
+    workload = await reader.find(resource, name, namespace=namespace)
+    found = await reader.all(
+        resources.PODS,
+        namespace=namespace,
+        label_selector=selector_text(workload["spec"].get("selector") or {}),
+    )
+    if found is None:
+        raise refusal("list", resources.PODS, namespace=namespace)
+    return workload, [pod.to_dict() for pod in found if not pod.metadata.deletion_timestamp]
+
+
+def selector_text(selector: Mapping[str, Any]) -> str:
+    """Return a LabelSelector in the syntax of the API's labelSelector parameter."""
+    parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for one in selector.get("matchExpressions") or ():
+        match one["operator"]:
+            case "Exists":
+                parts.append(one["key"])
+            case "DoesNotExist":
+                parts.append(f"!{one['key']}")
+            case operator:
+                parts.append(f"{one['key']} {_OPERATORS[operator]} ({','.join(one['values'])})")
+    return ",".join(parts)
+
+
+async def _node(reader: Reader, name: str) -> list[Finding]:
+    """Return the findings about a virtual node, the most severe first; never empty.
+
+    Raises:
+        ConfigError: there is no such virtual node, or reading it is forbidden.
+        ApiError: the cluster does not answer.
+    """
+    why = f"{program.name('doctor')} says why"
+    node = await reader.find(resources.NODES, name, label_selector=VIRTUAL_NODES, otherwise=why)
+    if not is_virtual(node):
+        raise ConfigError(
+            f"{name} is a node of the upper cluster itself, not a virtual one ({VIRTUAL_NODES})"
+        )
+    listed = await reader.all(resources.PODS, field_selector=f"spec.nodeName={name}") or ()
+    bound = [pod.to_dict() for pod in listed]
+    lease = await reader.get(resources.LEASES, name, namespace=NODE_LEASES)
+    leases = None if lease is None and reader.missing else {name: lease} if lease else {}
+    now = await probes.clock(reader.client)
+    snapshot = known(now, nodes=[node], leases=leases, bound=(), waiting=())
+    snapshot.upper.put(KUBELETS, {name: await probes.kubelet(reader.client, node, bound)})
+    try:
+        snapshot.upper.put(INSTALLED, await installation(reader))
+    except ApiError as error:
+        snapshot.upper.refuse(INSTALLED, str(error))
+    add_reports(snapshot)
+    result = [
+        _sentence(one)
+        for one in examine(snapshot, levels=(Level.INSTALLATION, Level.PATH)).findings
+        if name == one.node or (not one.node and one.cluster == cluster_of(node))
+    ]
+    result += of_node(node, bound)
+    return sorted(result, key=lambda one: one.rank) or [healthy_node(node, bound)]
+
+
+def _sentence(one: Finding) -> Finding:
+    """Return a finding about the installation with all that it says in its cause."""
+    return replace(one, cause=f"{'; '.join([str(one), *one.evidence])}.", evidence=())
+
+
+def life(pod: Json) -> str:
+    """Return the phase of a pod's life: ``create``, ``run`` or ``delete``."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return "delete"
+    return "create" if (pod.get("status") or {}).get("phase") in {None, "Pending"} else "run"
+
+
+def _is_fine(one: Finding) -> bool:
+    """Report whether a finding says that nothing is wrong."""
+    return one.severity is Severity.INFO
+
+
+def _mark(one: Finding) -> str:
+    if _is_fine(one):
+        return output.GOOD
+    return output.BAD if one.rank == 0 else output.DOUBTFUL
 
 
 def _print(verdict: DiagnoseResult) -> None:
@@ -117,8 +234,8 @@ def _print(verdict: DiagnoseResult) -> None:
     output.listing(
         [
             output.Entry(
-                _MARKS.get(one.rank, output.DOUBTFUL),
-                one.title if one.rank == FINE else f"{one.title} ({one.code})",
+                _mark(one),
+                one.cause if _is_fine(one) else f"{one.cause} ({one.code})",
                 one.evidence,
                 one.next_steps,
             )
@@ -150,11 +267,11 @@ def _print_scores(found: Sequence[Score]) -> None:
     )
 
 
-def _rows(findings: Sequence[DiagnoseFinding]) -> list[dict[str, object]]:
+def _rows(findings: Sequence[Finding]) -> list[dict[str, object]]:
     return [
         {
             "code": one.code.value,
-            "title": one.title,
+            "title": one.cause,
             "evidence": list(one.evidence),
             "nextSteps": list(one.next_steps),
         }
@@ -302,10 +419,10 @@ def _answer(text: str) -> Iterator[Score]:
         yield Score(agent, weight, name, None, reason)
 
 
-def override_changes(facts: PodFacts) -> list[str]:
+def override_changes(view: PodView) -> list[str]:
     """Return ``OVERRIDE: FIELD`` per changed field, and both values of images; empty if the lower pod was not read."""
-    lower = facts.lower or {}
-    before, after = _images(facts.pod), _images(lower)
+    lower = view.lower or {}
+    before, after = _images(view.pod), _images(lower)
     return [
         f"{name}: {field}"
         + (f": {before[field]} → {after[field]}" if field in before and field in after else "")

@@ -1,117 +1,12 @@
-"""Codes of verdicts, and next steps, by messages of schedulers, provisioners and kubelets. Does no IO.
-
-The codes are stable, for programs and for ``docs/reference/cli.md``.
-"""
+"""What messages of schedulers, provisioners, kubelets and runtimes mean: codes and next steps by their texts. Does no IO."""
 
 from __future__ import annotations
 
-import enum
 import re
 from collections import Counter
 from collections.abc import Mapping
 
-from virtual_node.translate.pods.waits import WaitReason
-
-
-class Code(enum.StrEnum):
-    """Code of a finding of ``diagnose``."""
-
-    # Nothing is wrong.
-    HEALTHY = "Healthy"
-    COMPLETED = "Completed"
-    STARTING = "Starting"
-    TERMINATING = "Terminating"
-
-    # The pod has no node.
-    SCHEDULING_GATED = WaitReason.GATE.value
-    NO_VIRTUAL_NODE = "NoVirtualNode"
-    NODE_UNAVAILABLE = "NodeUnavailable"
-    CORDONED = "Cordoned"
-    TAINT = "Taint"
-    AFFINITY = "Affinity"
-    INSUFFICIENT_CPU = "InsufficientCPU"
-    INSUFFICIENT_MEMORY = "InsufficientMemory"
-    INSUFFICIENT_RESOURCES = "InsufficientResources"
-    VOLUME = "Volume"
-    QUOTA = "Quota"
-    POD_GROUP = "PodGroup"
-    DIVISION = "Division"
-    NO_CLUSTER_FITS = "NoClusterFits"
-    NO_SCHEDULER = WaitReason.SCHEDULER.value
-    UNSCHEDULABLE = "Unschedulable"
-
-    # The virtual node or its lower cluster.
-    NODE_MISSING = "NodeMissing"
-    NOT_VIRTUAL = "NotVirtual"
-    NODE_NOT_READY = "NodeNotReady"
-    CLUSTER_LOST = "ClusterLost"
-    NODE_SILENT = "NodeSilent"
-
-    # The pod does not start in the lower cluster.
-    INVALID_SELECTOR = "InvalidSelector"
-    POD_SECURITY = "PodSecurity"
-    POLICY = "Policy"
-    NAMESPACE = "Namespace"
-    ADMISSION_DENIED = "AdmissionDenied"
-    NAME_CONFLICT = "NameConflict"
-    NO_LOWER_POD = "NoLowerPod"
-    WAITING_FOR_COPIES = WaitReason.COPIES.value
-    WAITING_FOR_PREDECESSOR = WaitReason.PREDECESSOR.value
-    PHASES_DIFFER = "PhasesDiffer"
-    OBJECT_MISSING = "ObjectMissing"
-    CONTAINER_CONFIG = "ContainerConfig"
-    SANDBOX = "Sandbox"
-    IMAGE_NOT_FOUND = "ImageNotFound"
-    IMAGE_AUTH = "ImageAuth"
-    IMAGE_NETWORK = "ImageNetwork"
-    IMAGE_NAME = "ImageName"
-    IMAGE_PULL = "ImagePull"
-    NOT_STARTED = "NotStarted"
-
-    # The pod has run.
-    EXIT_CODE = "ExitCode"
-    EXITED = "Exited"
-    COMMAND_NOT_EXECUTABLE = "CommandNotExecutable"
-    COMMAND_NOT_FOUND = "CommandNotFound"
-    CANNOT_START = "CannotStart"
-    OOM_KILLED = "OOMKilled"
-    KILLED = "Killed"
-    SEGMENTATION_FAULT = "SegmentationFault"
-    SIGTERM = "SIGTERM"
-    LIVENESS = "Liveness"
-    STARTUP = "Startup"
-    READINESS = "Readiness"
-    READINESS_GATE = "ReadinessGate"
-    ADDED_CONTAINER = "AddedContainer"
-    NODE_WAS_NOT_READY = "NodeWasNotReady"
-    LOWER_NODE_NOT_READY = WaitReason.NODE.value
-    NOT_READY = "NotReady"
-    EVICTED_MEMORY = "EvictedMemory"
-    EVICTED_DISK = "EvictedDisk"
-    EVICTED_PIDS = "EvictedPIDs"
-    EVICTED = "Evicted"
-    PREEMPTED = "Preempted"
-    DEADLINE = "Deadline"
-    NODE_REJECTED = "NodeRejected"
-    NODE_SHUTDOWN = "NodeShutdown"
-    LOWER_POD_DELETED = "LowerPodDeleted"
-    LOWER_POD_LOST_BACK_OFF = WaitReason.BACK_OFF.value
-    ADOPTED = "AdoptedInLowerCluster"
-
-    # The pod does not end.
-    FINALIZER = "Finalizer"
-    LOWER_FINALIZER = WaitReason.FINALIZER.value
-    LOWER_DELETION_REFUSED = WaitReason.DELETION.value
-    VOLUME_DETACH = "VolumeDetach"
-    LOWER_POD_PRESENT = WaitReason.TERMINATION.value
-    LOWER_POD_GONE = "LowerPodGone"
-
-    # Workloads and nodes.
-    CONTROLLER_FAILS = "ControllerFails"
-    NO_PODS = "NoPods"
-    KUBELET_API = "KubeletAPI"
-    PODS_IN_TROUBLE = "PodsInTrouble"
-
+from virtual_node.examine.codes import Code
 
 _UNSCHEDULABLE = {
     re.compile(r"(?<!\d)(\d{1,9}) Insufficient cpu"): Code.INSUFFICIENT_CPU,
@@ -133,6 +28,9 @@ _UNSCHEDULABLE = {
 }
 """Codes by pattern of a reason in a scheduler's message; the group is its number of nodes. If numbers are equal,
 the first code is used."""
+
+SCHEDULING = frozenset({Code.UNSCHEDULABLE, *_UNSCHEDULABLE.values()})
+"""All codes of ``unschedulable``."""
 
 
 def unschedulable(message: str) -> Code:

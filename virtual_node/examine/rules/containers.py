@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime.apimachinery.readable import count
-from virtual_node.commands.diagnose import codes
-from virtual_node.commands.diagnose.codes import Code
-from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.config import program
+from virtual_node.examine import messages
+from virtual_node.examine.codes import Code
+from virtual_node.examine.engine import detail
+from virtual_node.examine.finding import Finding, Findings
 from virtual_node.examine.objects import ended, statuses, waiting
+from virtual_node.examine.pod_view import PodView, Stage
 from virtual_node.translate.pods.containers import FINISHES_AFTER
 
 _VOLUMES = frozenset({"FailedMount", "FailedAttachVolume", "ProvisioningFailed"})
@@ -52,52 +54,61 @@ _NAMED = re.compile(r"^containers with [a-z ]{1,40}: \[([^]]{1,2000})\]")
 _PROBES = {"liveness": Code.LIVENESS, "startup": Code.STARTUP, "readiness": Code.READINESS}
 
 
-def _dependencies(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    for container in statuses(facts.pod):
+_STARTED = (Stage.ALIVE, Stage.FAILED)
+
+
+@detail(Code.OBJECT_MISSING, Code.CONTAINER_CONFIG, Code.VOLUME, Code.SANDBOX, stages=_STARTED)
+def dependencies(view: PodView) -> Findings:
+    """Yield what a container, or the pod's sandbox, needs and does not get."""
+    for container in statuses(view.pod):
         if waiting(container).get("reason") != "CreateContainerConfigError":
             continue
         message = str(waiting(container).get("message") or "")
         if _MISSING.search(message):
             title = f"An object that the pod references is missing: {message}."
-            step = f"create it in namespace {facts.namespace} of the upper cluster; the pod starts by itself"
-            yield DiagnoseFinding(Code.OBJECT_MISSING, title, next_steps=[step])
+            step = f"create it in namespace {view.namespace} of the upper cluster; the pod starts by itself"
+            yield view.finding(Code.OBJECT_MISSING, title, next_steps=[step])
         else:
             title = f"The lower node refuses the configuration of container {container['name']}."
             step = "correct the container in the pod's template"
-            yield DiagnoseFinding(Code.CONTAINER_CONFIG, title, [message], [step])
+            yield view.finding(Code.CONTAINER_CONFIG, title, [message], [step])
         return
-    if (facts.pod.get("status") or {}).get("phase") not in {None, "Pending"}:
+    if (view.pod.get("status") or {}).get("phase") not in {None, "Pending"}:
         return
-    for event in reversed(facts.events):
+    for event in reversed(view.events):
         message = str(event.get("message") or "")
         if event.get("reason") in _VOLUMES:
             code = Code.OBJECT_MISSING if _OBJECT.search(message) else Code.VOLUME
-            steps = codes.missing_steps(message, namespace=facts.namespace)
-            yield DiagnoseFinding(code, "A volume of the pod is not there yet.", [message], steps, rank=1)
+            steps = messages.missing_steps(message, namespace=view.namespace)
+            yield view.finding(code, "A volume of the pod is not there yet.", [message], steps, rank=1)
             return
         if event.get("reason") == "FailedCreatePodSandBox":
             title = "The lower node cannot create the pod's sandbox and network."
             step = "check the network plugin (CNI) and the container runtime of the lower node"
-            yield DiagnoseFinding(Code.SANDBOX, title, [message], [step], rank=1)
+            yield view.finding(Code.SANDBOX, title, [message], [step], rank=1)
             return
 
 
-def _images(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    for container in statuses(facts.pod):
+@detail(*_IMAGE_STEPS, stages=_STARTED)
+def images(view: PodView) -> Findings:
+    """Yield why an image cannot be pulled."""
+    for container in statuses(view.pod):
         reason = waiting(container).get("reason")
         if reason not in _IMAGES:
             continue
         image, evidence = container.get("image"), [str(waiting(container).get("message") or "")]
         # Before Kubernetes 1.31 the message of ImagePullBackOff has no cause.
-        pulled = [str(one.get("message")) for one in facts.events if one.get("reason") == "Failed"]
+        pulled = [str(one.get("message")) for one in view.events if one.get("reason") == "Failed"]
         evidence += [text for text in pulled if "pull image" in text and str(image) in text][-1:]
-        code = Code.IMAGE_NAME if reason == "InvalidImageName" else codes.image("\n".join(evidence))
-        yield DiagnoseFinding(code, f"The lower node cannot pull {image}.", evidence, [_IMAGE_STEPS[code]])
+        code = Code.IMAGE_NAME if reason == "InvalidImageName" else messages.image("\n".join(evidence))
+        yield view.finding(code, f"The lower node cannot pull {image}.", evidence, [_IMAGE_STEPS[code]])
         return
 
 
-def _not_created(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    for container in statuses(facts.pod):
+@detail(*(Code.CANNOT_START, Code.COMMAND_NOT_FOUND, Code.COMMAND_NOT_EXECUTABLE), stages=_STARTED)
+def not_created(view: PodView) -> Findings:
+    """Yield a container whose process the runtime could not start."""
+    for container in statuses(view.pod):
         state = container.get("state") or {}
         for one in (waiting(container), ended(container) if "running" not in state else {}):
             message = str(one.get("message") or "")
@@ -109,30 +120,32 @@ def _not_created(facts: PodFacts) -> Iterator[DiagnoseFinding]:
                     code = Code.COMMAND_NOT_EXECUTABLE
                 title = f"The command of container {container['name']} cannot be started."
                 steps = ["correct command, args or mounts in the pod's template, or the image"]
-                yield DiagnoseFinding(code, title, [message], steps)
+                yield view.finding(code, title, [message], steps)
                 return
 
 
-def _crashes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    for container in statuses(facts.pod):
+@detail(Code.OOM_KILLED, Code.LIVENESS, Code.STARTUP, *(code for code, _ in _EXITS.values()), stages=_STARTED)
+def crashes(view: PodView) -> Findings:
+    """Yield the first container that crashes repeatedly or has failed."""
+    for container in statuses(view.pod):
         end, is_over = ended(container), "terminated" in (container.get("state") or {})
         looping = waiting(container).get("reason") == "CrashLoopBackOff"
-        has_failed = end.get("exitCode") and (is_over or not facts.is_running)
-        if not end or not (looping or has_failed) or _runs_again(facts.pod, container):
+        has_failed = end.get("exitCode") and (is_over or not view.is_running)
+        if not end or not (looping or has_failed) or _runs_again(view.pod, container):
             continue
-        name, code, meaning = container["name"], *_cause(facts, container, end)
+        name, code, meaning = container["name"], *_cause(view, container, end)
         evidence = [
             f"exit code {end.get('exitCode')}, {end.get('reason')}, "
             + count(container.get("restartCount") or 0, "restart"),
             *([meaning] if meaning else []),
-            *facts.logs[-5:],
+            *view.logs[-5:],
         ]
         title = f"Container {name} {'crashes repeatedly' if looping else _ending(container)}."
         if code is Code.OOM_KILLED:
             title = f"Container {name} needs more memory than its limit."
         previous = " --previous" if looping else ""
-        steps = [f"kubectl -n {facts.namespace} logs {facts.name} -c {name}{previous}"]
-        yield DiagnoseFinding(code, title, evidence, steps)
+        steps = [f"kubectl -n {view.namespace} logs {view.name} -c {name}{previous}"]
+        yield view.finding(code, title, evidence, steps)
         return
 
 
@@ -144,11 +157,11 @@ def _runs_again(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
     return "running" in (container.get("state") or {}) and container["name"] not in initial
 
 
-def _cause(facts: PodFacts, container: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Code, str]:
+def _cause(view: PodView, container: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Code, str]:
     """Return why a container ended, and what that means; empty: OOMKilled, or an exit code of the program's own."""
     if end.get("reason") == "OOMKilled":
         return Code.OOM_KILLED, ""
-    for event in reversed(facts.events):
+    for event in reversed(view.events):
         message = str(event.get("message") or "")
         for probe in ("liveness", "startup") if event.get("reason") == "Killing" else ():
             if f"Container {container['name']} failed {probe}" in message:
@@ -161,69 +174,76 @@ def _ending(container: Mapping[str, Any]) -> str:
     return f"has failed, after {count(restarts, 'restart')}" if restarts else "has failed"
 
 
-def _probes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    status = facts.pod.get("status") or {}
-    if not facts.is_running or is_true(status, "Ready") or has_completed_partly(facts.pod):
+@detail(
+    *(Code.READINESS_GATE, Code.LOWER_NODE_NOT_READY, Code.NODE_WAS_NOT_READY, Code.NOT_READY),
+    *_PROBES.values(),
+    stages=_STARTED,
+)
+def probes(view: PodView) -> Findings:
+    """Yield why a running pod is not ready."""
+    status = view.pod.get("status") or {}
+    if not view.is_running or is_true(status, "Ready") or has_completed_partly(view.pod):
         return
-    for event in reversed(facts.events):
+    for event in reversed(view.events):
         if event.get("reason") == "Unhealthy":
             message = str(event.get("message") or "")
             code = _PROBES.get(message.partition(" ")[0].lower(), Code.READINESS)
-            yield DiagnoseFinding(code, "A probe fails.", [message], rank=1)
+            yield view.finding(code, "A probe fails.", [message], rank=1)
             return
     ready = condition(status, "Ready")
     message = ready.get("message", "")
     if "readiness gate" in message:
-        yield DiagnoseFinding(Code.READINESS_GATE, "A readiness gate is not open.", [message], rank=1)
+        yield view.finding(Code.READINESS_GATE, "A readiness gate is not open.", [message], rank=1)
     elif ready.get("status") == "False" and is_true(status, "ContainersReady"):
-        yield _marked_not_ready(facts)
+        yield _marked_not_ready(view)
     elif ready.get("status") == "False":
         title = "The pod runs, and is not ready."
-        yield DiagnoseFinding(Code.NOT_READY, title, [message] if message else [], rank=1)
+        yield view.finding(Code.NOT_READY, title, [message] if message else [], rank=1)
 
 
-def _added(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+@detail(Code.ADDED_CONTAINER, stages=_STARTED)
+def added(view: PodView) -> Findings:
     """Yield what containers that the lower cluster added do to the pod; its conditions and its message name them."""
-    status = facts.pod.get("status") or {}
+    status = view.pod.get("status") or {}
     message, title = str(status.get("message") or ""), ""
     if message.startswith(FINISHES_AFTER):
         title = "A container that the lower cluster added keeps the pod from finishing."
     for kind in ("Initialized", "Ready"):
         why = condition(status, kind)
         named = _NAMED.search(str(why.get("message") or "")) if why.get("status") == "False" else None
-        added = [name for name in named[1].split() if name not in _names(facts.pod)] if named else []
+        added = [name for name in named[1].split() if name not in _names(view.pod)] if named else []
         if added and not title:
             title = f"Container {added[0]}, which the lower cluster added, is not ready."
             message = why["message"]
     if title:
         step = "see the events of the container; exclude the pod from the injection, or repair it in the lower cluster"
-        yield DiagnoseFinding(Code.ADDED_CONTAINER, title, [message], [step])
+        yield view.finding(Code.ADDED_CONTAINER, title, [message], [step])
 
 
 def _names(pod: Mapping[str, Any]) -> set[str]:
     return {one["name"] for kind in ("initContainers", "containers") for one in pod["spec"].get(kind) or ()}
 
 
-def _marked_not_ready(facts: PodFacts) -> DiagnoseFinding:
+def _marked_not_ready(view: PodView) -> Finding:
     """Return why a pod with ready containers is not ready.
 
     kube-controller-manager of each cluster sets Ready to False without a message (pkg/controller/util/node,
     MarkPodsNotReady).
     """
-    lower = facts.lower or {}
+    lower = view.lower or {}
     if condition(lower.get("status"), "Ready").get("status") == "False":
         node = lower["spec"].get("nodeName")
         title = f"The pod runs, but is marked not ready because lower node {node} is not Ready."
         evidence = "all its containers are ready in their last report"
         step = f"kubectl --kubeconfig LOWER describe node {node}"
-        return DiagnoseFinding(Code.LOWER_NODE_NOT_READY, title, [evidence], [step], rank=1)
+        return view.finding(Code.LOWER_NODE_NOT_READY, title, [evidence], [step], rank=1)
     title = "The pod runs, but is marked not ready because its virtual node was not Ready."
     evidence = (
-        condition(facts.pod.get("status"), "Ready").get("message")
+        condition(view.pod.get("status"), "Ready").get("message")
         or "all its containers are ready; the virtual node corrects this when its heartbeats return"
     )
-    step = program.name(f"diagnose node {facts.pod['spec'].get('nodeName')}")
-    return DiagnoseFinding(Code.NODE_WAS_NOT_READY, title, [evidence], [step], rank=1)
+    step = program.name(f"diagnose node {view.pod['spec'].get('nodeName')}")
+    return view.finding(Code.NODE_WAS_NOT_READY, title, [evidence], [step], rank=1)
 
 
 def has_completed_partly(pod: Mapping[str, Any]) -> bool:
@@ -235,6 +255,3 @@ def has_completed_partly(pod: Mapping[str, Any]) -> bool:
     ]
     ends = [(one.get("state") or {}).get("terminated") for one in waiting]
     return bool(ends) and all(end is not None and end.get("exitCode") == 0 for end in ends)
-
-
-RULES: Sequence[Rule] = (_dependencies, _images, _not_created, _crashes, _added, _probes)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from clusterset.model import cluster_selector, names
 from clusterset.model.moving.silence import UNREACHABLE
 from clusterset.model.pod.conditions import condition, is_true
-from virtual_node.commands.diagnose import codes
-from virtual_node.commands.diagnose.codes import Code
-from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.config import program
+from virtual_node.examine import messages
+from virtual_node.examine.codes import Code
+from virtual_node.examine.engine import detail
+from virtual_node.examine.finding import Finding, Findings
 from virtual_node.examine.leases import lease_age
 from virtual_node.examine.objects import (
     LIFECYCLE,
@@ -26,6 +27,7 @@ from virtual_node.examine.objects import (
     taint_text,
     taints,
 )
+from virtual_node.examine.pod_view import PodView, Stage
 from virtual_node.examine.pods import SCHEDULING, silent_lower_scheduler
 
 _GROUP = re.compile(
@@ -43,33 +45,43 @@ _BELOW = re.compile(r"[Ll]ower cluster|virtual node \S{1,253} \([^)]{0,400}\) be
 """Start of the multi-scheduler's reasons about lower clusters, and about virtual nodes that it does not know."""
 
 
-def unscheduled(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+@detail(
+    Code.SCHEDULING_GATED,
+    Code.NO_VIRTUAL_NODE,
+    Code.NODE_UNAVAILABLE,
+    Code.POD_GROUP,
+    Code.DIVISION,
+    Code.NO_CLUSTER_FITS,
+    Code.NO_SCHEDULER,
+    *messages.SCHEDULING,
+)
+def unscheduled(view: PodView) -> Findings:
     """Yield why a pod has no node, the cause to remove first at the start; nothing if the pod has a node."""
-    if facts.pod["spec"].get("nodeName"):
+    if view.pod["spec"].get("nodeName"):
         return
-    if gates := [gate["name"] for gate in facts.pod["spec"].get("schedulingGates") or ()]:
+    if gates := [gate["name"] for gate in view.pod["spec"].get("schedulingGates") or ()]:
         title = f"Scheduling gates hold the pod back: {', '.join(gates)}."
         steps = ["find out which controller removes them"]
-        yield DiagnoseFinding(Code.SCHEDULING_GATED, title, next_steps=steps)
+        yield view.finding(Code.SCHEDULING_GATED, title, next_steps=steps)
         return
-    message = str(condition(facts.pod.get("status"), "PodScheduled").get("message") or "")
+    message = str(condition(view.pod.get("status"), "PodScheduled").get("message") or "")
     evidence = [f"kube-scheduler: {message}"] if message else []
-    if facts.virtual_nodes is not None and not facts.virtual_nodes:
+    if view.virtual_nodes is not None and not view.virtual_nodes:
         title = "There is no virtual node in this cluster."
-        yield DiagnoseFinding(Code.NO_VIRTUAL_NODE, title, evidence, [program.name("doctor")])
+        yield view.finding(Code.NO_VIRTUAL_NODE, title, evidence, [program.name("doctor")])
         return
-    matching_nodes = [node for node in facts.virtual_nodes or () if selects(facts.pod, node)]
-    if facts.virtual_nodes and not matching_nodes:
-        yield _no_match(facts, facts.virtual_nodes, evidence)
+    matching_nodes = [node for node in view.virtual_nodes or () if selects(view.pod, node)]
+    if view.virtual_nodes and not matching_nodes:
+        yield _no_match(view, view.virtual_nodes, evidence)
         return
-    found = list(_repelled(facts, matching_nodes, evidence))
-    yield from found or _by_message(facts, message, evidence)
+    found = list(_repelled(view, matching_nodes, evidence))
+    yield from found or _by_message(view, message, evidence)
 
 
-def _repelled(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -> Iterator[DiagnoseFinding]:
+def _repelled(view: PodView, nodes: Sequence[Json], evidence: Sequence[str]) -> Findings:
     """Yield why no virtual node that matches the pod's selectors takes the pod; nothing if one does."""
-    missing = {name: _untolerated(facts.pod, node) for node in nodes if (name := node["metadata"]["name"])}
-    away = [node for node in nodes if _is_away(facts.pod, node)]
+    missing = {name: _untolerated(view.pod, node) for node in nodes if (name := node["metadata"]["name"])}
+    away = [node for node in nodes if _is_away(view.pod, node)]
     open_ = [
         node
         for node in nodes
@@ -81,59 +93,57 @@ def _repelled(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
         return
     all_repel = all(missing.values())
     if all_repel:
-        yield _no_toleration(facts, sorted({taint for each in missing.values() for taint in each}), evidence)
+        yield _no_toleration(view, sorted({taint for each in missing.values() for taint in each}), evidence)
     if away:
         which = "The virtual node" if len(nodes) == 1 else "Every virtual node"
         state = "lost or not Ready" if len(away) == len(nodes) else "not available"
         title = f"{which} that the pod may run on is {state}."
         states = [*map(_state, away), *evidence]
         steps = [program.name(f"diagnose node {node['metadata']['name']}") for node in away[:3]]
-        yield DiagnoseFinding(Code.NODE_UNAVAILABLE, title, states, steps, rank=int(all_repel))
+        yield view.finding(Code.NODE_UNAVAILABLE, title, states, steps, rank=int(all_repel))
     cordoned = [node["metadata"]["name"] for node in nodes if (node.get("spec") or {}).get("unschedulable")]
     if cordoned and not all_repel:
         title = f"Virtual nodes that the pod may run on are cordoned: {', '.join(cordoned)}."
         steps = [f"kubectl uncordon {cordoned[0]}"]
-        yield DiagnoseFinding(Code.CORDONED, title, [] if away else evidence, steps, rank=int(bool(away)))
+        yield view.finding(Code.CORDONED, title, [] if away else evidence, steps, rank=int(bool(away)))
 
 
-def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Iterator[DiagnoseFinding]:
+def _by_message(view: PodView, message: str, evidence: Sequence[str]) -> Findings:
     """Yield findings from the scheduler's message."""
     doctor, status = program.name("doctor"), program.name("status")
     if found := _GROUP.search(message):
-        yield _group(found, evidence, facts.namespace)
+        yield _group(view, found, evidence)
     elif found := _DIVISION.search(message):
-        yield _division(found, evidence)
+        yield _division(view, found, evidence)
     elif found := _BELOW.search(message):
         # The text before this is about real nodes of the upper cluster.
-        below = codes.next_steps(message[found.start() :], namespace=facts.namespace)
+        below = messages.next_steps(message[found.start() :], namespace=view.namespace)
         title = "No lower cluster has a node for the pod."
-        yield DiagnoseFinding(Code.NO_CLUSTER_FITS, title, evidence, below or [doctor])
+        yield view.finding(Code.NO_CLUSTER_FITS, title, evidence, below or [doctor])
     elif "Insufficient" in message:
         step = f"request less, or add nodes to a lower cluster; {status} shows what is left"
         title = "No virtual node has enough free resources."
-        yield DiagnoseFinding(codes.unschedulable(message), title, evidence, [step])
+        yield view.finding(messages.unschedulable(message), title, evidence, [step])
     elif message:
-        steps = codes.missing_steps(message, namespace=facts.namespace)
+        steps = messages.missing_steps(message, namespace=view.namespace)
         title = "The upper scheduler finds no node."
-        yield DiagnoseFinding(codes.unschedulable(message), title, evidence, steps or [doctor], rank=1)
-    elif (
-        facts.age > SCHEDULING and not facts.claim_events
-    ):  # while claims wait, the scheduler reports nothing
-        name = facts.pod["spec"].get("schedulerName") or "default-scheduler"
+        yield view.finding(messages.unschedulable(message), title, evidence, steps or [doctor], rank=1)
+    elif view.age > SCHEDULING and not view.claim_events:  # while claims wait, the scheduler reports nothing
+        name = view.pod["spec"].get("schedulerName") or "default-scheduler"
         title = f"No scheduler named {name} has looked at the pod."
         step = (
             f"start it, or correct spec.schedulerName of the pod; {doctor} says whether kube-scheduler runs"
         )
-        yield DiagnoseFinding(Code.NO_SCHEDULER, title, next_steps=[step])
+        yield view.finding(Code.NO_SCHEDULER, title, next_steps=[step])
 
 
-def _group(found: re.Match[str], evidence: Sequence[str], namespace: str) -> DiagnoseFinding:
+def _group(view: PodView, found: re.Match[str], evidence: Sequence[str]) -> Finding:
     """Return why a pod waits for its pod group."""
     if found["has"] is not None:
         why = f"{found['has']} of {found['minimum']} pods exist"
         step = (
             "find out why the other pods are missing or have scheduling gates: "
-            f"kubectl --namespace {namespace} get pods,events"
+            f"kubectl --namespace {view.namespace} get pods,events"
         )
     elif found["needed"] is not None:
         why = f"there is no room for {found['needed']} pods at once"
@@ -141,10 +151,10 @@ def _group(found: re.Match[str], evidence: Sequence[str], namespace: str) -> Dia
     else:
         why, step = "the scheduler's message has the reason", "follow the scheduler's message"
     title = f"The pod waits with pod group {found['group']}: {why}."
-    return DiagnoseFinding(Code.POD_GROUP, title, evidence, [step])
+    return view.finding(Code.POD_GROUP, title, evidence, [step])
 
 
-def _division(found: re.Match[str], evidence: Sequence[str]) -> DiagnoseFinding:
+def _division(view: PodView, found: re.Match[str], evidence: Sequence[str]) -> Finding:
     """Return why a pod waits: it would exceed the maximum skew of its workload's division."""
     title = (
         f"Lower cluster {found['behind']} cannot take the pod, and {found['full']} has reached its share of the "
@@ -154,11 +164,11 @@ def _division(found: re.Match[str], evidence: Sequence[str]) -> DiagnoseFinding:
         f"raise {names.ANNOTATION_DIVISION_MAX_SKEW} in the pod's template, or make room in {found['behind']}",
         program.name("status"),
     ]
-    return DiagnoseFinding(Code.DIVISION, title, evidence, steps)
+    return view.finding(Code.DIVISION, title, evidence, steps)
 
 
-def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -> DiagnoseFinding:
-    selector = facts.pod["spec"].get("nodeSelector") or {}
+def _no_match(view: PodView, nodes: Sequence[Json], evidence: Sequence[str]) -> Finding:
+    selector = view.pod["spec"].get("nodeSelector") or {}
     known = list(map(labels_of, nodes))
     lost = {key: value for key, value in selector.items() if not any(one.get(key) == value for one in known)}
     wanted = ", ".join(f"{key}={value}" for key, value in (lost or selector).items())
@@ -167,7 +177,7 @@ def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
         title = "No virtual node matches the pod's node affinity."
     elif not lost:
         title = f"No virtual node matches all of the pod's selectors ({wanted}, node affinity)."
-    elif _is_labelled(facts.pod):
+    elif _is_labelled(view.pod):
         title = (
             f"No virtual node has {wanted}: the webhook has not moved the selector. Was it down, or are these "
             "keys in its --ignore-selector-keys?"
@@ -179,21 +189,21 @@ def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
             "the webhook leaves its selector in the upper cluster."
         )
         steps = [f"label the pod's template {names.LABEL_VIRTUAL_POD}=true"]
-    return DiagnoseFinding(Code.AFFINITY, title, evidence, steps)
+    return view.finding(Code.AFFINITY, title, evidence, steps)
 
 
-def _no_toleration(facts: PodFacts, missing: Sequence[str], evidence: Sequence[str]) -> DiagnoseFinding:
+def _no_toleration(view: PodView, missing: Sequence[str], evidence: Sequence[str]) -> Finding:
     if any(taint.startswith(names.TAINT_PROVIDER) for taint in missing):
         step = (
             "create the pod again: the webhook did not add the toleration, was it down? "
             + program.name("doctor")
-            if _is_labelled(facts.pod)
+            if _is_labelled(view.pod)
             else f"tolerate {names.TAINT_PROVIDER}, or label the pod {names.LABEL_VIRTUAL_POD}=true (the webhook does it)"
         )
     else:
         step = "add a toleration of it to the pod's template, or remove the taint from the virtual node"
     title = f"The pod does not tolerate {', '.join(missing)} of the virtual nodes."
-    return DiagnoseFinding(Code.TAINT, title, evidence, [step])
+    return view.finding(Code.TAINT, title, evidence, [step])
 
 
 def _untolerated(pod: Json, node: Json) -> list[str]:
@@ -236,117 +246,127 @@ _REFUSALS = {
 """Title and code by reason of condition Admitted."""
 
 
-def _selector(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    if text := annotations_of(facts.pod).get(names.ANNOTATION_CLUSTER_SELECTOR):
+@detail(Code.INVALID_SELECTOR)
+def selector(view: PodView) -> Findings:
+    """Yield that the annotation clusterSelector is not valid."""
+    if text := annotations_of(view.pod).get(names.ANNOTATION_CLUSTER_SELECTOR):
         try:
             cluster_selector.parse(text)
         except ValueError as error:
             title = "The clusterSelector annotation cannot be read; the pod is not mirrored with it."
             step = "correct or remove the annotation; the pod starts by itself"
-            yield DiagnoseFinding(Code.INVALID_SELECTOR, title, [str(error)], [step])
+            yield view.finding(Code.INVALID_SELECTOR, title, [str(error)], [step])
 
 
-def node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+@detail(
+    *(Code.NODE_MISSING, Code.NOT_VIRTUAL, Code.NODE_NOT_READY, Code.CLUSTER_LOST, Code.NODE_SILENT),
+    stages=(Stage.ALIVE, Stage.FAILED, Stage.DELETING),
+)
+def node(view: PodView) -> Findings:
     """Yield why the virtual node that the pod is bound to does not work."""
-    name = facts.pod["spec"].get("nodeName")
-    if not name or facts.virtual_nodes is None:
+    name = view.pod["spec"].get("nodeName")
+    if not name or view.virtual_nodes is None:
         return
-    if facts.node is None:
+    rank = int(view.stage is Stage.FAILED)  # its node may be gone for another reason
+    if view.node is None:
         title = f"The pod is bound to {name}, which does not exist."
-        yield DiagnoseFinding(Code.NODE_MISSING, title, next_steps=[program.name("status")])
+        yield view.finding(Code.NODE_MISSING, title, next_steps=[program.name("status")], rank=rank)
         return
-    if not is_virtual(facts.node):
-        if not facts.is_running:
+    if not is_virtual(view.node):
+        if not view.is_running:
             title = f"{name} is a node of the upper cluster itself, not a virtual one."
-            yield DiagnoseFinding(Code.NOT_VIRTUAL, title, rank=8)
+            yield view.finding(Code.NOT_VIRTUAL, title, rank=8)
         return
-    ready, steps = condition(facts.node.get("status"), "Ready"), [program.name(f"diagnose node {name}")]
+    ready, steps = condition(view.node.get("status"), "Ready"), [program.name(f"diagnose node {name}")]
     if ready.get("status") != "True":
         evidence = [f"{ready.get('reason', '?')}: {ready.get('message', '')}"]
         title, code = f"The virtual node {name} is not Ready.", Code.NODE_NOT_READY
         if ready.get("reason") == UNREACHABLE:
-            title = f"Lower cluster {cluster_of(facts.node)} is lost: its API server does not answer."
+            title = f"Lower cluster {cluster_of(view.node)} is lost: its API server does not answer."
             code = Code.CLUSTER_LOST
-        yield DiagnoseFinding(code, title, evidence, steps)
-    elif (age := lease_age(facts.lease, facts.now)) is not None and age.is_expired():
+        yield view.finding(code, title, evidence, steps, rank=rank)
+    elif (age := lease_age(view.lease, view.now)) is not None and age.is_expired():
         title = (
             f"The virtual node {name} has sent no heartbeat for {age.seconds:.0f} s: is its process running?"
         )
-        yield DiagnoseFinding(Code.NODE_SILENT, title, next_steps=steps)
+        yield view.finding(Code.NODE_SILENT, title, next_steps=steps, rank=rank)
 
 
-def _admission(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    refused = condition(facts.pod.get("status"), names.CONDITION_ADMITTED)
+@detail(Code.ADMISSION_DENIED, Code.NAMESPACE, *(code for _, code in _REFUSALS.values()))
+def admission(view: PodView) -> Findings:
+    """Yield why the lower cluster, or its policy, refuses the pod."""
+    refused = condition(view.pod.get("status"), names.CONDITION_ADMITTED)
     if refused.get("status") != "False":
         return
     title, code = _REFUSALS.get(
         refused.get("reason", ""), ("The lower cluster refuses the pod.", Code.ADMISSION_DENIED)
     )
     message = str(refused.get("message") or "")
-    if codes.NAMESPACE.search(message):
+    if messages.NAMESPACE.search(message):
         title, code = "The lower cluster has this namespace already, and pods may not use it.", Code.NAMESPACE
-    yield DiagnoseFinding(code, title, [message], codes.next_steps(message, namespace=facts.namespace))
+    yield view.finding(code, title, [message], messages.next_steps(message, namespace=view.namespace))
 
 
 _CLAIM_MESSAGES = 3
 """Maximum number of messages about a claim."""
 
 
-def _claims(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+@detail(Code.VOLUME)
+def claims(view: PodView) -> Findings:
     """Yield why a claim of a pending pod is not provisioned; only events of the claim say so."""
     about: dict[str, dict[str, None]] = {}
-    for event in reversed(facts.claim_events):
+    for event in reversed(view.claim_events):
         name = (event.get("involvedObject") or {}).get("name", "")
         about.setdefault(name, {})[str(event.get("message") or "")] = None
     for name, distinct in about.items():
         # The virtual node's message names the lower cluster, which a copied message of its controllers does not.
-        messages = sorted(distinct, key=lambda text: not text.startswith("Lower cluster"))[:_CLAIM_MESSAGES]
-        steps = codes.missing_steps(messages[0], namespace=facts.namespace)
-        step = f"kubectl -n {facts.namespace} describe persistentvolumeclaim {name}"
-        yield DiagnoseFinding(
-            Code.VOLUME, f"Claim {name} of the pod is not provisioned.", messages, steps or [step]
-        )
+        evidence = sorted(distinct, key=lambda text: not text.startswith("Lower cluster"))[:_CLAIM_MESSAGES]
+        steps = messages.missing_steps(evidence[0], namespace=view.namespace)
+        step = f"kubectl -n {view.namespace} describe persistentvolumeclaim {name}"
+        title = f"Claim {name} of the pod is not provisioned."
+        yield view.finding(Code.VOLUME, title, evidence, steps or [step])
 
 
-def _conflict(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    for event in facts.events:
-        if event.get("reason") == "NameConflict" and facts.lower is None:
+@detail(Code.NAME_CONFLICT)
+def name_conflict(view: PodView) -> Findings:
+    """Yield that a pod of others has the name in the lower cluster."""
+    for event in view.events:
+        if event.get("reason") == "NameConflict" and view.lower is None:
             title = "The lower cluster has a pod of that name that is not ours."
-            yield DiagnoseFinding(Code.NAME_CONFLICT, title, [event.get("message", "")])
+            yield view.finding(Code.NAME_CONFLICT, title, [event.get("message", "")])
             return
 
 
-def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    if not facts.pod["spec"].get("nodeName"):
+@detail(Code.NO_SCHEDULER, *messages.SCHEDULING)
+def lower_scheduling(view: PodView) -> Findings:
+    """Yield why the lower scheduler finds no node for the pod."""
+    if not view.pod["spec"].get("nodeName"):
         return
-    scheduled = condition(facts.pod.get("status"), "PodScheduled")
+    scheduled = condition(view.pod.get("status"), "PodScheduled")
     message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
     if scheduled.get("reason") == Code.SCHEDULING_GATED:
         return  # ``waits`` has the gates
     if scheduled.get("status") == "False":
-        growth = [event for event in facts.events if event.get("reason") in _GROWTH][-1:]
+        growth = [event for event in view.events if event.get("reason") in _GROWTH][-1:]
         waits = bool(growth) and growth[0].get("reason") == _WAITING
         title = "The lower scheduler finds no node for the pod."
         if waits:
             title = "The pod waits for a new node in the lower cluster."
         evidence = [*(event.get("message", "") for event in growth), message]
-        steps = codes.next_steps(message, namespace=facts.namespace)
+        steps = messages.next_steps(message, namespace=view.namespace)
         move = "run the descheduler (moves the pod), or the multi-scheduler (checks before the pod is bound)"
-        yield DiagnoseFinding(codes.unschedulable(message), title, evidence, [*steps, move])
-    elif facts.age > SCHEDULING and (name := silent_lower_scheduler(facts.pod)):
+        yield view.finding(messages.unschedulable(message), title, evidence, [*steps, move])
+    elif view.age > SCHEDULING and (name := silent_lower_scheduler(view.pod)):
         evidence = []
         step = (
             "is kube-scheduler of the lower cluster running? "
             "kubectl --kubeconfig LOWER -n kube-system get lease kube-scheduler"
         )
-        if names.ANNOTATION_SCHEDULER_NAME in annotations_of(facts.pod):
+        if names.ANNOTATION_SCHEDULER_NAME in annotations_of(view.pod):
             evidence = [f"annotation {names.ANNOTATION_SCHEDULER_NAME}: {name}"]
             step = (
                 f"run a scheduler named {name} in the lower cluster, or remove the annotation "
                 f"{names.ANNOTATION_SCHEDULER_NAME} from the pod's template: its default scheduler is used then"
             )
         title = f"No scheduler named {name} in the lower cluster has looked at the pod."
-        yield DiagnoseFinding(Code.NO_SCHEDULER, title, evidence, [step])
-
-
-RULES: Sequence[Rule] = (_claims, unscheduled, _selector, node, _admission, _conflict, _lower_scheduling)
+        yield view.finding(Code.NO_SCHEDULER, title, evidence, [step])

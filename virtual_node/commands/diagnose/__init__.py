@@ -1,1 +1,0 @@
-"""``virtual-node diagnose``: explains why one pod, workload or node does not work."""
