@@ -2,6 +2,7 @@
 
 from virtual_node.examine.rules import (  # noqa: F401
     containers,
+    lower_placement,
     placement,
     termination,
     unexplained,
