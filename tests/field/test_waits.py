@@ -55,6 +55,20 @@ async def _diagnosed(cluster: Cluster, key: str, *words: str) -> str:
     return out
 
 
+async def _is_fault(cluster: Cluster, kind: str, subject: str, word: str) -> None:
+    """Wait until ``status`` reports a fault of a pod, and check that ``doctor`` names it, too."""
+
+    async def faults() -> bool:
+        _, out = await command(cluster, "status", "-o", "json")
+        found = json.loads(out)["health"]["faults"]
+        return any(one["kind"] == kind and subject in one["objects"] and word in one["cause"] for one in found)
+
+    await becomes(faults, True, within=60, what=f"status has the fault {kind}")
+    _, out = await command(cluster, "doctor", "-o", "json")
+    (verdict,) = [one for one in json.loads(out)["links"] if one["name"] == "lowerVerdict"]
+    assert word in verdict["detail"], verdict
+
+
 async def _replacement(upper: Cluster, lower: Cluster, namespace: str) -> None:
     """After a forced deletion, the new pod waits for the name. It had no event, and diagnose said that it starts."""
     await create(upper, namespace, real("db-0"))
@@ -65,6 +79,7 @@ async def _replacement(upper: Cluster, lower: Cluster, namespace: str) -> None:
     try:
         await _named(upper, namespace, "WaitingForPredecessor", FINALIZER)
         await _diagnosed(upper, f"{namespace}/db-0", "(WaitingForPredecessor)", FINALIZER)
+        await _is_fault(upper, "WaitingForPredecessor", f"Pod {namespace}/db-0", FINALIZER)
     finally:
         await _hold(lower, namespace, "db-0")
     await ready(upper, namespace, "db-0")
