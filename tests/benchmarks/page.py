@@ -27,6 +27,7 @@ _TABLES: Mapping[str, Callable[[Record], str]] = {
     "replay": tables.replay,
     "inspect": tables.inspect,
     "exact": exact_tables.exact,
+    "load": tables.load,
 }
 """Benchmarks with tables of their own; for others the page shows the printed lines."""
 _Chart = bars.Chart | lines.LineChart
@@ -44,18 +45,20 @@ def write() -> None:
 def render(page: str) -> dict[Path, str]:
     """Return the files: the page with its generated parts, and two for each plot."""
     files: dict[Path, str] = {}
+    found: dict[str, Record] = {}
     for benchmark in BENCHMARKS:
         name = benchmark.name
         record = records.read(name)
         if record is None:
             page = put(page, name, f"Not measured yet: `python -m tests.benchmarks run --only {name}`.")
             continue
+        found[name] = record
         table = _TABLES.get(name, tables.printed)(record)
         page = put(page, name, f"{table}\n\n{circumstances(record)}")
         for chart_name, chart in _CHARTS.get(name, lambda _: {})(record).items():
             for theme, colours in THEMES.items():
                 files[DOCS / f"benchmarks-{chart_name}-{theme}.svg"] = _draw(chart, colours)
-    return {**files, PAGE: page}
+    return {**files, PAGE: put(page, "machines", machines(found))}
 
 
 def _draw(chart: _Chart, theme: Theme) -> str:
@@ -63,18 +66,36 @@ def _draw(chart: _Chart, theme: Theme) -> str:
 
 
 def circumstances(record: Record) -> str:
-    """Return a sentence about the machine and the run, with a warning if the figures are not for comparison."""
-    machine, versions = record["machine"], record["versions"]
-    minutes = max(1, round(record["seconds"] / 60))
-    busy = machine.get("busyCoresBefore", machine.get("loadBefore"))  # older records have the load average
-    text = (
-        f"Measured {record['started'][:10]} at `{record['commit']}` in {minutes} min: {machine['cores']} cores "
-        f"({machine['cpu']}), {busy:g} busy before the run, {machine['memoryGiB']:g} GiB, "
-        f"Kubernetes {versions['kubernetes']}, Python {versions['python']}, seed {record['seed']}."
-    )
+    """Return when a benchmark ran, with a warning if its figures are not for comparison."""
+    text = f"Measured {record['started'][:10]} at `{record['commit']}`."
     reasons = ["small sizes (`--quick`)"] if record["quick"] else []
-    if busy > _BUSY:
+    if _busy_cores(record) > _BUSY:
         reasons.append("a machine with other work")
-    if reasons:
-        text = f"**Not for comparison: {' and '.join(reasons)}.** {text}"
-    return text
+    return f"**Not for comparison: {' and '.join(reasons)}.** {text}" if reasons else text
+
+
+def machines(found: Mapping[str, Record]) -> str:
+    """Return what all runs have in common, and a row for each run with its machine."""
+    common = {
+        f"{one['machine']['cores']} cores, {one['machine']['memoryGiB']:g} GiB, Kubernetes "
+        f"{one['versions']['kubernetes']}, Python {one['versions']['python']}, seed {one['seed']}"
+        for one in found.values()
+    }
+    rows = [
+        [
+            name,
+            f"{max(1, round(one['seconds'] / 60))}",
+            one["machine"]["cpu"].replace("(R)", "").removesuffix(" Processor"),
+            f"{_busy_cores(one):g}",
+        ]
+        for name, one in found.items()
+    ]
+    table = tables.table(["run", "minutes", "processor", "busy cores before"], rows)
+    return f"Measured with {'; '.join(sorted(common))}:\n\n{table}"
+
+
+def _busy_cores(record: Record) -> float:
+    machine = record["machine"]
+    # Older records have the load average.
+    busy: float = machine.get("busyCoresBefore", machine.get("loadBefore"))
+    return busy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,23 +20,22 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Return the median, with the least and greatest value of several."""
+    """Return the median, with the least and greatest value of several: ``2 (1–3)``."""
     if not values:
         return "–"
     middle = f"{statistics.median(values):,.{digits}f}"
     if len(values) == 1:
         return middle
-    return f"{middle} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+    return f"{middle} ({min(values):,.{digits}f}–{max(values):,.{digits}f})"
 
 
 def mirroring(record: Record) -> str:
     """Return the medians and ranges of ``bench_mirroring``."""
-    heads = ["variant", "pods", "seconds to all started", "pods/s", "p50, s", "p99, s", "deletes/s", "CPU ms per pod"]  # fmt: skip
+    heads = ["variant", "pods", "pods/s", "p50, s", "p99, s", "deletes/s", "CPU ms per pod"]
     rows = [
         [
             variant,
             f"{pods:,}",
-            spread([run["seconds"] for run in runs]),
             spread([pods / run["seconds"] for run in runs]),
             spread([run["p50"] for run in runs], 2),
             spread([run["p99"] for run in runs], 2),
@@ -104,23 +104,28 @@ def jobs(record: Record) -> str:
 
 
 def service_levels(record: Record) -> str:
-    """Return the largest load of both variants, and all tries."""
-    figures = record["figures"]
-    largest = [f"{variant}: {rate:.0f} pods/s" for variant, rate in figures["largest"].items()]
-    heads = ["", "pods/s wanted", "created/s", "API p99, s", "429 and 5xx per s", "converged", ""]
-    rows = [
-        [
-            row["variant"],
-            f"{row['rate']:.1f}",
-            f"{row['createdPerSecond']:.1f}",
-            f"≤ {row['apiP99']:g}",
-            f"{row['errors']:.2f}",
-            f"{row['convergence']:.1%}",
-            "kept" if row["isKept"] else "**not kept**",
+    """Return for both variants the largest load that kept the levels, and the smallest that did not."""
+    heads = ["", "pods/s", "API p99, s", "429 and 5xx per s", "converged", ""]
+    tries: dict[str, list[Record]] = {}
+    for row in record["figures"]["tries"]:
+        tries.setdefault(row["variant"], []).append(row)
+    rows = []
+    for variant, found in tries.items():
+        kept = max((row for row in found if row["isKept"]), key=lambda row: row["rate"], default=None)
+        broken = min((row for row in found if not row["isKept"]), key=lambda row: row["rate"], default=None)
+        rows += [
+            [
+                variant,
+                f"{row['rate']:g}",
+                f"≤ {row['apiP99']:g}",
+                f"{row['errors']:.2f}",
+                f"{row['convergence']:.1%}",
+                "kept" if row["isKept"] else "**not kept**",
+            ]
+            for row in (kept, broken)
+            if row is not None
         ]
-        for row in figures["tries"]
-    ]
-    return f"Largest load: {', '.join(largest)}.\n\n{table(heads, rows)}"
+    return table(heads, rows)
 
 
 def soak(record: Record) -> str:
@@ -187,10 +192,62 @@ def inspect(record: Record) -> str:
     return f"{text}\n\n{targets(record)}"
 
 
+_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
+_ROUND = re.compile(
+    r"(?P<variant>\w+ \w+) +(?P<rate>[\d.]+) pods/s to Running +p50 +(?P<p50>[\d.]+) s +p99 +(?P<p99>[\d.]+) s"
+    r" +(?P<deletes>[\d.]+) deletes/s"
+)
+_TARGET = re.compile(
+    r"(?P<variant>\w+ \w+) {2,}(?P<what>\S.*?) +(?P<measured>[\d.]+) +target (?P<wanted>[\d.]+) (?P<verdict>met|MISSED)"
+)
+_REQUESTS = "all "
+
+
+def load(record: Record) -> str:
+    """Return the rounds of ``bench_load``, its targets, and the requests per pod."""
+    phases = ["bound directly", "20 pods/s"]
+    rounds: dict[tuple[str, str], list[re.Match[str]]] = {}
+    targets, requests = [], []
+    for line in record["figures"]["lines"]:
+        phase = phases[min(len(requests), 1)]
+        if found := _ROUND.match(line):
+            rounds.setdefault((phase, found["variant"]), []).append(found)
+        elif found := _TARGET.match(line):
+            verdict = "met" if found["verdict"] == "met" else "**missed**"
+            targets.append(
+                [phase, found["variant"], found["what"], found["wanted"], found["measured"], verdict]
+            )
+        elif line.startswith(_REQUESTS):
+            requests.append([phase, *line.split()[1:]])
+    figures = [
+        [
+            phase,
+            variant,
+            *(spread([float(one[name]) for one in found], 2) for name in ("rate", "p50", "p99", "deletes")),
+        ]
+        for (phase, variant), found in rounds.items()
+    ]
+    clusters = [
+        "kwok node",
+        "upper, pod tokens",
+        "lower, pod tokens",
+        "upper, node tokens",
+        "lower, node tokens",
+    ]
+    return "\n\n".join(
+        [
+            table(["load", "variant", "pods/s", "p50, s", "p99, s", "deletes/s"], figures),
+            table(["load", "variant", "", "wanted", "measured", ""], targets),
+            table(["requests per pod", *clusters], requests),
+        ]
+    )
+
+
 def printed(record: Record) -> str:
-    """Return the lines that a program printed."""
+    """Return the lines that a program printed, except its log."""
     figures = record["figures"]
-    return "\n".join([f"`{figures['command']}`", "", "```text", *figures["lines"], "```"])
+    lines = [line for line in figures["lines"] if not _LOG_LINE.match(line)]
+    return "\n".join([f"`{figures['command']}`", "", "```text", *lines, "```"])
 
 
 def condition(what: str, wanted: str, measured: str, *, is_met: bool) -> dict[str, Any]:
