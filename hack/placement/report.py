@@ -148,5 +148,5 @@ def _table(chart: Chart) -> str:
 def _cell(bar: Bar | None) -> str:
     if bar is None:
         return "–"
-    seeds = f"{bar.low:.2f} to {bar.high:.2f}" if bar.count > 1 else "1 seed"
+    seeds = f"{bar.low:.2f}–{bar.high:.2f}" if bar.count > 1 else "1 seed"
     return f"{bar.mean:.2f} % ({seeds}{f', {bar.count} seeds' if 1 < bar.count < _SEEDS else ''})"
