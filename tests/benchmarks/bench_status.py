@@ -202,7 +202,7 @@ def main(arguments: Sequence[str]) -> None:
         asyncio.run(_serve(options.serve, options.pods))
         return
     figures = asyncio.run(measure(options.pods, options.runs))
-    rows: list[dict[str, Any]] = [
+    rows = [
         [row["command"], *(f"{row[key]:.2f}" for key in ("seconds", "leastSeconds", "cpuSeconds"))]
         for row in figures["rows"]
     ]

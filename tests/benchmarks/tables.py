@@ -207,7 +207,8 @@ def load(record: Record) -> str:
     """Return the rounds of ``bench_load``, its targets, and the requests per pod."""
     phases = ["bound directly", "20 pods/s"]
     rounds: dict[tuple[str, str], list[re.Match[str]]] = {}
-    targets, requests = [], []
+    targets: list[list[str]] = []
+    requests: list[Any] = []
     for line in record["figures"]["lines"]:
         phase = phases[min(len(requests), 1)]
         if found := _ROUND.match(line):

@@ -61,7 +61,9 @@ async def _is_fault(cluster: Cluster, kind: str, subject: str, word: str) -> Non
     async def faults() -> bool:
         _, out = await command(cluster, "status", "-o", "json")
         found = json.loads(out)["health"]["faults"]
-        return any(one["kind"] == kind and subject in one["objects"] and word in one["cause"] for one in found)
+        return any(
+            one["kind"] == kind and subject in one["objects"] and word in one["cause"] for one in found
+        )
 
     await becomes(faults, True, within=60, what=f"status has the fault {kind}")
     _, out = await command(cluster, "doctor", "-o", "json")

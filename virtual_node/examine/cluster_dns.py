@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.client.client import Client, find
+from controller_runtime.client.client import find
+from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
 from virtual_node.config.file import DOMAIN
@@ -31,7 +32,7 @@ class ClusterDNS:
     """Address of the cluster's DNS server; empty: unknown."""
 
 
-async def read(client: Client) -> ClusterDNS:
+async def read(client: Verbs) -> ClusterDNS:
     """Return a cluster's DNS settings, from Service ``kube-dns``, a kubelet's configuration or the Corefile of CoreDNS.
 
     Raises:
@@ -49,7 +50,7 @@ async def read(client: Client) -> ClusterDNS:
     return ClusterDNS(domain if DOMAIN.fullmatch(domain) else "", str(address))
 
 
-async def name_servers(lower: Client) -> list[Installed]:
+async def name_servers(lower: Verbs) -> list[Installed]:
     """Return the name servers that ``lower-cluster dns`` created in a lower cluster.
 
     Raises:
@@ -74,14 +75,14 @@ async def name_servers(lower: Client) -> list[Installed]:
     return found
 
 
-async def _system(client: Client, resource: Resource, name: str) -> dict[str, Any]:
+async def _system(client: Verbs, resource: Resource, name: str) -> dict[str, Any]:
     """Return an object of ``kube-system``; empty: it does not exist, or the caller may not read it."""
     with contextlib.suppress(Forbidden):
         return await find(client, resource, name, namespace="kube-system") or {}
     return {}
 
 
-async def _kubelet(client: Client) -> dict[str, Any]:
+async def _kubelet(client: Verbs) -> dict[str, Any]:
     """Return the configuration of the first kubelet that shows it; empty: none does."""
     try:
         nodes = await client.read(resources.NODES.path(), params={"limit": str(_NODES)}, verb="LIST")

@@ -14,7 +14,8 @@ import aiohttp
 from clusterset.model import names
 from clusterset.model.names import SWARMS as SWARM_RESOURCE
 from controller_runtime import resources
-from controller_runtime.client.client import Client, find
+from controller_runtime.client.client import find
+from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource
 from virtual_node.examine import cluster_dns, probes
@@ -224,7 +225,7 @@ async def _webhook(source: Source) -> Webhook:
     )
 
 
-async def _ready_endpoints(upper: Client, service: Json) -> int:
+async def _ready_endpoints(upper: Verbs, service: Json) -> int:
     selector = f"{LABEL_SERVICE}={service['name']}"
     slices = await _list(
         upper, resources.ENDPOINT_SLICES, namespace=service["namespace"], label_selector=selector
@@ -248,7 +249,7 @@ async def _answer(url: str, client: Json) -> Probe:
         return Probe(0, str(error) or type(error).__name__)
 
 
-async def _try(upper: Client, namespace: str) -> tuple[Probe, Json]:
+async def _try(upper: Verbs, namespace: str) -> tuple[Probe, Json]:
     try:
         made = await upper.create(
             resources.PODS, webhook_test_pod(), namespace=namespace, params={"dryRun": "All"}
@@ -307,5 +308,5 @@ async def _names(source: Source) -> Names:
     )
 
 
-async def _list(client: Client, resource: Resource, **selection: Any) -> list[Json]:
+async def _list(client: Verbs, resource: Resource, **selection: Any) -> list[Json]:
     return [found.to_dict() for found in (await client.list(resource, **selection)).items]

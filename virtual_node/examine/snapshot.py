@@ -18,6 +18,7 @@ from virtual_node.examine.objects import Json
 from virtual_node.examine.packed import PackedObjects
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 NOT_READ = "not read"
 
 
@@ -25,7 +26,7 @@ class NotReadError(Exception):
     """A fact is not known; the text says why."""
 
 
-class Fact(Generic[T]):
+class Fact(Generic[T_co]):
     """What can be known of one cluster. Two facts are equal only if they are the same object."""
 
     def __init__(self, name: str, *, kind: str = "") -> None:

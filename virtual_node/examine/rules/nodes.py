@@ -44,7 +44,8 @@ def rejected(snapshot: Snapshot) -> Findings:
 @rule(Code.NO_LOWER_CLUSTER, needs=[NODES], uses=[CLUSTERS])
 def no_lower_cluster(snapshot: Snapshot) -> Findings:
     """Yield that there is neither a virtual node nor a configured lower cluster."""
-    if snapshot.upper[NODES] or snapshot.upper.get(CLUSTERS):
+    known = snapshot.upper.get(CLUSTERS)
+    if snapshot.upper[NODES] or known:
         return
     if why := explained(snapshot):
         yield sentence(
