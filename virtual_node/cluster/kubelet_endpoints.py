@@ -30,14 +30,14 @@ from virtual_node.certificates.rotation import NOT_RENEWED
 from virtual_node.config.types import KubeletConfig
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.kubelet.auth import Authenticator, Authorizer
-from virtual_node.kubelet.base import PodTarget, Refusal, container_names, quoted
+from virtual_node.kubelet.base import PodTarget, Refusal, quoted
 from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.routing import document
 from virtual_node.kubelet.series import NodeSeries
 from virtual_node.kubelet.server import KubeletServer, connection_limits
 from virtual_node.kubelet.streams.limits import StreamLimits
 from virtual_node.translate.nodes.prometheus_text import PodNames
-from virtual_node.translate.pods.containers import reachable
+from virtual_node.translate.pods.containers import reachable, recorded_debuggers
 
 _PORTS_TRIED = 200
 
@@ -330,7 +330,7 @@ class CachedPods:
     def __post_init__(self) -> None:
         """Find the cache of the node's upper pods."""
         self._upper = self.caches.upper[self.node_name].store
-        self._containers: dict[str, tuple[int, frozenset[str]]] = {}
+        self._containers: dict[str, tuple[int, frozenset[str], frozenset[str]]] = {}
         """Generations and containers of upper pods, by uid."""
 
     def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
@@ -352,9 +352,7 @@ class CachedPods:
             name=lower.name,
             client=self.context.lower,
             pod=pod.to_dict(),
-            containers=reachable(
-                pod.spec or {}, lower.spec or {}, self.context.rules.policy.of(pod.namespace)
-            ),
+            containers=reachable(pod.spec or {}, recorded_debuggers(lower.annotations)),
         )
 
     def pods(self) -> Iterator[Mapping[str, Any]]:
@@ -371,17 +369,20 @@ class CachedPods:
     def upper_pods_by_lower_name(self) -> dict[tuple[str, str], PodNames]:
         """Return names and UID of the upper pods that have a lower pod, by the lower pod's namespace and name."""
         found = {}
-        # Reading every spec at each scrape would take longer than all else, so names are kept by generation of the pod.
+        # Reading every spec at each scrape would take longer than all else, so names are kept by generation and debug containers.
         known, self._containers = self._containers, {}
         same: dict[frozenset[str], frozenset[str]] = {}
         for pod in self._upper.list():
             lower = self.caches.lower_of(pod)
             if lower is None:
                 continue
-            generation, containers = known.get(pod.uid, (-1, frozenset()))
-            if generation != pod.metadata.generation:
-                containers = container_names({"spec": pod.spec})
+            generation, recorded, containers = known.get(pod.uid, (-1, frozenset(), frozenset()))
+            if (generation, recorded) != (
+                pod.metadata.generation,
+                debug := recorded_debuggers(lower.annotations),
+            ):
+                containers, recorded = reachable(pod.spec or {}, debug), debug
             containers = same.setdefault(containers, containers)
-            self._containers[pod.uid] = pod.metadata.generation, containers
+            self._containers[pod.uid] = pod.metadata.generation, recorded, containers
             found[lower.namespace, lower.name] = PodNames(pod.namespace, pod.name, pod.uid, containers)
         return found

@@ -60,13 +60,6 @@ class Backend(Protocol):
         """Return the upper pods of this node whose lower pods run, as plain dicts."""
 
 
-def container_names(pod: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of a pod's containers, init containers and ephemeral containers."""
-    spec = pod.get("spec") or {}
-    lists = (spec.get(field) or () for field in ("containers", "initContainers", "ephemeralContainers"))
-    return frozenset(container["name"] for containers in lists for container in containers)
-
-
 class Refusal(Exception):  # noqa: N818 - a response to a client, not an error of this program
     """A request that gets an error response.
 

@@ -53,6 +53,8 @@ class MemoryClient:
     Subclasses override ``send`` to delay or lose requests.
     """
 
+    field_manager = "virtual-node"
+
     def __init__(self, server: Server, *, who: str = "") -> None:
         """Create a client; ``who`` is noted with each change that it makes."""
         self.server, self.who = server, who

@@ -102,6 +102,8 @@ class SpecSync:
     """Loop time at which labels or annotations changed in the lower cluster were last restored; None: never."""
     refused: str = ""
     """The last changes that were refused without a request. Prevents repeated events."""
+    foreign: frozenset[str] = frozenset()
+    """Debug containers of both pods that were added in the lower cluster, as the last live read showed."""
     debugging: str = ""
     """The last event about waiting debug containers. Prevents repeated events."""
 

@@ -84,7 +84,10 @@ class StatusWriter:
         current = upper.status or {}
         # Only what ``upper_status`` reads, because decoding the rest takes longer than all else here.
         desired = pod_status.upper_status(
-            {"metadata": {"generation": lower.metadata.generation}, "status": lower.status},
+            {
+                "metadata": {"generation": lower.metadata.generation, "annotations": lower.annotations},
+                "status": lower.status,
+            },
             {
                 "metadata": {"generation": upper.metadata.generation},
                 "spec": upper.spec or {},

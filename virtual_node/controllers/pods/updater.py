@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.apimachinery import readable
 from controller_runtime.apimachinery.translation_budget import TooLargeError
-from controller_runtime.client.client import PatchType
+from controller_runtime.client.client import PatchType, find
 from controller_runtime.errors import ApiError, Conflict, Invalid, NotFound, RequestTooLarge, is_retryable
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util import event_loop
@@ -22,13 +23,13 @@ from virtual_node.controllers.base.problems import Problem, too_large
 from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.pods.record import SpecSync, has_same_mirrored_fields, metadata_digest
 from virtual_node.controllers.pods.service_links import ServiceLinks
-from virtual_node.translate.pods import dependencies, update
+from virtual_node.translate.pods import containers, dependencies, update
+from virtual_node.translate.pods.containers import DEBUGGING
 from virtual_node.translate.pods.update import SpecPlan
 
 _Patch = tuple[Mapping[str, Any] | None, str | None]
 """A patch and its subresource."""
 _Container = Mapping[str, Any]
-_DEBUGGING = "ephemeralcontainers"
 _SINGLE = 8
 """Debug containers that are sent alone after a refusal. Refused ones stay in the pod, and each retry sends them again."""
 
@@ -99,6 +100,7 @@ class PodUpdater:
         Raises:
             ApiError: as ``follow``; patches that the lower cluster accepts were sent.
         """
+        await self._record_earlier_debuggers(upper, lower, sync, plan.upper_pod)
         is_refused = plan.is_spec_refused
         debugging: list[_Container] = []
         waiting: dict[str, Problem] = {}
@@ -113,12 +115,46 @@ class PodUpdater:
         sync.synced = None  # until all is applied; after a partial update a revert must be sent, too
         patches = (
             (plan.changes.resize, "resize"),
-            (_adding(debugging), _DEBUGGING),
+            (_adding(debugging), DEBUGGING),
             (plan.changes.metadata_and_spec, None),
         )
         reached = await self._send(upper, lower, sync, patches)
         if reached is not None and not waiting:
             sync.matches(upper, shown=shown, reached=0 if is_refused else reached)
+
+    async def _record_earlier_debuggers(
+        self, upper: Object, lower: Object, sync: SpecSync, upper_pod: Mapping[str, Any]
+    ) -> None:
+        """Record debug containers that we added, but did not record; report those that the lower cluster has added.
+
+        An earlier release did not record them. A process may have crashed before it did, or lost the answer.
+        """
+        recorded = containers.recorded_debuggers(lower.annotations)
+        found = containers.unrecorded_debuggers(upper_pod["spec"], lower.spec or {}, recorded)
+        if found <= sync.foreign:
+            return
+        client = self.context.lower
+        live = await find(client, resources.PODS, lower.name, namespace=lower.namespace)
+        if live is None or live["metadata"]["uid"] != lower.uid:
+            return
+        if ours := found & containers.debuggers_added_by(client.field_manager, live):
+            await self._record_debuggers(lower, sync, live["metadata"], ours)
+        sync.foreign = found - ours
+        if sync.foreign:
+            self._refused(
+                upper,
+                f"the lower pod has debug containers of these names that were added in the lower cluster: "
+                f"{readable.some(sorted(sync.foreign))}. Add one with another name",
+            )
+
+    async def _record_debuggers(
+        self, lower: Object, sync: SpecSync, metadata: Mapping[str, Any], added: Collection[str]
+    ) -> None:
+        """Record that we added these debug containers; ``metadata``: the lower pod's, as its API server has it."""
+        recorded = containers.recorded_debuggers(metadata.get("annotations") or {})
+        patch = {"metadata": {"annotations": containers.record_of_debuggers(recorded.union(added))}}
+        # In any version, because a kubelet changes the pod at once when a debug container is added.
+        await self._patch(lower, sync, patch, subresource=None, is_any_version=True)
 
     async def _ready_debug_containers(
         self,
@@ -263,7 +299,13 @@ class PodUpdater:
         self.context.warn(upper, "UpdateRefused", f"Lower cluster {self.context.name}: {why}")
 
     async def _patch(
-        self, lower: Object, sync: SpecSync, patch: Mapping[str, Any] | None, *, subresource: str | None
+        self,
+        lower: Object,
+        sync: SpecSync,
+        patch: Mapping[str, Any] | None,
+        *,
+        subresource: str | None,
+        is_any_version: bool = False,
     ) -> int:
         """Send a patch, if any; return the lower pod's generation after it."""
         if not patch:
@@ -274,12 +316,15 @@ class PodUpdater:
             resources.PODS,
             lower,
             patch,
-            resource_version=(sync.written or lower).resource_version,
+            resource_version=None if is_any_version else (sync.written or lower).resource_version,
             subresource=subresource,
             patch_type=PatchType.STRATEGIC,
         )
         if changed["metadata"].get("resourceVersion") != lower.resource_version:
             sync.wrote(from_dict(changed), lower)
+        if subresource == DEBUGGING:
+            added = {container["name"] for container in patch["spec"]["ephemeralContainers"]}
+            await self._record_debuggers(lower, sync, changed["metadata"], added)
         return int(changed["metadata"].get("generation") or 0)
 
 
@@ -299,9 +344,9 @@ def _single_debuggers(patch: Mapping[str, Any] | None, subresource: str | None) 
     Users cannot remove a debug container that the lower cluster refuses, so it must not block later ones.
     """
     added = (patch or {}).get("spec", {}).get("ephemeralContainers") or ()
-    if subresource != _DEBUGGING or len(added) == 1:
+    if subresource != DEBUGGING or len(added) == 1:
         return []
-    return [(_adding([container]), _DEBUGGING) for container in added[-_SINGLE:]]
+    return [(_adding([container]), DEBUGGING) for container in added[-_SINGLE:]]
 
 
 def _split(

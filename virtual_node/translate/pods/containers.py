@@ -6,46 +6,55 @@ sidecar as a container that never restarts, and refuse its statuses.
 
 Source: ``ValidatePodStatusUpdate`` in pkg/apis/core/validation of Kubernetes 1.34; ``printPod`` of kubectl.
 
-``reachable`` is for ``exec``, ``attach`` and ``logs``. Names of containers that the lower cluster has added appear in events. Users of the upper pod can add a debug container of such
-a name to it, which the lower API server does not accept a second time, and would reach a container that is not theirs.
+``reachable`` is for ``exec``, ``attach`` and ``logs``. Names of containers that the lower cluster has added appear in events.
+Users of the upper pod can add a debug container of such a name to it, which the lower API server does not accept a second time,
+and would reach a container that is not theirs. So a debug container of the lower pod counts as the upper pod's only if an
+annotation of the lower pod says that we added it. It is written after the addition has succeeded. Without it, as after a crash
+or an upgrade, the ``managedFields`` of the lower pod show who added the container.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from clusterset.model.policy.decision import violations
-from clusterset.model.policy.findings import DEBUG_CONTAINERS
-from clusterset.model.policy.rules import Effective
+from clusterset.model import names
 from controller_runtime.apimachinery import readable
+from controller_runtime.apimachinery.decoding import decode
 
-_LISTS = {
-    "initContainerStatuses": "initContainers",
-    "containerStatuses": "containers",
-    "ephemeralContainerStatuses": "ephemeralContainers",
-}
-"""Lists of a status, and the lists of the spec that they describe."""
 FINISHES_AFTER = "The pod finishes after"
 """Begin of the message of a pod that only containers which the lower cluster added keep from finishing."""
 _SHOWN = 5
 """Containers that a message names."""
 
 _Body = Mapping[str, Any]
+DEBUGGING = "ephemeralcontainers"
+"""The subresource of pods that adds debug containers."""
 _DEBUG = "ephemeralContainers"
+_DEBUG_STATUSES = "ephemeralContainerStatuses"
+_ITEM = "k:"
+"""Begin of a key of ``fieldsV1`` for an item of a list, before the JSON of the fields that identify the item."""
+_LISTS = {
+    "initContainerStatuses": "initContainers",
+    "containerStatuses": "containers",
+    _DEBUG_STATUSES: _DEBUG,
+}
+"""Lists of a status, and the lists of the spec that they describe."""
 _KINDS = ("containers", "initContainers", _DEBUG)
 
 
-def of_upper_containers(below: _Body, spec: _Body, above: _Body) -> dict[str, Any]:
+def of_upper_containers(below: _Body, spec: _Body, above: _Body, recorded: Container[str]) -> dict[str, Any]:
     """Return a lower pod's status with the statuses of the containers that the upper pod has.
 
     A container that has finished for good in the upper pod stays finished. The API server refuses another state, which occurs
-    if the lower cluster has changed the restart policy.
+    if the lower cluster has changed the restart policy. A debug container that is not recorded as added by us keeps its previous
+    status, because it may be the lower cluster's.
 
     Args:
         below: the lower pod's status, as ``rebuilt`` returns it.
         spec: the upper pod's spec.
         above: the upper pod's status.
+        recorded: the result of ``recorded_debuggers`` for the lower pod.
     """
     if not spec.get("containers"):
         return dict(below)  # the cache keeps only a stub of the pod, so its containers are unknown
@@ -53,11 +62,15 @@ def of_upper_containers(below: _Body, spec: _Body, above: _Body) -> dict[str, An
     for field, kind in _LISTS.items():
         containers = {container["name"]: container for container in spec.get(kind) or ()}
         before = {status["name"]: status for status in above.get(field) or ()}
-        statuses = [
-            _final(status, before.get(status["name"]), containers[status["name"]], spec, field)
-            for status in below.get(field) or ()
-            if status["name"] in containers
-        ]
+        statuses: list[_Body] = []
+        for status in below.get(field) or ():
+            name = status["name"]
+            if name not in containers:
+                continue
+            if field != _DEBUG_STATUSES or name in recorded:
+                statuses.append(_final(status, before.get(name), containers[name], spec, field))
+            elif name in before:
+                statuses.append(before[name])
         if statuses:
             found[field] = statuses
         else:
@@ -71,7 +84,7 @@ def _final(status: _Body, before: _Body | None, container: _Body, spec: _Body, f
     """Return a container's status, or the previous one if that is final."""
     if before is None or (exit_code := _exit_code(before)) is None or _exit_code(status) is not None:
         return status
-    may_restart = field != "ephemeralContainerStatuses" and _may_restart(container, spec, exit_code)
+    may_restart = field != _DEBUG_STATUSES and _may_restart(container, spec, exit_code)
     return status if may_restart else before
 
 
@@ -126,29 +139,51 @@ def _waiting_for_others(below: _Body, found: _Body, spec: _Body) -> str:
     )
 
 
-def reachable(above: Mapping[str, Any], below: Mapping[str, Any], rules: Effective) -> frozenset[str]:
-    """Return the names of an upper pod's containers, without those under which the lower pod has another container.
-
-    That is a container of another kind, or a debug container with rights that the policy does not allow in the upper pod. An
-    administrator of the lower cluster has added it.
+def reachable(above: _Body, recorded: Container[str]) -> frozenset[str]:
+    """Return the names of an upper pod's containers, of its debug containers only those that we added to the lower pod.
 
     Args:
         above: the upper pod's spec.
-        below: the lower pod's spec.
-        rules: the policy for the upper namespace.
+        recorded: the result of ``recorded_debuggers`` for the lower pod.
     """
-    kinds = {container["name"]: kind for kind in _KINDS for container in below.get(kind) or ()}
-    found = {
+    return frozenset(
         container["name"]
         for kind in _KINDS
         for container in above.get(kind) or ()
-        if kinds.get(container["name"], kind) == kind
-    }
-    debugging = [container for container in below.get(_DEBUG) or () if container["name"] in found]
-    if debugging:
-        spec = {"securityContext": below.get("securityContext"), _DEBUG: debugging}
-        refused = violations({"metadata": {}, "spec": spec}, rules)
-        # Overrides may choose images that users must not choose.
-        fields = [one.field for one in refused if one.rule != "images"]
-        found -= {field.removeprefix(DEBUG_CONTAINERS).partition("]")[0] for field in fields}
-    return frozenset(found)
+        if kind != _DEBUG or container["name"] in recorded
+    )
+
+
+def recorded_debuggers(annotations: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of the debug containers that we added to a lower pod, by its annotations."""
+    return frozenset(filter(None, annotations.get(names.ANNOTATION_DEBUG_CONTAINERS, "").split(",")))
+
+
+def record_of_debuggers(added: Iterable[str]) -> dict[str, str]:
+    """Return the annotation of a lower pod to which we added these debug containers."""
+    return {names.ANNOTATION_DEBUG_CONTAINERS: ",".join(sorted(added))}
+
+
+def unrecorded_debuggers(above: _Body, below: _Body, recorded: Container[str]) -> frozenset[str]:
+    """Return the names of debug containers that both pod specs have, and that are not recorded as added by us."""
+    of_lower = {container["name"] for container in below.get(_DEBUG) or ()}
+    of_upper = {container["name"] for container in above.get(_DEBUG) or ()}
+    return frozenset(name for name in of_lower & of_upper if name not in recorded)
+
+
+def debuggers_added_by(manager: str, live: _Body) -> frozenset[str]:
+    """Return the names of the debug containers that a field manager added to a pod, by the pod's ``managedFields``.
+
+    Debug containers cannot change, so nobody else can own their fields later.
+
+    Args:
+        manager: the ``fieldManager`` of the requests.
+        live: the pod as the API server returns it.
+    """
+    return frozenset(
+        str(decode(key.removeprefix(_ITEM))["name"])
+        for entry in live["metadata"].get("managedFields") or ()
+        if entry.get("manager") == manager and entry.get("subresource") == DEBUGGING
+        for key in ((entry.get("fieldsV1") or {}).get("f:spec") or {}).get(f"f:{_DEBUG}") or ()
+        if key.startswith(_ITEM + "{")
+    )

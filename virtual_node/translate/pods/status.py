@@ -34,7 +34,7 @@ from virtual_node.translate.base.fields import (
     text,
     word,
 )
-from virtual_node.translate.pods.containers import of_upper_containers
+from virtual_node.translate.pods.containers import of_upper_containers, recorded_debuggers
 
 BASE, PER_CONTAINER, MOST = 64 << 10, 4 << 10, 1 << 20
 """Maximum bytes of a status: for the pod, for each container of the upper pod, and in all. etcd accepts 1.5 MB."""
@@ -280,7 +280,7 @@ def upper_status(
     including readiness gates. As in a kubelet, Ready depends on the readiness gates.
 
     Args:
-        lower: the lower pod with generation and status.
+        lower: the lower pod with generation, annotations and status.
         upper: the upper pod with generation, readiness gates and status.
         reached: lower generation from which on the lower pod has the current upper spec; 0: the lower pod
             does not have it yet; None: the lower pod's current generation.
@@ -288,7 +288,10 @@ def upper_status(
     containers = number_of_containers(upper["spec"])
     above = upper.get("status") or {}
     below = of_upper_containers(
-        rebuilt(lower.get("status") or {}, containers=containers), upper["spec"], above
+        rebuilt(lower.get("status") or {}, containers=containers),
+        upper["spec"],
+        above,
+        recorded_debuggers(lower["metadata"].get("annotations") or {}),
     )
     generation = upper["metadata"].get("generation")
     if reached is None:

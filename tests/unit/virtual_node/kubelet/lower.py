@@ -13,7 +13,8 @@ from aiohttp import web
 from controller_runtime.auth.kubeconfig import Credentials
 from controller_runtime.client.client import Client
 from virtual_node.kubelet.auth import Authenticator, UserInfo
-from virtual_node.kubelet.base import PodTarget, container_names
+from virtual_node.kubelet.base import PodTarget
+from virtual_node.translate.pods.containers import reachable
 
 Script = Callable[["Exchange"], Awaitable[None]]
 
@@ -59,7 +60,7 @@ class OnePod:
             name="web-1-x",
             client=self.client,
             pod=POD,
-            containers=container_names(POD),
+            containers=reachable(POD["spec"], {"debug"}),
         )
 
     def pods(self) -> Iterable[Mapping[str, Any]]:

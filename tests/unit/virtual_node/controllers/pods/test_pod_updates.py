@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from clusterset.model import names
-from controller_runtime.errors import Forbidden, Invalid, NotFound
+from controller_runtime.errors import Forbidden, Invalid, NotFound, ServerTimeout
 from tests import objects
 from tests.fakes.apiserver.client import refusing
 from tests.fakes.apiserver.storage import Body
@@ -236,6 +236,109 @@ async def test_a_debug_container_that_the_lower_cluster_refuses_does_not_block_o
         assert added == {"before", "after"}
         assert {reason for reason, _ in scene.events} == {"UpdateRefused"}
         assert refusal.message in scene.events[0][1]
+
+
+def record_below(scene: Scene) -> str:
+    """Return the lower pod's record of debug containers."""
+    return str(scene.below()["metadata"]["annotations"].get(names.ANNOTATION_DEBUG_CONTAINERS, ""))
+
+
+def debug(*wanted: str) -> Body:
+    """Return the part of a spec with debug containers of these names."""
+    return {"ephemeralContainers": [{"name": name, "image": "t"} for name in wanted]}
+
+
+def owned(*wanted: str, manager: str) -> Body:
+    """Return metadata that says who added these debug containers."""
+    items: Body = {f'k:{{"name":"{name}"}}': {} for name in wanted}
+    fields = {"f:spec": {"f:ephemeralContainers": items}}
+    return {"managedFields": [{"manager": manager, "subresource": "ephemeralcontainers", "fieldsV1": fields}]}
+
+
+async def test_added_debug_containers_are_recorded():
+    """One after the other; a label that changes at the same time does not remove the record."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.upper.change("pods", KEY, spec=debug("a"))
+        await asyncio.sleep(10)
+        assert record_below(scene) == "a"
+        scene.upper.change("pods", KEY, spec=debug("a", "b"), metadata={"labels": {"new": "label"}})
+        await asyncio.sleep(10)
+        assert record_below(scene) == "a,b"
+        assert scene.below()["metadata"]["labels"]["new"] == "label"
+        assert not scene.events
+
+
+async def test_a_debug_container_of_the_lower_cluster_is_never_recorded():
+    """A user of the upper pod saw its name in an event, and adds one of this name. The lower cluster is asked once."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.change("pods", KEY, spec=debug("shell"), metadata=owned("shell", manager="kubectl-debug"))
+        await asyncio.sleep(10)
+        scene.upper.change("pods", KEY, spec=debug("shell", "mine"))
+        await asyncio.sleep(60)
+        scene.upper.change("pods", KEY, metadata={"labels": {"new": "label"}})
+        await asyncio.sleep(60)
+        assert record_below(scene) == "mine"
+        ((reason, message),) = set(scene.events)
+        assert (reason, "names that were added in the lower cluster: shell." in message) == (
+            "UpdateRefused",
+            True,
+        )
+        assert len(scene.events) == 1
+
+
+@pytest.mark.parametrize(("manager", "record"), [("virtual-node", "d"), ("kubectl-debug", "")])
+async def test_debug_containers_of_an_earlier_process_are_recorded(manager, record):
+    """It was of a release without a record, crashed before it wrote the record, or did not get the answer."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind()
+        await asyncio.sleep(10)
+    upper.change("pods", KEY, spec=debug("d"))
+    lower.change("pods", KEY, spec=debug("d"), metadata=owned("d", manager=manager))
+    async with mirroring(Scene(upper, lower)) as second:
+        await asyncio.sleep(10)
+        assert record_below(second) == record
+
+
+async def test_a_lost_answer_does_not_lose_a_debug_container():
+    """The lower cluster has added it, and the next attempt records it."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        patch = scene.lower.patch
+
+        async def losing(*arguments, subresource=None, **options):
+            answer = await patch(*arguments, subresource=subresource, **options)
+            if subresource == "ephemeralcontainers":
+                scene.lower.patch = patch  # type: ignore[method-assign]
+                scene.lower.change("pods", KEY, metadata=owned("d", manager="virtual-node"))
+                raise ServerTimeout("no answer", code=504)
+            return answer
+
+        scene.lower.patch = losing  # type: ignore[method-assign]
+        scene.upper.change("pods", KEY, spec=debug("d"))
+        await asyncio.sleep(30)
+        assert record_below(scene) == "d"
+
+
+async def test_a_refused_debug_container_is_not_recorded():
+    """A container that an administrator of the lower cluster adds later under its name stays out of reach."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.fault = refusing(Invalid("no", code=422), "pods/ephemeralcontainers")
+        scene.upper.change("pods", KEY, spec=debug("d"))
+        await asyncio.sleep(10)
+        scene.lower.fault = lambda _verb, _plural, _key: None
+        scene.lower.change("pods", KEY, spec=debug("d"), metadata=owned("d", manager="kubectl-debug"))
+        scene.upper.change("pods", KEY, metadata={"labels": {"new": "label"}})
+        await asyncio.sleep(60)
+        assert record_below(scene) == ""
 
 
 async def test_a_resize_is_observed_once_the_lower_kubelet_has_seen_it():

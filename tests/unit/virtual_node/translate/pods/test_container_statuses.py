@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.model import names
 from virtual_node.translate.pods.status import upper_status
 
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -22,14 +23,17 @@ def status(name: str, state: dict[str, Any] = RUNNING, **more: Any) -> dict[str,
     return {"name": name, "state": state, "ready": state is RUNNING, **more}
 
 
-def mirrored(*, spec: Any = None, above: Any = None, **below: Any) -> dict[str, Any]:
-    """Return the upper status of a pod with a container ``main``, for the lower pod's status."""
+def mirrored(
+    *, spec: Any = None, above: Any = None, debuggers: str = "debug", **below: Any
+) -> dict[str, Any]:
+    """Return the upper status of a pod with a container ``main``; ``debuggers``: the record of debug containers that we added."""
     upper = {
         "metadata": {"uid": "u", "generation": 1},
         "spec": {"containers": [{"name": "main"}], **(spec or {})},
         "status": above or {},
     }
-    return upper_status({"metadata": {"generation": 1}, "status": {"phase": "Running", **below}}, upper)
+    metadata = {"generation": 1, "annotations": {names.ANNOTATION_DEBUG_CONTAINERS: debuggers}}
+    return upper_status({"metadata": metadata, "status": {"phase": "Running", **below}}, upper)
 
 
 @pytest.mark.parametrize("order", [("main", "proxy"), ("proxy", "main")])
@@ -62,6 +66,25 @@ def test_own_containers_of_all_kinds_stay_beside_added_ones():
         "ephemeralContainerStatuses": ["debug"],
         "containerStatuses": ["main"],
     }
+
+
+@pytest.mark.parametrize(
+    ("debuggers", "above", "shown"),
+    [
+        ("debug", [], [status("debug")]),
+        ("", [], None),
+        ("other", [], None),
+        ("", [status("debug", ended(3))], [status("debug", ended(3))]),
+        ("debug", [status("debug", ended(3))], [status("debug", ended(3))]),
+    ],
+)
+def test_a_debug_container_without_record_keeps_its_former_status(debuggers, above, shown):
+    """It may be the lower cluster's. After an upgrade, the record follows in a moment, and the status must not vanish."""
+    found = mirrored(
+        spec={"ephemeralContainers": [{"name": "debug"}]}, debuggers=debuggers,
+        above={"ephemeralContainerStatuses": above}, ephemeralContainerStatuses=[status("debug")],
+    )  # fmt: skip
+    assert found.get("ephemeralContainerStatuses") == shown
 
 
 def test_readiness_and_phase_follow_the_whole_lower_pod():
