@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -217,6 +217,10 @@ class DependencyController:
     def peek(self, key: ObjectKey) -> Object | None:
         """Return an upper object that a pod references, as last seen."""
         return self._watches.peek(key)
+
+    def missing_secrets(self, namespace: str, secrets: Iterable[str]) -> list[str]:
+        """Return the Secrets of these names that do not exist in an upper namespace, in their order. Pods reference them."""
+        return [name for name in secrets if self.peek(ObjectKey("Secret", namespace, name)) is None]
 
     def data_keys(self, key: ObjectKey) -> frozenset[str]:
         """Return the data keys of an upper object that a pod references; empty if it does not exist.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,7 @@ from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.pods import lower_pod
+from virtual_node.translate.pods import dependencies, lower_pod
 
 _TOO_LARGE_CHECK = 60.0
 """Seconds until a check whether a pod that was too large, or an object that it is translated with, has changed."""
@@ -163,6 +164,7 @@ class PodCreator:
             return await self.delays.not_created(upper, record, body, error)
         self.delays.refusals.created(upper.uid, record.creation)
         self._report_ignored(upper)
+        self._report_pull_secrets(upper, body["spec"])
         self._note_created(record, created["metadata"]["uid"])
         if record.creation.wanted_at:
             self._lag.observe(record.creation.created_at - record.creation.wanted_at)
@@ -176,6 +178,17 @@ class PodCreator:
         """Write an event about annotations that have no effect, because most pods are created without a user who sees warnings."""
         if ignored := own_annotations.problems(upper.labels, upper.annotations):
             self.context.warn(upper, own_annotations.EVENT, "; ".join(ignored))
+
+    def _report_pull_secrets(self, upper: Object, spec: Mapping[str, Any]) -> None:
+        """Write the event of a kubelet that does not find pull secrets. The lower kubelet finds our placeholders."""
+        missing = self.dependencies.missing_secrets(upper.namespace, dependencies.pull_secrets(spec))
+        if missing:
+            self.context.warn(
+                upper,
+                "FailedToRetrieveImagePullSecret",
+                f"Unable to retrieve some image pull secrets ({', '.join(missing)}); attempting to pull the image may "
+                "not succeed.",
+            )
 
     @staticmethod
     def _note_created(record: PodRecord, uid: str) -> None:

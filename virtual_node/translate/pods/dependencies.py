@@ -49,6 +49,12 @@ def dependencies(pod: Mapping[str, Any]) -> list[Dependency]:
     return list(found.values())
 
 
+def pull_secrets(spec: Mapping[str, Any]) -> list[str]:
+    """Return the names of the pull secrets of a pod spec, in its order. Empty names, which the API allows, are left out."""
+    references = (reference.get("name", "") for reference in spec.get("imagePullSecrets") or ())
+    return [name for name in references if name]
+
+
 def _mentions(pod: Mapping[str, Any]) -> Iterator[Dependency]:
     spec = pod["spec"]
     for kind in _CONTAINER_KINDS:
@@ -56,8 +62,8 @@ def _mentions(pod: Mapping[str, Any]) -> Iterator[Dependency]:
             yield from _of_environment(container)
     for volume in spec.get("volumes") or ():
         yield from _of_volume(volume)
-    for reference in spec.get("imagePullSecrets") or ():
-        yield Dependency("Secret", reference.get("name", ""), optional=True)
+    for name in pull_secrets(spec):
+        yield Dependency("Secret", name, optional=True)
     for reference in resource_claims.references(pod):
         yield Dependency("ResourceClaim", reference.get("resourceClaimName") or "")
         yield Dependency("ResourceClaimTemplate", reference.get("resourceClaimTemplateName") or "")

@@ -58,6 +58,27 @@ async def test_the_name_of_a_missing_object_is_reserved_before_the_pod_starts(sp
         assert names.LABEL_UPPER_CLUSTER in held["metadata"]["labels"]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "missing"),
+    [
+        (["native"], "native"),
+        (["there"], ""),
+        (["native", "there", "other"], "native, other"),
+        (["", "there"], ""),
+        ([], ""),
+    ],
+)
+async def test_missing_pull_secrets_are_reported_like_by_a_kubelet(wanted, missing):
+    """The lower kubelet finds placeholders, so it writes no event. Others of optional references have no event there either."""
+    async with running() as scene:
+        scene.upper.put("secrets", objects.secret("there"))
+        scene.bind(**OPTIONAL, imagePullSecrets=[{"name": name} for name in wanted])
+        await asyncio.sleep(10)
+        assert scene.is_below()
+        text = f"Unable to retrieve some image pull secrets ({missing}); attempting to pull the image may not succeed."
+        assert scene.events == ([("FailedToRetrieveImagePullSecret", text)] if missing else [])
+
+
 async def test_an_original_created_later_fills_the_placeholder():
     """A kubelet mounts an optional Secret when it appears."""
     async with running() as scene:
