@@ -9,7 +9,7 @@ import pytest
 
 from hack.sandbox import Sandbox
 from tests.field.real_node import Place, both, same_on
-from tests.waiting import becomes, eventually, ready
+from tests.waiting import becomes, eventually, get, ready
 from tests.workloads import manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
@@ -233,3 +233,27 @@ async def test_logs_exec_and_debug_containers(sandbox: Sandbox):
         found = await same_on(places, look)
     assert found["--limit-bytes=10"] == "0 line 1\nlin"
     assert found["stdin"].startswith("0 2000000")
+
+
+async def test_missing_pull_secrets_are_reported(sandbox: Sandbox):
+    """The pod starts, because its image is on the node."""
+
+    async def look(place: Place) -> dict[str, Any]:
+        await place.create(
+            place.pod("web", "sleep 3600", imagePullSecrets=[{"name": "absent"}, {"name": "gone"}])
+        )
+        await ready(place.cluster, place.namespace, "web")
+
+        async def events() -> set[tuple[str, ...]]:
+            items = (await get(place.cluster, place.namespace, "events"))["items"]
+            fields = ("type", "reason", "message")
+            return {tuple(one[field] for field in fields) for one in items if "PullSecret" in one["reason"]}
+
+        async def are_there() -> bool:
+            return bool(await events())
+
+        await becomes(are_there, True, what="the event is there")
+        return {"events": await events()}
+
+    async with both(sandbox) as places:
+        assert len((await same_on(places, look))["events"]) == 1

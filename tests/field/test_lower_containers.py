@@ -98,9 +98,44 @@ async def test_added_containers_are_not_counted(sandbox: Sandbox, upper: Cluster
     assert not any("may not be transitioned" in line for line in _log(sandbox))
 
 
-async def _add_debug_container(cluster: Cluster, namespace: str, name: str, container: str) -> None:
-    """Add a debug container to a pod."""
-    patch = {"spec": {"ephemeralContainers": [{"name": container, "image": "busybox:1.36"}]}}
+async def test_a_debug_container_of_the_lower_cluster_is_out_of_reach(
+    sandbox: Sandbox, upper: Cluster, namespace
+):
+    """Also under a name that the upper pod has, with no more rights than users have; their own containers are reached."""
+    lower = sandbox.lower[0]
+    await create(upper, namespace, pod("web", "sleep 10000"))
+    await ready(upper, namespace, "web")
+    await _add_debug_container(lower, namespace, "web", "shell")
+    await _add_debug_container(upper, namespace, "web", "shell", "mine")
+
+    async def states() -> list[str]:
+        found = (await get(upper, namespace, "pod", "web"))["status"].get("ephemeralContainerStatuses") or ()
+        return [one["name"] for one in found if "running" in one["state"]]
+
+    await becomes(states, ["mine"], what="only the user's debug container has a status")
+    below = await get(lower, namespace, "pod", "web")
+    assert {one["name"] for one in below["spec"]["ephemeralContainers"]} == {"shell", "mine"}
+    for arguments in (("exec", "web", "-c", "shell", "--", "id"), ("attach", "web", "-c", "shell")):
+        done = await upper.kubectl("-n", namespace, *arguments, check=False)
+        assert 'container not found ("shell")' in done.stderr
+    done = await upper.kubectl("-n", namespace, "logs", "web", "-c", "shell", check=False)
+    assert (done.returncode != 0, "secret" in done.stdout) == (True, False)
+    done = await upper.kubectl("-n", namespace, "exec", "web", "-c", "mine", "--", "echo", "reached")
+    assert done.stdout == "reached\n"
+
+    async def events() -> str:
+        return (await upper.kubectl("-n", namespace, "get", "events", "-o", "json")).stdout
+
+    async def reported() -> bool:
+        return "names that were added in the lower cluster: shell. Add" in await events()
+
+    await becomes(reported, True, what="the user is told to use another name")
+
+
+async def _add_debug_container(cluster: Cluster, namespace: str, name: str, *wanted: str) -> None:
+    """Add debug containers to a pod."""
+    debug = {"image": "busybox:1.36", "command": ["sh", "-c", "echo secret; sleep 10000"]}
+    patch = {"spec": {"ephemeralContainers": [{"name": one, **debug} for one in wanted]}}
     await cluster.kubectl(
         "-n", namespace, "patch", "pod", name, "--subresource=ephemeralcontainers", "-p", json.dumps(patch)
     )

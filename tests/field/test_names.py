@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from virtual_node.rights import name_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 NODE = "vn-names"
+OTHER = "vn-other-domain"
 DOMAIN = "app.pre"
+LOWER_DOMAIN = "lower.example"
 SPACES = ("f-shop", "f-other", "f-mapped")
 MESH = "f-mesh"
 
@@ -47,17 +49,27 @@ async def command(*arguments: str) -> str:
     return output.decode()
 
 
-async def name_server_of(file: Path, config: dict[str, Any], upper: Cluster) -> str:
+async def name_server_of(file: Path, config: dict[str, Any], upper: Cluster, *flags: str) -> str:
     """Write a configuration, create the name server of its only cluster, and return its address."""
     file.write_text(json.dumps(config), encoding="utf-8")
     (cluster,) = config["clusters"]
     said = await command(
         "lower-cluster", "dns", cluster["name"], "--config", str(file), "--kubeconfig", str(upper.kubeconfig),
-        "--client-kubeconfig", cluster["kubeconfig"], "--apply",
+        "--client-kubeconfig", cluster["kubeconfig"], "--apply", *flags,
     )  # fmt: skip
     found = re.search(r"(\S+) answers for", said)
     assert found, said
     return found[1]
+
+
+def configuration(upper: Cluster) -> dict[str, Any]:
+    """Return a configuration without clusters."""
+    return {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "ClusterSetConfiguration",
+        "kubeconfig": str(upper.kubeconfig),
+        "kubelet": {"port": 0, "nodeIP": LOOPBACK},
+    }
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -70,12 +82,7 @@ async def servers(sandbox: Sandbox) -> AsyncIterator[tuple[str, str]]:
     )
     await asyncio.to_thread(sandbox.real_node.import_images, [coredns])
     cluster: dict[str, Any] = {"name": "names", "kubeconfig": str(lower.kubeconfig), "nodeName": NODE}
-    base = {
-        "apiVersion": "virtual-node.io/v1alpha1",
-        "kind": "ClusterSetConfiguration",
-        "kubeconfig": str(upper.kubeconfig),
-        "kubelet": {"port": 0, "nodeIP": LOOPBACK},
-    }
+    base = configuration(upper)
     other = base | {"clusterDomain": DOMAIN, "clusters": [{**cluster, "name": "domain"}]}
     second = await name_server_of(sandbox.directory / "domain.yaml", other, upper)
     namespaces = {"prefix": "up-", "map": {"f-mapped": "f-lower"}, "allowed": ["f-*"], "labels": ["team"]}
@@ -112,6 +119,21 @@ async def rows(*arguments: str) -> dict[tuple[str, str], tuple[str, bool]]:
     return {(one["cluster"], one["check"]): (one["detail"], one["ok"]) for one in found["findings"]}
 
 
+async def all_answered(upper: Cluster, namespace: str, wanted: Mapping[str, str]) -> None:
+    """Wait until the output of each command in pod ``db-0`` has its text."""
+    script = "; echo ==; ".join(wanted)
+
+    async def unanswered() -> list[str]:
+        """Return the commands whose output is not as wanted."""
+        exec_ = ("-n", namespace, "exec", "db-0", "--", "sh", "-c", script)
+        outputs = (await upper.kubectl(*exec_, check=False)).stdout.split("==")
+        return [
+            one for one, said in zip(wanted, [*outputs, *wanted], strict=False) if wanted[one] not in said
+        ]
+
+    await becomes(unanswered, [], what="every name is answered")
+
+
 async def test_pods_find_peers_by_names_of_the_upper_cluster(
     sandbox: Sandbox, upper: Cluster, servers: tuple[str, str]
 ) -> None:
@@ -146,21 +168,54 @@ async def test_pods_find_peers_by_names_of_the_upper_cluster(
         f"nslookup api.up-f-other.svc.{DOMAIN} {second}": f"api.up-f-other.svc.{DOMAIN}\nAddress: {other}",
         f"nslookup www.example.com.{DOMAIN} {second}": "NXDOMAIN",
     }
-    script = "; echo ==; ".join(wanted)
-
-    async def unanswered() -> list[str]:
-        """Return the commands whose output is not as wanted."""
-        exec_ = ("-n", "f-shop", "exec", "db-0", "--", "sh", "-c", script)
-        outputs = (await upper.kubectl(*exec_, check=False)).stdout.split("==")
-        return [
-            one for one, said in zip(wanted, [*outputs, *wanted], strict=False) if wanted[one] not in said
-        ]
-
-    await becomes(unanswered, [], what="every name is answered")
+    await all_answered(upper, "f-shop", wanted)
     passed = await rows("check", "--config", str(sandbox.directory / "names.yaml"))
     detail, ok = passed["names", "names"]
     assert ok
     assert detail.startswith(f"{first} (virtual-node/virtual-node-dns-")
+
+
+@pytest.mark.usefixtures("servers")
+async def test_pods_find_upper_names_in_a_cluster_with_another_domain(
+    sandbox: Sandbox, upper: Cluster, namespace: str
+) -> None:
+    """The lower DNS knows no name of the upper domain. Its own domain and other names are still answered."""
+    lower, node = sandbox.lower[0], sandbox.real_node
+    assert node is not None
+    lower_dns = f"{lower.service_ip}53"
+    dns = await node.services.serve_domain(LOWER_DOMAIN, address=lower_dns)
+    cluster: dict[str, Any] = {"name": "other", "kubeconfig": str(lower.kubeconfig), "nodeName": OTHER}
+    config = {**configuration(upper), "clusters": [cluster]}
+    file = sandbox.directory / "other-domain.yaml"
+    flags = ("--lower-domain", LOWER_DOMAIN, "--lower-dns", lower_dns)
+    cluster["dns"] = {"servers": [await name_server_of(file, config, upper, *flags)]}
+    file.write_text(json.dumps(config), encoding="utf-8")
+    process = await sandbox.start_virtual_node("--config", str(file), name="virtual-node-domain")
+    try:
+        await node_ready(upper, OTHER)
+        extra = {"hostname": "db-0", "subdomain": "db", "metadata": {"labels": {"app": "db"}}}
+        peers = service("db", clusterIP="None"), service("api"), pod("db-0", "sleep 900", node=OTHER, **extra)
+        await create(upper, namespace, *peers)
+        await ready(upper, namespace, "db-0")
+        own = (await get(upper, namespace, "pod", "db-0"))["status"]["podIP"]
+        api = (await get(lower, namespace, "service", "api"))["spec"]["clusterIP"]
+        wanted = {
+            f"nslookup api.{namespace}.svc.cluster.local": f"cluster.local\nAddress: {api}",
+            f"ping -c1 -W1 db-0.db.{namespace}.svc.cluster.local": own,
+            "ping -c1 -W1 db-0.db": own,
+            f"nslookup {own}": f"name = db-0.db.{namespace}.svc.cluster.local",
+            f"nslookup api.{namespace}.svc.{LOWER_DOMAIN}": f"{LOWER_DOMAIN}\nAddress: {api}",
+            f"nslookup api.{namespace}.svc.cluster.local {lower_dns}": "NXDOMAIN",
+            "nslookup www.example.com": "NXDOMAIN",
+        }
+        await all_answered(upper, namespace, wanted)
+    finally:
+        await upper.kubectl("-n", namespace, "delete", "pods", "--all", "--grace-period=1")
+        await process.stop()
+        sandbox.processes.remove(process)
+        await upper.kubectl("delete", "node", OTHER)
+        await dns.kill()
+        await lower.kubectl("-n", "kube-system", "delete", "service,endpointslice", "other-dns")
 
 
 @pytest.mark.parametrize("node", [NODE, SIMULATED])

@@ -174,3 +174,56 @@ async def test_clients_leave_a_lost_cluster_and_return(sandbox: Sandbox, upper: 
     finally:
         file.write_text(original, encoding="utf-8")
         await node_ready(upper, SIMULATED)
+
+
+async def test_clients_keep_the_backends_of_a_lost_cluster_that_keeps_its_pods_ready(
+    sandbox: Sandbox, upper: Cluster, namespace: str
+):
+    """Its containers run on, and no endpoint changes in either cluster, neither during the outage nor after it."""
+    lower, other = sandbox.lower
+    file = sandbox.directory / "virtual-node.yaml"
+    original = file.read_text(encoding="utf-8")
+    config = json.loads(original)
+    config["clusters"][0]["unreachable"] = {"pods": "KeepReady", "afterSeconds": _AFTER}
+    container = {"readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1}}
+    serve = "echo web > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"
+    here = pod("here", serve, container=container, tolerations=[{"operator": "Exists"}])
+    here["metadata"]["labels"] = {"app": "web"}
+
+    async def states() -> set[tuple[str, bool]]:
+        """Return each endpoint and condition Ready of the pod, of both clusters that answer."""
+        found = [*await endpoints(upper, namespace), *await endpoints(other, namespace)]
+        of_pod = (await get(upper, namespace, "pod", "here"))["status"]
+        shown = {(one["targetRef"]["name"], bool(one["conditions"]["ready"])) for one in found}
+        return shown | {("pod", is_true(of_pod, "Ready"))}
+
+    async def node_is_ready() -> bool:
+        return is_true((await get(upper, "", "node", REAL))["status"], "Ready")
+
+    steady = {("here", True), ("pod", True)}
+    try:
+        file.write_text(json.dumps(config), encoding="utf-8")
+        await node_ready(upper, REAL)
+        await create(upper, namespace, service({"port": 80, "targetPort": 8080}), here)
+        await ready(upper, namespace, "here")
+        await start_client(upper, namespace, tolerations=[{"operator": "Exists"}])
+        await becomes(states, steady, what="the pod is an endpoint")
+        good, bad = await count(upper, namespace, above=0)
+        assert lower.apiserver.identity is not None
+        lower.apiserver.identity.signal(signal.SIGSTOP)
+        try:
+            await becomes(node_is_ready, False, within=PATIENCE, what="the node is not ready")
+            for _ in range(2 * _AFTER):
+                assert await states() == steady
+                await asyncio.sleep(1)
+        finally:
+            lower.apiserver.identity.signal(signal.SIGCONT)
+        await node_ready(upper, REAL)
+        for _ in range(10):
+            assert await states() == steady
+            await asyncio.sleep(0.5)
+        again, worse = await count(upper, namespace, above=good + 20)
+        assert (again > good, worse - bad) == (True, 0)
+    finally:
+        file.write_text(original, encoding="utf-8")
+        await node_ready(upper, REAL)

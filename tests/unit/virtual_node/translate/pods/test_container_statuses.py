@@ -24,7 +24,7 @@ def status(name: str, state: dict[str, Any] = RUNNING, **more: Any) -> dict[str,
 
 
 def mirrored(
-    *, spec: Any = None, above: Any = None, debuggers: str = "debug", **below: Any
+    *, spec: Any = None, above: Any = None, debuggers: Any = "debug", **below: Any
 ) -> dict[str, Any]:
     """Return the upper status of a pod with a container ``main``; ``debuggers``: the record of debug containers that we added."""
     upper = {
