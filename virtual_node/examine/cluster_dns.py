@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.client.client import find
-from controller_runtime.client.verbs import Verbs
+from controller_runtime.client.verbs import Verbs, find
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
 from virtual_node.config.file import DOMAIN

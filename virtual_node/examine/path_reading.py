@@ -9,13 +9,10 @@ import ssl
 from collections.abc import Sequence
 from typing import Any
 
-import aiohttp
-
 from clusterset.model import names
 from clusterset.model.names import SWARMS as SWARM_RESOURCE
 from controller_runtime import resources
-from controller_runtime.client.client import find
-from controller_runtime.client.verbs import Verbs
+from controller_runtime.client.verbs import Verbs, find
 from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource
 from virtual_node.examine import cluster_dns, probes
@@ -239,6 +236,8 @@ async def _ready_endpoints(upper: Verbs, service: Json) -> int:
 
 
 async def _answer(url: str, client: Json) -> Probe:
+    import aiohttp  # noqa: PLC0415 - it takes longer than the requests of short commands
+
     try:
         bundle = base64.b64decode(client.get("caBundle") or "").decode()
         context = ssl.create_default_context(cadata=bundle or None)

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+
 from clusterset.config import Cluster
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError
+from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.config.types import Config
 from virtual_node.controllers.pods import upper_endpoint
 from virtual_node.examine import cluster_dns
-from virtual_node.examine.path import NAMES, ApiAccess, Names
-from virtual_node.examine.snapshot import View
+from virtual_node.examine.path import API_ACCESS, DOMAIN, NAMES, ApiAccess, Names
+from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.translate.pods import api_server, dns
+
+
+async def add(
+    config: Config,
+    snapshot: Snapshot,
+    upper: Client,
+    lowers: Iterable[tuple[Cluster, Client | ConfigError]],
+) -> None:
+    """Add the facts about names and the API of pods to what was read of all clusters."""
+    snapshot.upper.put(DOMAIN, config.cluster_domain)
+    views = {view.name: view for view in snapshot.lowers if not view.error}
+    reading = [
+        read_names(cluster, client, views[cluster.name])
+        for cluster, client in lowers
+        if isinstance(client, Client) and cluster.name in views
+    ]
+    await asyncio.gather(*reading)
+    if not snapshot.upper.error:
+        snapshot.upper.put(API_ACCESS, await api_access(config, upper))
 
 
 async def api_access(config: Config, upper: Client) -> ApiAccess:

@@ -23,7 +23,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, parse_duration
-from virtual_node.commands.common import connect, output, profiles
+from virtual_node.commands.common import configured, connect, output, profiles
 from virtual_node.commands.inspect import history
 from virtual_node.commands.inspect.history import Row
 from virtual_node.config import command_line, program
@@ -237,6 +237,7 @@ async def _run(
     in_config_map = history.is_config_map(target)
     async with _opened(config, options.context, options.request_timeout) as opened:
         snapshot = await reading.read(opened, limits)
+        await configured.add(config, snapshot, opened.upper, opened.lowers)
         result = examine(snapshot, levels=LEVELS, codes=CHECKED)
         if result.doubtful:
             await asyncio.sleep(_SECOND_LOOK)

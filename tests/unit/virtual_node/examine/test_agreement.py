@@ -255,7 +255,12 @@ def by_status(world: World) -> Health:
 
 def by_doctor(world: World) -> tuple[bool, bool]:
     """Return whether ``doctor`` reports a fault, and whether it reports health: its exit code 0 and "Every link holds."."""
-    facts = {"leases": LEASES, "bound": BOUND_PODS, "waiting": WAITING_PODS, "components": COMPONENTS}
+    facts: dict[str, Fact[Any]] = {
+        "leases": LEASES,
+        "bound": BOUND_PODS,
+        "waiting": WAITING_PODS,
+        "components": COMPONENTS,
+    }
     snapshot = patient(
         nodes=world.node_objects(),
         kubelets={},

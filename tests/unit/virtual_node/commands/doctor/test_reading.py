@@ -27,6 +27,7 @@ from virtual_node.examine.path import (
     NAMES,
     SCHEDULERS,
     WEBHOOK,
+    Probe,
 )
 from virtual_node.examine.path import EVENTS as POD_EVENTS
 from virtual_node.examine.path_reading import webhook_test_pod
@@ -270,10 +271,9 @@ async def test_a_labelled_pod_is_tested_by_a_dry_run():
     facts, server = await _webhook(
         **{TRIAL: lambda _request: reply({"metadata": {"name": "tried"}}, status=201)}
     )
-    assert facts.upper[WEBHOOK].endpoints == {"kube-system/webhook": 2}
     webhook = facts.upper[WEBHOOK]
-    assert webhook.dry_run is not None
-    assert webhook.dry_run.ok
+    assert webhook.endpoints == {"kube-system/webhook": 2}
+    assert webhook.dry_run == Probe(201)
     assert webhook.dry_run_pod["metadata"]["name"] == "tried"
     (trial,) = [asked for asked in server.asked if asked.path == TRIAL]
     assert (trial.method, trial.query["dryRun"]) == ("POST", "All")
@@ -285,9 +285,7 @@ async def test_a_failing_webhook_is_quoted():
     facts, _ = await _webhook(
         **{TRIAL: lambda _request: failure(500, "InternalError", "failed calling webhook")}
     )
-    trial = facts.upper[WEBHOOK].dry_run
-    assert trial is not None
-    assert (trial.code, trial.text) == (500, "failed calling webhook")
+    assert facts.upper[WEBHOOK].dry_run == Probe(500, "failed calling webhook")
 
 
 async def test_a_url_is_requested_with_the_registered_ca_bundle():

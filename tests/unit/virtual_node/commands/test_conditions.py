@@ -1,0 +1,81 @@
+"""A condition is one rule and one code, which ``check``, ``doctor`` and ``inspect`` show."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.unit.virtual_node.commands.doctor_facts import healthy, links_of, lower_cluster
+from tests.unit.virtual_node.commands.healthy_clusters import healthy as clusters
+from tests.unit.virtual_node.commands.healthy_clusters import inspect
+from virtual_node.commands import check, doctor
+from virtual_node.examine.codes import Code
+from virtual_node.examine.engine import HEALTH, RULES, Level
+from virtual_node.examine.path import API_ACCESS, NAMES, ApiAccess, Names
+from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
+from virtual_node.examine.snapshot import Snapshot
+from virtual_node.translate.pods.api_server import MISMATCH, NOT_USABLE
+from virtual_node.translate.pods.dns import NAMES_DIFFER
+
+DIFFERENT = Names(domain="app.pre", servers=[])
+MIXED = ApiAccess("Lower", identities=True)
+
+
+def _event(message: str) -> dict[str, Any]:
+    return {"reason": MISMATCH, "message": message, "involvedObject": {"namespace": "shop", "name": "web"}}
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (Code.NAMES_DIFFER, "the domain there is app.pre, so pods do not find others by NAME.NAMESPACE.svc.cluster.local"),
+        (Code.API_MISMATCH, "the lower API servers refuse the upper tokens that pods get (kubernetesService: Lower)"),
+    ],
+)  # fmt: skip
+def test_check_and_inspect_show_a_condition_with_the_same_words(code: Code, cause: str):
+    """As a remark, which is no failure."""
+    facts = clusters()
+    facts.upper.put(API_ACCESS, MIXED)
+    facts.lowers[0].put(NAMES, DIFFERENT)
+    (found,) = (row for row in inspect(facts) if row.check == code.check)
+    assert (found.severity, found.message) == ("info", cause)
+    alone = Snapshot(datetime.now(UTC), lowers=[lower_cluster(domain="app.pre", servers=[])])
+    alone.upper.put(API_ACCESS, MIXED)
+    shown = [row for row in check.rows(alone) if row.detail == f"warning: {cause}"]
+    assert [(row.ok, row.fix) for row in shown] == [(True, found.next_step)]
+
+
+def test_doctor_shows_both_as_warnings():
+    """It knows no configuration, so the API of pods is judged by the events of pods."""
+    said = "The pod gets a token of the upper cluster, but its annotation gives it the address. Use Auto"
+    links = links_of(healthy(events=[_event(said)], lower=[lower_cluster(domain="app.pre")]))
+    assert links["names"].detail.startswith(
+        "warning: a.yaml: the domain there is app.pre, so pods do not find"
+    )
+    assert links["apiOfPods"].detail == f"warning: {said.removesuffix('. Use Auto')}"
+    assert links["apiOfPods"].next == "Use Auto"
+
+
+def test_events_have_the_codes_of_their_conditions():
+    """So that a rule recognizes an event, and a person finds both under one name."""
+    assert (MISMATCH, NOT_USABLE, NAMES_DIFFER) == (
+        Code.API_MISMATCH,
+        Code.API_NOT_USABLE,
+        Code.NAMES_DIFFER,
+    )
+
+
+def test_every_condition_that_doctor_can_find_has_its_link():
+    """Otherwise ``doctor`` would read facts and not show what is wrong with them."""
+    names = [link.name for link in doctor.CHAIN]
+    assert {code.link for code in Code} - {""} <= set(names)
+    known = {code for rule in RULES if rule.level in HEALTH for code in rule.codes}
+    assert {code for code in known if not code.link} == set()
+
+
+def test_every_condition_of_the_way_of_pods_has_a_title_in_check():
+    """Its own, or the name of the check of ``inspect``, or the code."""
+    codes = {code for rule in RULES if rule.level in {Level.PATH, Level.LOWER} for code in rule.codes}
+    assert {code for code in codes if not (code.check or code.link or code in check._TITLES)} == set()
