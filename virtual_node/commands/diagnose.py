@@ -22,7 +22,7 @@ from controller_runtime.resources import Resource
 from virtual_node.commands.common import connect, output
 from virtual_node.config import program
 from virtual_node.examine import probes
-from virtual_node.examine.codes import Severity
+from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, examine, in_depth
 from virtual_node.examine.facts import known
 from virtual_node.examine.finding import Finding
@@ -223,6 +223,11 @@ def _is_fine(one: Finding) -> bool:
     return one.severity is Severity.INFO
 
 
+def _title(one: Finding) -> str:
+    """Return a finding as a sentence about the object that was named by the user."""
+    return str(one) if one.code is Code.RULE_FAILED else one.cause
+
+
 def _mark(one: Finding) -> str:
     if _is_fine(one):
         return output.GOOD
@@ -235,7 +240,7 @@ def _print(verdict: DiagnoseResult) -> None:
         [
             output.Entry(
                 _mark(one),
-                one.cause if _is_fine(one) else f"{one.cause} ({one.code})",
+                _title(one) if _is_fine(one) else f"{_title(one)} ({one.code})",
                 one.evidence,
                 one.next_steps,
             )
@@ -271,7 +276,7 @@ def _rows(findings: Sequence[Finding]) -> list[dict[str, object]]:
     return [
         {
             "code": one.code.value,
-            "title": one.cause,
+            "title": _title(one),
             "evidence": list(one.evidence),
             "nextSteps": list(one.next_steps),
         }

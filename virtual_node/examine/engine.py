@@ -198,9 +198,8 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 
 def of_pod(pod: Json, virtual_nodes: Iterable[str]) -> list[Finding]:
     """Return the findings about one pod, also those that do not count yet."""
-    return _of_level(Level.POD, pod, virtual_nodes) or _of_level(
-        Level.POD, pod, virtual_nodes, is_fallback=True
-    )
+    found = _of_level(Level.POD, pod, virtual_nodes)
+    return found if _explains(found) else found + _of_level(Level.POD, pod, virtual_nodes, is_fallback=True)
 
 
 def in_depth(view: PodView) -> list[Finding]:
@@ -211,7 +210,8 @@ def in_depth(view: PodView) -> list[Finding]:
     view = view.ordered()
     virtual = [node["metadata"]["name"] for node in view.virtual_nodes or ()]
     found = [*_of_level(Level.POD, view.pod, virtual), *_of_level(Level.DETAIL, view, stage=view.stage)]
-    found = found or _of_level(Level.DETAIL, view, stage=view.stage, is_fallback=True)
+    if not _explains(found):
+        found += _of_level(Level.DETAIL, view, stage=view.stage, is_fallback=True)
     return sorted(found, key=lambda one: (one.rank, _ORDER[one.code]))
 
 
@@ -221,6 +221,11 @@ def of_all_pods(snapshot: Snapshot) -> list[Finding]:
     # Not a list, because there may be very many packed pods.
     pods = chain(snapshot.upper.get(WAITING) or (), snapshot.upper.get(BOUND) or ())
     return [each for pod in pods for each in of_pod(pod, virtual)]
+
+
+def _explains(found: Iterable[Finding]) -> bool:
+    """Report whether a rule found something, other than that a rule fails."""
+    return any(one.code is not Code.RULE_FAILED for one in found)
 
 
 def _of_level(

@@ -225,11 +225,14 @@ def test_a_rule_that_fails_does_not_hide_others(monkeypatch):
     monkeypatch.setattr(engine, "RULES", list(engine.RULES))
 
     @engine.detail(Code.POLICY)
-    def broken(view):
+    @engine.rule(Code.POLICY, level=engine.Level.POD)
+    def broken(*given):
         raise ZeroDivisionError
 
-    shown = in_depth(_view(status=_waiting("ErrImagePull", "denied")))
-    assert [one.code for one in shown] == [Code.IMAGE_AUTH, Code.RULE_FAILED]
+    view = _view(status=_waiting("ErrImagePull", "denied"))
+    assert [one.code for one in in_depth(view)] == [Code.IMAGE_AUTH, Code.RULE_FAILED, Code.RULE_FAILED]
+    assert [one.code for one in engine.of_pod(view.pod, ["vn"])] == [Code.RULE_FAILED, Code.POD_FAILING]
+    assert in_depth(_view(status={"phase": "Running"}))[-1].code is Code.HEALTHY
 
 
 def test_status_describes_a_virtual_node():
