@@ -84,13 +84,12 @@ def machines(found: Mapping[str, Record]) -> str:
     rows = [
         [
             name,
-            f"{max(1, round(one['seconds'] / 60))}",
             one["machine"]["cpu"].replace("(R)", "").removesuffix(" Processor"),
             f"{_busy_cores(one):g}",
         ]
         for name, one in found.items()
     ]
-    table = tables.table(["run", "minutes", "processor", "busy cores before"], rows)
+    table = tables.table(["run", "processor", "busy cores before"], rows)
     return f"Measured with {'; '.join(sorted(common))}:\n\n{table}"
 
 

@@ -11,6 +11,8 @@ from controller_runtime.apimachinery import readable
 from hack.plots.lines import Axis, LineChart, Point
 from tests.benchmarks.records import Record
 
+_MANY = 1000
+"""Pods of a round from which the table of ``mirroring`` shows it."""
 _PODS, _SECONDS = Axis("pods", is_logarithmic=True), Axis("seconds since the Deployment was created")
 
 
@@ -30,7 +32,7 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
 
 
 def mirroring(record: Record) -> str:
-    """Return the medians and ranges of ``bench_mirroring``."""
+    """Return the medians and ranges of ``bench_mirroring`` for many pods; the plots have all numbers of pods."""
     heads = ["variant", "pods", "pods/s", "p50, s", "p99, s", "deletes/s", "CPU ms per pod"]
     rows = [
         [
@@ -43,6 +45,7 @@ def mirroring(record: Record) -> str:
             spread([run["cpuSeconds"] / pods * 1000 for run in runs if "cpuSeconds" in run]),
         ]
         for (variant, pods), runs in _grouped(record).items()
+        if pods >= _MANY
     ]
     return table(heads, rows)
 
@@ -208,7 +211,7 @@ def load(record: Record) -> str:
     phases = ["bound directly", "20 pods/s"]
     rounds: dict[tuple[str, str], list[re.Match[str]]] = {}
     targets: list[list[str]] = []
-    requests: list[Any] = []
+    requests: list[list[str]] = []
     for line in record["figures"]["lines"]:
         phase = phases[min(len(requests), 1)]
         if found := _ROUND.match(line):
