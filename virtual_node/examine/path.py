@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from clusterset.model import names
-from clusterset.model.namespace_map import NamespaceConfig
-from clusterset.model.pod.api_access import Choice
 from virtual_node.examine.objects import Json
 from virtual_node.examine.snapshot import Fact
-from virtual_node.rights.name_server import Installed
-from virtual_node.translate.pods.api_server import Endpoint
+
+if TYPE_CHECKING:
+    from clusterset.model.namespace_map import NamespaceConfig
+    from clusterset.model.pod.api_access import Choice
+    from virtual_node.rights.name_server import Installed
+    from virtual_node.translate.pods.api_server import Endpoint
 
 SCHEDULER_LEASE = "kube-scheduler"
 PROXY_REFUSES = "address not allowed"

@@ -177,7 +177,8 @@ def test_errors_give_no_candidates_and_no_output(
 ):
     """Soon, and no file names either."""
     monkeypatch.setattr(names, "LIMIT", 0.3)
-    monkeypatch.setattr(os, "_exit", lambda _code: None)  # called if a busy machine takes longer than the limit
+    # Called if a busy machine takes longer than the limit.
+    monkeypatch.setattr(os, "_exit", lambda _code: None)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1] if trouble == "silent" else 1
         file = kubeconfig(tmp_path, f"https://127.0.0.1:{port}")
