@@ -21,7 +21,6 @@ _TITLES: Mapping[str, str] = {
     WaitReason.TERMINATION: "The lower pod has not ended in its grace period.",
     WaitReason.DELETION: "The lower cluster refuses to delete the lower pod.",
     WaitReason.GATE: "Scheduling gates of the lower cluster hold the pod back.",
-    WaitReason.SCHEDULER: "No scheduler of the lower cluster has looked at the pod.",
 }
 OF_DELETION = frozenset({WaitReason.FINALIZER, WaitReason.NODE, WaitReason.TERMINATION, WaitReason.DELETION})
 _CREATING = frozenset({"ContainerCreating", "PodInitializing"})
@@ -53,7 +52,7 @@ def start(view: PodView) -> Findings:
     if not view.pod["spec"].get("nodeName") or status.get("phase") not in {None, "", "Pending"}:
         return
     if view.lower is not None and (wait := waits.of_start(view.lower, None, cluster=view.cluster)):
-        if wait.reason is not WaitReason.SCHEDULER:  # ``placement`` has a patience for it
+        if wait.reason is not WaitReason.SCHEDULER:  # ``lower_placement`` has a patience for it
             yield _finding(view, wait)
         return
     scheduled = condition(status, "PodScheduled")

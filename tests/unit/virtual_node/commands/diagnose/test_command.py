@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from clusterset.model import names
 from tests.unit.controller_runtime.loopback import reply
 from tests.unit.virtual_node.commands.doctor_facts import conditions, node, pod
 from tests.unit.virtual_node.commands.run_command import (
@@ -23,6 +24,7 @@ from tests.unit.virtual_node.commands.run_command import (
 from tests.unit.virtual_node.examine.health_objects import NOW, lease
 from virtual_node.commands import diagnose
 from virtual_node.commands.diagnose import selector_text
+from virtual_node.examine.reports import Report
 
 RUNNING = {"phase": "Running", **conditions("Ready", "True")}
 PULLING = {
@@ -269,6 +271,11 @@ def _healthy(_request: web.Request) -> web.StreamResponse:
     return web.Response(text="ok")
 
 
+def _refusing(_request: web.Request) -> web.StreamResponse:
+    return web.Response(status=502, text="dial tcp 10.0.0.1:10250: connect: connection refused")
+
+
+REPORT = Report(rejected={"vn": "no such file"}).text()
 SERVER = {"/version": _version, f"{NODES}/vn/proxy/healthz": _healthy}
 
 
@@ -285,9 +292,18 @@ SERVER = {"/version": _version, f"{NODES}/vn/proxy/healthz": _healthy}
                 ]
             },
             1,
-            "Cluster vn: no answer.",
+            "Cluster vn: no answer. (ClusterLost)",
         ),
         ({SHOP: [pod("web", nodeName="vn", status=PULLING)]}, 1, "1 of its 1 pod in trouble."),
+        (
+            {
+                LEASES: [
+                    {**lease(), "metadata": {"name": "vn", "annotations": {names.ANNOTATION_FAULTS: REPORT}}}
+                ]
+            },
+            1,
+            "Cluster vn is not applied: no such file. (ConfigurationRejected)",
+        ),
     ],
 )
 async def test_a_virtual_node_is_judged_by_the_doctors_rules(
@@ -298,6 +314,14 @@ async def test_a_virtual_node_is_judged_by_the_doctors_rules(
     found, out, err = await person.types("diagnose", "node", "vn", objects=objects, answers=SERVER)
     assert (found, err) == (code, "")
     assert told in out
+
+
+async def test_a_kubelet_api_that_cannot_be_reached_is_found(person: Person):
+    """By the rule of doctor."""
+    objects = {**_objects(), LEASES: [lease()], "/apis/apps/v1/deployments": []}
+    answers = {**SERVER, f"{NODES}/vn/proxy/healthz": _refusing}
+    code, out, _ = await person.types("diagnose", "node", "vn", objects=objects, answers=answers)
+    assert (code, "✗ the API server cannot reach vn: " in out, "(KubeletAPI)" in out) == (1, True, True)
 
 
 async def test_a_virtual_node_is_judged_by_visible_objects(person: Person):
