@@ -12,6 +12,7 @@ from hack.sandbox import Cluster, Sandbox
 from tests.clusters.virtual_nodes import pod
 from tests.field.admission import admission_webhook
 from tests.waiting import becomes, create, get, ready
+from virtual_node.translate.pods.containers import debuggers_added_by, recorded_debuggers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 PROXY = {"name": "proxy", "image": "busybox:1.36", "command": ["sleep", "10000"]}
@@ -113,13 +114,16 @@ async def test_a_debug_container_of_the_lower_cluster_is_out_of_reach(
         return [one["name"] for one in found if "running" in one["state"]]
 
     await becomes(states, ["mine"], what="only the user's debug container has a status")
-    below = await get(lower, namespace, "pod", "web")
+    options = ("get", "pod", "web", "-o", "json", "--show-managed-fields")
+    below = json.loads((await lower.kubectl("-n", namespace, *options)).stdout)
     assert {one["name"] for one in below["spec"]["ephemeralContainers"]} == {"shell", "mine"}
-    for arguments in (("exec", "web", "-c", "shell", "--", "id"), ("attach", "web", "-c", "shell")):
-        done = await upper.kubectl("-n", namespace, *arguments, check=False)
-        assert 'container not found ("shell")' in done.stderr
-    done = await upper.kubectl("-n", namespace, "logs", "web", "-c", "shell", check=False)
-    assert (done.returncode != 0, "secret" in done.stdout) == (True, False)
+    assert recorded_debuggers(below["metadata"]["annotations"]) == {"mine"}
+    assert debuggers_added_by("virtual-node", below) == {"mine"}
+    done = await upper.kubectl("-n", namespace, "exec", "web", "-c", "shell", "--", "id", check=False)
+    assert 'container not found ("shell")' in done.stderr
+    for verb in ("attach", "logs"):
+        done = await upper.kubectl("-n", namespace, verb, "web", "-c", "shell", check=False)
+        assert (done.returncode, done.stdout) == (1, "")
     done = await upper.kubectl("-n", namespace, "exec", "web", "-c", "mine", "--", "echo", "reached")
     assert done.stdout == "reached\n"
 

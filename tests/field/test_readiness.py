@@ -213,13 +213,13 @@ async def test_clients_keep_the_backends_of_a_lost_cluster_that_keeps_its_pods_r
         lower.apiserver.identity.signal(signal.SIGSTOP)
         try:
             await becomes(node_is_ready, False, within=PATIENCE, what="the node is not ready")
-            for _ in range(2 * _AFTER):
+            for _ in range(_AFTER):
                 assert await states() == steady
                 await asyncio.sleep(1)
         finally:
             lower.apiserver.identity.signal(signal.SIGCONT)
         await node_ready(upper, REAL)
-        for _ in range(10):
+        for _ in range(_AFTER):
             assert await states() == steady
             await asyncio.sleep(0.5)
         again, worse = await count(upper, namespace, above=good + 20)
