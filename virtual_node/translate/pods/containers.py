@@ -178,12 +178,15 @@ def debuggers_added_by(manager: str, live: _Body) -> frozenset[str]:
 
     Args:
         manager: the ``fieldManager`` of the requests.
-        live: the pod as the API server returns it.
+        live: the pod as the API server returns it. Without valid ``managedFields``, nothing is proved.
     """
-    return frozenset(
-        str(decode(key.removeprefix(_ITEM))["name"])
-        for entry in live["metadata"].get("managedFields") or ()
-        if entry.get("manager") == manager and entry.get("subresource") == DEBUGGING
-        for key in ((entry.get("fieldsV1") or {}).get("f:spec") or {}).get(f"f:{_DEBUG}") or ()
-        if key.startswith(_ITEM + "{")
-    )
+    try:
+        return frozenset(
+            str(decode(key.removeprefix(_ITEM))["name"])
+            for entry in live["metadata"].get("managedFields") or ()
+            if entry.get("manager") == manager and entry.get("subresource") == DEBUGGING
+            for key in ((entry.get("fieldsV1") or {}).get("f:spec") or {}).get(f"f:{_DEBUG}") or ()
+            if key.startswith(_ITEM)
+        )
+    except (ValueError, TypeError, LookupError, AttributeError):  # an API server may send anything
+        return frozenset()

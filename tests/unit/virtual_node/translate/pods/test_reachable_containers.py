@@ -87,6 +87,11 @@ def test_debug_containers_of_both_pods_need_a_record(above, below, recorded, unr
         ([entry("a", "b"), entry("c", manager="kubectl-debug")], {"a", "b"}),
         ([entry("d", subresource="")], set()),
         ([{"manager": "virtual-node", "subresource": "ephemeralcontainers", "fieldsV1": None}], set()),
+        (["d"], set()),
+        ("d", set()),
+        ([{**entry("d"), "fieldsV1": {"f:spec": {"f:ephemeralContainers": {"k:{": {}}}}}], set()),
+        ([{**entry("d"), "fieldsV1": {"f:spec": {"f:ephemeralContainers": {'k:{"x":"d"}': {}}}}}], set()),
+        ([{**entry("d"), "fieldsV1": {"f:spec": ["f:ephemeralContainers"]}}], set()),
         ([{**entry(), "fieldsV1": {"f:metadata": {"f:annotations": {}}}}], set()),
     ],
 )
