@@ -32,7 +32,7 @@ from virtual_node.commands.common import configured, connect, output
 from virtual_node.config import command_line, program
 from virtual_node.config.command_line import DEFAULT_NODE_NAME
 from virtual_node.config.types import Config
-from virtual_node.examine import probes, reader, service_ranges
+from virtual_node.examine import reader, service_ranges
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION, WEAKNESSES
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, examine
@@ -50,6 +50,7 @@ from virtual_node.examine.path import (
     Answer,
     ApiAccess,
 )
+from virtual_node.examine.path_reading import read_version
 from virtual_node.examine.rules import apis, clusters, start  # noqa: F401 - registers their rules
 from virtual_node.examine.rules.names import form, served_by, upper_domain
 from virtual_node.examine.snapshot import Snapshot, View
@@ -295,10 +296,7 @@ async def _read_cluster(client: Client, view: View, needed: Sequence[Right]) -> 
     """
     view.put(ANSWER, Answer(client.config.server))
     view.put(WEAKNESSES, list(weaknesses(client.config)))
-    version = await client.version(timeout=client.timeout)
-    view.put(VERSION, str(version.get("gitVersion", "?")))
-    if (moment := await probes.date(client)) is not None:
-        view.put(CLOCK_SKEW, (moment - datetime.now(UTC)).total_seconds())
+    await read_version(client, view)
     by_resource = _by_resource(needed)
     view.put(RIGHTS, await reader.bounded(_right(client, name, by_resource[name]) for name in by_resource))
     try:

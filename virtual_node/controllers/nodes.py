@@ -23,6 +23,7 @@ from controller_runtime.process import version
 from virtual_node import metrics
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
+from virtual_node.examine.codes import Code
 from virtual_node.examine.connections import plain
 from virtual_node.examine.path import Names
 from virtual_node.examine.rules.names import unserved
@@ -249,7 +250,7 @@ class NodeController:
                 f"Pods do not find Services of other namespaces by their upper names, because {why}. If they need them: "
                 f"'virtual-node lower-cluster dns {self.context.name} --apply', then set dns.servers"
             )
-            self.context.recorder.event(node, "Normal", dns.NAMES_DIFFER, text)
+            self.context.recorder.event(node, "Normal", Code.NAMES_DIFFER, text)
 
     async def _patch(self, patch: dict[str, Any], *, subresource: str | None) -> None:
         try:

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import ssl
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from clusterset.model import names
@@ -16,6 +17,7 @@ from controller_runtime.client.verbs import Verbs, find
 from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource
 from virtual_node.examine import cluster_dns, probes
+from virtual_node.examine.clusters import CLOCK_SKEW, VERSION
 from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
 from virtual_node.examine.objects import Json, is_virtual, key, last_seen
 from virtual_node.examine.path import (
@@ -46,7 +48,7 @@ from virtual_node.examine.reader import (
     missing_rights,
 )
 from virtual_node.examine.rules.webhook import client_configs, is_ours
-from virtual_node.examine.snapshot import Fact, NotReadError, objects
+from virtual_node.examine.snapshot import Fact, NotReadError, View, objects
 from virtual_node.examine.source import Source, reads
 from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.services.endpoints import LABEL_SERVICE
@@ -70,6 +72,19 @@ BELOW = Fact[Sequence[Json]]("pending pods")
 """Mirrored pods of a lower cluster in phase Pending."""
 LOWER = (objects("Node"), BELOW, NAMES)
 """The facts of a lower cluster that need no configuration."""
+
+
+async def read_version(client: Verbs, cluster: View) -> None:
+    """Store a cluster's version and clock skew; called before all other reads.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    version = await client.version(timeout=client.timeout)
+    cluster.put(VERSION, str(version.get("gitVersion") or ""))
+    moment = await probes.date(client)
+    if moment is not None:
+        cluster.put(CLOCK_SKEW, (moment - datetime.now(UTC)).total_seconds())
 
 
 @reads(NODES)

@@ -24,7 +24,7 @@ from controller_runtime.objects import Object
 from controller_runtime.process import version
 from controller_runtime.resources import Resource
 from virtual_node.config.types import Config
-from virtual_node.examine import components, expiries, pods, probes
+from virtual_node.examine import components, expiries, pods
 from virtual_node.examine.clusters import (
     CLOCK_SKEW,
     DNS_SERVICES,
@@ -36,7 +36,6 @@ from virtual_node.examine.clusters import (
     RELEASE,
     SERVICE_BACKENDS,
     SETTINGS,
-    VERSION,
     WEAKNESSES,
     WEBHOOKS,
     LowerSettings,
@@ -58,6 +57,7 @@ from virtual_node.examine.finding import UPPER
 from virtual_node.examine.health import add_reports
 from virtual_node.examine.objects import Json, annotations_of, is_virtual, key, labels_of
 from virtual_node.examine.packed import PackedObjects, Packer, Selected
+from virtual_node.examine.path_reading import read_version
 from virtual_node.examine.reader import NODE_LEASES, bounded
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.examine.troubles import explain_failure
@@ -77,19 +77,6 @@ _KEPT: Mapping[Fact[Any], Sequence[str]] = {
 }
 """Fields of ``spec`` that rules use, by list. The objects of other lists have other reductions, or none."""
 _WHOLE = {objects("Pod"), *(objects(kind.kind) for kind in KINDS if kind.kept_spec is None)}
-
-
-async def read_version(client: Client, cluster: View) -> None:
-    """Store a cluster's version and clock skew; called before all other reads.
-
-    Raises:
-        ApiError: the cluster does not answer.
-    """
-    version = await client.version(timeout=client.timeout)
-    cluster.put(VERSION, str(version.get("gitVersion") or ""))
-    moment = await probes.date(client)
-    if moment is not None:
-        cluster.put(CLOCK_SKEW, (moment - datetime.now(UTC)).total_seconds())
 
 
 async def list_into(

@@ -14,8 +14,6 @@ from typing import Any
 
 from clusterset.model.namespace_map import NamespaceConfig
 
-NAMES_DIFFER = "UpperNamesNotFound"
-"""Reason of an event of the Node: its pods do not find Services of other namespaces by their upper names."""
 _MOST_SERVERS = 3
 _MOST_DOMAINS = 32
 _LONGEST_DOMAINS = 2048

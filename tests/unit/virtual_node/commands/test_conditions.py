@@ -11,13 +11,13 @@ from tests.unit.virtual_node.commands.doctor_facts import healthy, links_of, low
 from tests.unit.virtual_node.commands.healthy_clusters import healthy as clusters
 from tests.unit.virtual_node.commands.healthy_clusters import inspect
 from virtual_node.commands import check, doctor
+from virtual_node.commands.doctor import State
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import HEALTH, RULES, Level
-from virtual_node.examine.path import API_ACCESS, NAMES, ApiAccess, Names
+from virtual_node.examine.path import API_ACCESS, NAMES, ApiAccess, Names, Webhook
 from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
 from virtual_node.examine.snapshot import Snapshot
 from virtual_node.translate.pods.api_server import MISMATCH, NOT_USABLE
-from virtual_node.translate.pods.dns import NAMES_DIFFER
 
 DIFFERENT = Names(domain="app.pre", servers=[])
 MIXED = ApiAccess("Lower", identities=True)
@@ -60,11 +60,7 @@ def test_doctor_shows_both_as_warnings():
 
 def test_events_have_the_codes_of_their_conditions():
     """So that a rule recognizes an event, and a person finds both under one name."""
-    assert (MISMATCH, NOT_USABLE, NAMES_DIFFER) == (
-        Code.API_MISMATCH,
-        Code.API_NOT_USABLE,
-        Code.NAMES_DIFFER,
-    )
+    assert (MISMATCH, NOT_USABLE) == (Code.API_MISMATCH, Code.API_NOT_USABLE)
 
 
 def test_every_condition_that_doctor_can_find_has_its_link():
@@ -79,3 +75,14 @@ def test_every_condition_of_the_way_of_pods_has_a_title_in_check():
     """Its own, or the name of the check of ``inspect``, or the code."""
     codes = {code for rule in RULES if rule.level in {Level.PATH, Level.LOWER} for code in rule.codes}
     assert {code for code in codes if not (code.check or code.link or code in check._TITLES)} == set()
+
+
+def test_a_rule_that_fails_makes_its_link_unknown():
+    """A malformed object is no reason to report that a link holds."""
+    facts = healthy(webhook=Webhook(configurations=[{"webhooks": [{}]}]))
+    link = links_of(facts)["webhook"]
+    assert (link.state, "failed, so its findings are missing: KeyError" in link.detail) == (
+        State.UNKNOWN,
+        True,
+    )
+    assert not doctor.holds(doctor.judged(facts))
