@@ -200,27 +200,18 @@ _ROUND = re.compile(
     r"(?P<variant>\w+ \w+) +(?P<rate>[\d.]+) pods/s to Running +p50 +(?P<p50>[\d.]+) s +p99 +(?P<p99>[\d.]+) s"
     r" +(?P<deletes>[\d.]+) deletes/s"
 )
-_TARGET = re.compile(
-    r"(?P<variant>\w+ \w+) {2,}(?P<what>\S.*?) +(?P<measured>[\d.]+) +target (?P<wanted>[\d.]+) (?P<verdict>met|MISSED)"
-)
 _REQUESTS = "all "
 
 
 def load(record: Record) -> str:
-    """Return the rounds of ``bench_load``, its targets, and the requests per pod."""
+    """Return the rounds of ``bench_load``, and the requests per pod."""
     phases = ["bound directly", "20 pods/s"]
     rounds: dict[tuple[str, str], list[re.Match[str]]] = {}
-    targets: list[list[str]] = []
     requests: list[list[str]] = []
     for line in record["figures"]["lines"]:
         phase = phases[min(len(requests), 1)]
         if found := _ROUND.match(line):
             rounds.setdefault((phase, found["variant"]), []).append(found)
-        elif found := _TARGET.match(line):
-            verdict = "met" if found["verdict"] == "met" else "**missed**"
-            targets.append(
-                [phase, found["variant"], found["what"], found["wanted"], found["measured"], verdict]
-            )
         elif line.startswith(_REQUESTS):
             requests.append([phase, *line.split()[1:]])
     figures = [
@@ -241,7 +232,6 @@ def load(record: Record) -> str:
     return "\n\n".join(
         [
             table(["load", "variant", "pods/s", "p50, s", "p99, s", "deletes/s"], figures),
-            table(["load", "variant", "", "wanted", "measured", ""], targets),
             table(["requests per pod", *clusters], requests),
         ]
     )
