@@ -57,7 +57,6 @@ def render(page: str) -> dict[Path, str]:
     }
     for name, chart in charts.items():
         page = put(page, name, _table(chart))
-    page = put(page, "throttled", _throttled(overload))
     page = put(page, "variants", _variants())
     learned = records.read(RESULTS / "learning.jsonl")
     page = put(page, "learned", learning_report.estimates(learned))
@@ -89,14 +88,6 @@ def _clusters(trace: Sequence[Record]) -> Chart:
     ]
     title = f"GPUs allocated over {CLUSTERS} clusters, by lower scheduler (axis from 84 %)"
     return Chart(title, list(LOWER), _sorted(rows), 84, 98, 2, "%")
-
-
-def _throttled(found: Sequence[Record]) -> str:
-    rows = [
-        [agent, *(_cell(_bar(found, key, agent=agent)) for key in ("utilization", "throttled"))]
-        for agent in risk.AGENTS
-    ]
-    return table(("agent", "mean CPU utilization", "throttled"), rows)
 
 
 def _variants() -> str:
