@@ -58,7 +58,7 @@ _OF_ONE_POD = {Level.POD, Level.DETAIL}
 """Levels whose rules do not get the snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """A judgement about facts."""
 
@@ -231,16 +231,15 @@ def _explains(found: Iterable[Finding]) -> bool:
 def _of_level(
     level: Level, *given: Any, stage: Stage = Stage.ALIVE, is_fallback: bool = False
 ) -> list[Finding]:
-    rules = _selected(level, stage, is_fallback=is_fallback, count=len(RULES))
+    rules = _selected(tuple(RULES), level, stage, is_fallback=is_fallback)
     return [each for one in rules for each in _applied(one, *given)]
 
 
 @functools.cache
-def _selected(level: Level, stage: Stage, *, is_fallback: bool, count: int) -> Sequence[Rule]:
-    """Return the rules to apply; cached, because they are applied to very many pods. ``count`` is the number of all rules."""
-    assert count == len(RULES)
+def _selected(rules: tuple[Rule, ...], level: Level, stage: Stage, *, is_fallback: bool) -> Sequence[Rule]:
+    """Return the rules to apply; cached, because they are applied to very many pods."""
     return [
-        one for one in RULES if one.level is level and one.is_fallback is is_fallback and stage in one.stages
+        one for one in rules if one.level is level and one.is_fallback is is_fallback and stage in one.stages
     ]
 
 
