@@ -154,7 +154,7 @@ def _rows(snapshot: Snapshot, cluster: View, findings: Sequence[Finding]) -> Ite
     """Yield the rows of a cluster, in the order of its facts; findings about nothing of these come last."""
     rest = [one for one in findings if one.place == cluster.name]
     for title, detail in _good(snapshot, cluster):
-        found = [one for one in rest if _title(one) == title and detail in _details(one, detail)]
+        found = [one for one in rest if _title(one) == title and _is_about(one, detail)]
         rest = [one for one in rest if one not in found]
         for one in found:
             # The next step says what is wrong with a right or a name.
@@ -164,9 +164,9 @@ def _rows(snapshot: Snapshot, cluster: View, findings: Sequence[Finding]) -> Ite
     yield from (_row(one, one.cause) for one in rest)
 
 
-def _details(found: Finding, detail: str) -> Sequence[str]:
-    """Return the details of the good rows that a finding replaces."""
-    return found.names if found.code is Code.NODE_NAME_TAKEN else [detail]
+def _is_about(found: Finding, detail: str) -> bool:
+    """Report whether a finding is about the row with this detail; only names of nodes have several rows."""
+    return found.code is not Code.NODE_NAME_TAKEN or found.name == detail
 
 
 def _row(found: Finding, detail: str) -> CheckResult:
@@ -197,10 +197,8 @@ def _good(snapshot: Snapshot, cluster: View) -> Iterator[tuple[str, str]]:
     if (access := cluster.get(API_ACCESS)) is not None:
         yield "API of pods", _api(access)
     if (names := cluster.get(NAMES)) is not None:
-        yield (
-            "names",
-            served_by(names, domain := upper_domain(snapshot)) or f"pods find others by {form(domain)}",
-        )
+        domain = upper_domain(snapshot)
+        yield "names", served_by(names, domain) or f"pods find others by {form(domain)}"
     elif why := cluster.unread.get(NAMES):
         yield "names", f"unknown: {why}"  # the other rows report why
     if (ranges := cluster.get(SERVICE_RANGES)) is not None:
