@@ -180,7 +180,7 @@ async def test_clients_keep_the_backends_of_a_lost_cluster_that_keeps_its_pods_r
     sandbox: Sandbox, upper: Cluster, namespace: str
 ):
     """Its containers run on, and no endpoint changes in either cluster, neither during the outage nor after it."""
-    lower, other = sandbox.lower
+    lower, other = sandbox.lower[:2]
     file = sandbox.directory / "virtual-node.yaml"
     original = file.read_text(encoding="utf-8")
     config = json.loads(original)

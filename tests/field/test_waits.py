@@ -133,7 +133,7 @@ def _refusal(body: Mapping[str, Any]) -> str:
 
 async def test_events_and_diagnose_name_what_pods_wait_for(sandbox: Sandbox, upper: Cluster, namespace):
     """All pods wait at the same time, because the grace periods of the waits are the longest part of the test."""
-    real_node, simulated_nodes = sandbox.lower
+    real_node, simulated_nodes = sandbox.lower[:2]  # other tests add clusters
     await make_namespace(simulated_nodes, namespace)
     async with asyncio.TaskGroup() as group:
         group.create_task(_replacement(upper, real_node, namespace))
