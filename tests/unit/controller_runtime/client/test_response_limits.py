@@ -352,15 +352,15 @@ async def raw_server(head: bytes, answer: bytes) -> AsyncIterator[Client]:
     ],
 )
 async def test_server_cannot_keep_the_loop_busy(head: bytes, answer: bytes) -> None:
-    """Endless bodies that cost much CPU time are rejected long before the request's time-out."""
+    """Endless bodies that cost much CPU time are rejected after little of it, long before the time-out of the request."""
     async with raw_server(head, answer) as client:
-        started = time.monotonic()
+        started = time.process_time()
         with pytest.raises(ConnectionFailed):
             await client.request("GET", "/")
-        assert time.monotonic() - started < 5
+        assert time.process_time() - started < 5
         with pytest.raises(ConnectionFailed):
             _ = [event async for event in client.watch(resources.PODS)]
-        assert time.monotonic() - started < 10
+        assert time.process_time() - started < 10
 
 
 class TestCpuMeter:
