@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.names import SWARMS as SWARM_RESOURCE
 from controller_runtime import resources
 from controller_runtime.client.verbs import Verbs, find
-from controller_runtime.errors import ApiError, Forbidden, NotFound
+from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.resources import Resource
 from virtual_node.examine import cluster_dns, probes
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION
@@ -118,10 +117,7 @@ async def _leases(source: Source) -> dict[str, Json]:
 
 @reads(SWARMS)
 async def _swarms(source: Source) -> Sequence[Json]:
-    try:
-        return await _list(source.reader.client, SWARM_RESOURCE)
-    except (Forbidden, NotFound):
-        return []
+    return await source.reader.swarms()
 
 
 @reads(COMPONENTS)

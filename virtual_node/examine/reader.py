@@ -161,6 +161,17 @@ class Reader:
             raise refusal("list", resources.NODES)
         return nodes
 
+    async def swarms(self) -> list[Json]:
+        """Return the Swarms; empty also if they are not installed, or if reading them is forbidden, because they are optional.
+
+        Raises:
+            ApiError: any other error.
+        """
+        try:
+            return [one.to_dict() for one in (await self.client.list(names.SWARMS)).items]
+        except (Forbidden, NotFound):
+            return []
+
     async def fields(
         self, resource: Resource, kind: type[T], *, field_selector: str | None = None
     ) -> list[T] | None:

@@ -6,10 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from clusterset.model.names import SWARMS
 from controller_runtime import resources
-from controller_runtime.client.verbs import Verbs
-from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object
 from virtual_node.examine import health as model
 from virtual_node.examine.components import SELECTOR, failing
@@ -44,7 +41,7 @@ async def judge(
     Raises:
         ApiError: the cluster does not answer.
     """
-    (waiting, components), found_swarms = await asyncio.gather(prefetch(reader), swarms(reader.client))
+    (waiting, components), swarms = await asyncio.gather(prefetch(reader), reader.swarms())
     replicas = [pod.to_dict() for pod in components or ()]
     words = {key(pod): (await reader.last_words(pod) or [""])[-1] for pod in failing(replicas, now)}
     snapshot = known(
@@ -54,7 +51,7 @@ async def judge(
         bound=bound,
         waiting=None if waiting is None else [pod.to_dict() for pod in waiting],
         components=None if components is None else replicas,
-        swarms=found_swarms,
+        swarms=swarms,
         words=words,
     )
     return model.health(snapshot, of_pods=[*of_all_pods(snapshot), *of_bound])
@@ -71,15 +68,3 @@ async def prefetch(reader: Reader) -> tuple[list[Object] | None, list[Object] | 
         reader.all(resources.PODS, label_selector=SELECTOR),
     )
     return waiting, components
-
-
-async def swarms(client: Verbs) -> list[Json]:
-    """Return the Swarms of a cluster; empty also if they are not installed, or if reading them is forbidden.
-
-    Raises:
-        ApiError: any other error.
-    """
-    try:
-        return [one.to_dict() for one in (await client.list(SWARMS)).items]
-    except (Forbidden, NotFound):
-        return []

@@ -41,6 +41,7 @@ from virtual_node.examine.facts import SWARMS as SWARM_LIST
 from virtual_node.examine.facts import WAITING as WAITING_PODS
 from virtual_node.examine.health import Health, Verdict
 from virtual_node.examine.path import Installation
+from virtual_node.examine.reader import Reader
 from virtual_node.examine.reports import Report
 from virtual_node.examine.snapshot import Fact, Snapshot, objects
 from virtual_node.process_health import ProcessHealth
@@ -219,6 +220,8 @@ def by_process(world: World) -> tuple[Health, Health]:
 
 class _Reader:
     """One user's access to the upper cluster."""
+
+    swarms = Reader.swarms
 
     def __init__(self, world: World) -> None:
         self._world = world
