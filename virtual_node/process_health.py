@@ -31,7 +31,7 @@ from virtual_node.examine.snapshot import Snapshot
 from virtual_node.process_state import ProcessState
 from virtual_node.process_summary import ProcessSummary
 
-Signs = dict[str, tuple[str, list[Finding]]]
+Examined = dict[str, tuple[str, list[Finding]]]
 """Resource version and findings of each pod, by uid."""
 _INTERVAL = 5.0
 """Seconds between two passes over the pods; clusters and nodes are read at each request."""
@@ -79,10 +79,10 @@ class ProcessHealth:
             else None
         )
         self._summary = self.summary or ProcessSummary(self.state)
-        self._signs_of_waiting: Signs = {}
-        self._found: list[Finding] | None = None
+        self._examined_waiting: Examined = {}
+        self._of_bound: list[Finding] | None = None
         """Findings about pods on virtual nodes from the last pass; None before the first pass."""
-        self._found_waiting: list[Finding] | None = None
+        self._of_waiting: list[Finding] | None = None
         """Findings about pods without a node from the last pass; None before the first pass."""
         self._names: frozenset[str] = frozenset()
         """Names of the virtual nodes at the last pass; a change re-evaluates pods without a node."""
@@ -137,21 +137,21 @@ class ProcessHealth:
             stands_by = {"installation": f"this replica stands by; {leader} works"}
             alone = known(self.clock(), rejected=self.state.rejected)
             return Health(tuple(rejected(alone)), stands_by)
-        of_pods = [*(self._found_waiting or ()), *(self._found or ())]
+        of_pods = [*(self._of_waiting or ()), *(self._of_bound or ())]
         return health(self._snapshot(swarms), of_pods=of_pods)
 
     async def _read_pods(self) -> None:
         """Evaluate the pods that have changed since the last pass."""
         await self._summary.refresh()
-        self._found = [finding for one in self._summary.pods() for finding in one.findings]
+        self._of_bound = [finding for one in self._summary.pods() for finding in one.findings]
         names = frozenset(name for cluster in self.state.clusters.values() for name in cluster.nodes)
-        self._signs_of_waiting = await _evaluated(
+        self._examined_waiting = await _evaluated(
             self._waiting.store.list(),
-            self._signs_of_waiting if names == self._names else {},
+            self._examined_waiting if names == self._names else {},
             lambda pod: of_pod(pod, names),
         )
         self._names = names
-        self._found_waiting = _found(self._signs_of_waiting)
+        self._of_waiting = _findings(self._examined_waiting)
 
     def _snapshot(self, swarms: Sequence[Json] | None) -> Snapshot:
         running = dict(self.state.clusters)
@@ -169,8 +169,8 @@ class ProcessHealth:
                 for cluster in running.values()
                 for name, lease in cluster.leases.items()
             },
-            bound=None if self._found is None else (),
-            waiting=None if self._found_waiting is None else (),
+            bound=None if self._of_bound is None else (),
+            waiting=None if self._of_waiting is None else (),
             components=[]
             if self._replicas is None
             else [pod.to_dict() for pod in self._replicas.store.list()],
@@ -214,10 +214,10 @@ def shrink_foreign(pod: Object) -> Object:
 
 
 async def _evaluated(
-    pods: Iterable[Object], before: Signs, examined: Callable[[Json], list[Finding]]
-) -> Signs:
+    pods: Iterable[Object], before: Examined, examined: Callable[[Json], list[Finding]]
+) -> Examined:
     """Return the findings about pods; those of unchanged pods are taken from ``before``."""
-    seen, slicer = Signs(), Slicer()
+    seen, slicer = Examined(), Slicer()
     for pod in pods:
         known = before.get(pod.uid)
         if known is None or known[0] != pod.resource_version:
@@ -227,5 +227,5 @@ async def _evaluated(
     return seen
 
 
-def _found(signs: Signs) -> list[Finding]:
+def _findings(signs: Examined) -> list[Finding]:
     return [finding for _, findings in signs.values() for finding in findings]
