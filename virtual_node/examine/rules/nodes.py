@@ -1,4 +1,4 @@
-"""Finds virtual nodes and lower clusters that are lost, failed, silent, not Ready or closed."""
+"""Rules about our components, virtual nodes and lower clusters: failing, lost, silent, not Ready or closed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,27 @@ from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
 from virtual_node.config import program
 from virtual_node.examine.codes import Code, Severity
+from virtual_node.examine.components import replica_trouble
 from virtual_node.examine.engine import rule
-from virtual_node.examine.facts import CLUSTERS, EXPIRING, LEASES, NODES, REJECTED
-from virtual_node.examine.finding import Finding, Findings, sentence
+from virtual_node.examine.facts import CLUSTERS, COMPONENTS, EXPIRING, LEASES, NODES, REJECTED, WORDS
+from virtual_node.examine.finding import UPPER, Finding, Findings, finding, sentence
 from virtual_node.examine.leases import NODE_LEASE_SECONDS, lease_age
-from virtual_node.examine.objects import Json, cluster_of, one_line, taints
+from virtual_node.examine.objects import Json, cluster_of, key, one_line, taints
 from virtual_node.examine.process import explained
 from virtual_node.examine.snapshot import Snapshot
 
 _GRACE = 60.0
 """Seconds: Kubernetes' node-monitor-grace-period (40 or 50 s) with a margin."""
+
+
+@rule(Code.REPLICA_FAILING, needs=[COMPONENTS], uses=[WORDS])
+def components(snapshot: Snapshot) -> Findings:
+    """Yield pods of our components that fail."""
+    words = snapshot.upper.get(WORDS) or {}
+    for pod in snapshot.upper[COMPONENTS]:
+        if found := replica_trouble(pod, words.get(key(pod), ""), snapshot.now):
+            cause, step = found
+            yield finding(Code.REPLICA_FAILING, UPPER, "Pod", key(pod), cause, step, transient=True)
 
 
 @rule(Code.CONFIGURATION_REJECTED, needs=[REJECTED])
@@ -52,14 +63,9 @@ def no_lower_cluster(snapshot: Snapshot) -> Findings:
             Code.NO_LOWER_CLUSTER, "Installation", "", f"there is no virtual node; {why[0]}", why[1]
         )
     else:
-        yield Finding(
-            code=Code.NO_LOWER_CLUSTER,
-            kind="Installation",
-            names=[""],
-            cause="there is no virtual node: no lower cluster is configured, or its process does not run",
-            next_steps=[f"{program.name('lower-cluster')} join NAME --client-kubeconfig FILE"],
-            transient=True,
-        )
+        cause = "there is no virtual node: no lower cluster is configured, or its process does not run"
+        step = f"{program.name('lower-cluster')} join NAME --client-kubeconfig FILE"
+        yield finding(Code.NO_LOWER_CLUSTER, UPPER, "Installation", "", cause, step, transient=True)
 
 
 @rule(Code.CLUSTER_FAILED, Code.CLUSTER_LOST, uses=[CLUSTERS, NODES])

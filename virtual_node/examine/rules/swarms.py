@@ -11,7 +11,7 @@ from controller_runtime.apimachinery import timestamps
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import rule
 from virtual_node.examine.facts import SWARMS
-from virtual_node.examine.finding import Finding, Findings
+from virtual_node.examine.finding import UPPER, Findings, finding
 from virtual_node.examine.objects import Json, key, one_line
 from virtual_node.examine.snapshot import Snapshot
 
@@ -37,7 +37,7 @@ def swarms(snapshot: Snapshot) -> Findings:
             metadata = swarm["metadata"]
             cause = one_line(found.get("message") or found.get("reason") or f"{name} is {status}")
             step = f"kubectl describe swarm {metadata['name']} -n {metadata['namespace']}"
-            yield Finding(code=code, kind="Swarm", names=[key(swarm)], cause=cause, next_steps=[step])
+            yield finding(code, UPPER, "Swarm", key(swarm), cause, step)
             break
 
 
