@@ -133,7 +133,7 @@ async def test_a_debug_container_of_the_lower_cluster_is_out_of_reach(
     async def reported() -> bool:
         return "names that were added in the lower cluster: shell. Add" in await events()
 
-    await becomes(reported, True, what="the user is told to use another name")
+    await becomes(reported, True, what="an event tells the user to choose another name")
 
 
 async def _add_debug_container(cluster: Cluster, namespace: str, name: str, *wanted: str) -> None:

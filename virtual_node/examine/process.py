@@ -20,7 +20,7 @@ _UNLABELLED = f"none is labelled {LABEL_NAME}={INSTALLED_AS}"
 
 
 def explained(snapshot: Snapshot) -> tuple[str, str] | None:
-    """Return why no process registers or renews virtual nodes, and the next step; None: nobody tried to read this."""
+    """Return why no process registers or renews virtual nodes, and the next step; None: this was not read."""
     if why := snapshot.upper.unread.get(INSTALLED):
         return f"whether its process runs cannot be seen ({why})", "look where the process runs"
     installation = snapshot.upper.get(INSTALLED)

@@ -174,7 +174,7 @@ def unrecorded_debuggers(above: _Body, below: _Body, recorded: Container[str]) -
 def debuggers_added_by(manager: str, live: _Body) -> frozenset[str]:
     """Return the names of the debug containers that a field manager added to a pod, by the pod's ``managedFields``.
 
-    Debug containers cannot change, so nobody else can own their fields later.
+    Debug containers cannot change, so no other field manager can own their fields later.
 
     Args:
         manager: the ``fieldManager`` of the requests.

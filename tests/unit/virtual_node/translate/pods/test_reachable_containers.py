@@ -96,6 +96,6 @@ def test_debug_containers_of_both_pods_need_a_record(above, below, recorded, unr
     ],
 )
 def test_managed_fields_show_who_added_a_debug_container(fields, added):
-    """Only a request to the subresource adds one, and nobody can change it later."""
+    """Only a request to the subresource adds one, and no request can change it later."""
     live = {"metadata": {"managedFields": fields}}
     assert containers.debuggers_added_by("virtual-node", live) == added
