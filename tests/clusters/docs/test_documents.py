@@ -86,7 +86,12 @@ async def clusters(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sa
             "kubeconfig": str(sandbox.upper.kubeconfig),
             "kubelet": {"port": 0, "nodeIp": LOOPBACK},
             "clusters": [
-                {"name": name, "kubeconfig": str(lower[of].kubeconfig), "labels": {"clusterID": name}}
+                {
+                    "name": name,
+                    "kubeconfig": str(lower[of].kubeconfig),
+                    "labels": {"clusterID": name},
+                    "policy": {"schedulerNames": ["volcano"]},  # use/schedule.md says to set it
+                }
                 for name, of in NAMES.items()
             ],
         }
