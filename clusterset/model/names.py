@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from controller_runtime.resources import Resource
 
 DOMAIN = "virtual-node.io"
@@ -59,6 +61,7 @@ JOINED_PREFIX = f"joined.{DOMAIN}/"
 upper cluster. The value is the name that the lower cluster has there."""
 
 
+@functools.lru_cache(maxsize=1024)
 def is_reserved(key: str) -> bool:
     """Return whether a label or annotation key is in the domain of this project.
 

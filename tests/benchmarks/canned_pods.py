@@ -1,4 +1,4 @@
-"""Mirrored pods as JSON, one template per cluster: realistic content, and only a number that differs."""
+"""Mirrored pods as JSON, one template per cluster: realistic content, and only numbers of pod and workload that differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from virtual_node.translate.pods.status import upper_status
 
 CLUSTER_ID = "canned"
 NAMESPACE = "load"
-_NUMBER = b"@@@@@@@"
+_NUMBER, _WORKLOAD = b"@@@@@@@", b"#######"
+_REPLICAS = 10
+"""Pods of each workload, which have equal specs."""
 _CREATED = "2026-01-01T00:00:00Z"
 
 
@@ -29,6 +31,7 @@ class Template:
     def body(self, number: int, version: int = 1) -> bytes:
         """Return a pod."""
         joined = (b"%07d" % number).join(self._parts)
+        joined = joined.replace(_WORKLOAD, b"%07d" % (number // _REPLICAS))
         return joined.replace(b'"resourceVersion":"0"', b'"resourceVersion":"%d"' % version, 1)
 
     def event(self, number: int, version: int) -> bytes:
@@ -76,7 +79,9 @@ def templates(node: str) -> tuple[Template, Template]:
                     "image": "registry.k8s.io/pause:3.10",
                     "imagePullPolicy": "IfNotPresent",
                     "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
-                    "env": [{"name": f"SETTING_{number}", "value": f"value {number}"} for number in range(5)],
+                    "env": [
+                        {"name": f"SETTING_{number}", "value": f"value {number}"} for number in range(5)
+                    ] + [{"name": "WORKLOAD", "value": _WORKLOAD.decode()}],
                     "terminationMessagePath": "/dev/termination-log",
                     "terminationMessagePolicy": "File",
                 }

@@ -18,7 +18,7 @@ from virtual_node.examine.finding import Finding, Findings
 from virtual_node.examine.objects import Json, labels_of
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.pods import lower_pod
+from virtual_node.translate.pods import lower_pod, update
 
 
 @dataclass
@@ -34,6 +34,11 @@ class MirroredPod:
     def options(self) -> PodOptions:
         """Return the options of the pod's virtual node."""
         return self.lower[SETTINGS].nodes[self.upper["spec"]["nodeName"]].options
+
+    @functools.cached_property
+    def likeness(self) -> bytes | None:
+        """Return the key of ``update.likeness``; None: this pod must be compared by itself."""
+        return None if self.below is None else update.likeness(self.below, self.upper, self.options)
 
     @functools.cached_property
     def requested(self) -> dict[str, Any]:
@@ -53,6 +58,9 @@ class MirroredRule(abc.ABC):
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self.faultless: set[bytes | None] = set()
+        """Likeness of pods without findings. A rule that translates pods skips pods like these, because the pods of one
+        workload differ little."""
 
     @abc.abstractmethod
     def of_pod(self, pod: MirroredPod) -> Findings:

@@ -120,9 +120,16 @@ def requested(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Return the total requests of unfinished pods by resource; resource ``pods`` counts these pods."""
     used: Counter[str] = Counter()
     for pod in pods:
-        if not is_finished(pod.get("status")):
-            used.update({**pod_resources.pod_requests(pod["spec"]), "pods": 1})
+        add_requests(used, pod)
     return used
+
+
+def add_requests(used: Counter[str], pod: Mapping[str, Any]) -> None:
+    """Add the requests of a pod to ``used`` unless it is finished."""
+    if not is_finished(pod.get("status")):
+        for name, amount in pod_resources.pod_requests(pod["spec"]).items():
+            used[name] += amount  # faster than ``Counter.update``
+        used["pods"] += 1
 
 
 def allocatable(node: Mapping[str, Any]) -> dict[str, int]:

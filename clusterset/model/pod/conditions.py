@@ -16,8 +16,10 @@ def is_finished(status: Mapping[str, Any] | None) -> bool:
 
 def condition(status: Mapping[str, Any] | None, kind: str) -> Mapping[str, Any]:
     """Return the condition of this type in an object's status; empty if it has none."""
-    conditions = (status or {}).get("conditions") or ()
-    return next((one for one in conditions if one.get("type") == kind), {})
+    for listed in (status or {}).get("conditions") or ():
+        if listed.get("type") == kind:
+            return listed  # type: ignore[no-any-return]
+    return {}
 
 
 def is_true(status: Mapping[str, Any] | None, kind: str) -> bool:

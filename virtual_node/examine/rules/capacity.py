@@ -20,7 +20,7 @@ from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.expiry import span
 from virtual_node.examine.finding import Finding, Findings, finding
 from virtual_node.examine.mirrored import MirroredPod, MirroredRule
-from virtual_node.examine.objects import allocatable, fits, key, labels_of, requested
+from virtual_node.examine.objects import add_requests, allocatable, fits, key, labels_of, requested
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
@@ -145,7 +145,7 @@ def _used(lower: View) -> dict[str, Counter[str]]:
     used: dict[str, Counter[str]] = {}
     for pod in chain(lower.of("Pod"), lower.of(FOREIGN_PODS)):
         if node := pod["spec"].get("nodeName"):
-            used.setdefault(node, Counter()).update(requested([pod]))
+            add_requests(used.setdefault(node, Counter()), pod)
     return used
 
 

@@ -51,9 +51,14 @@ class PodDrift(MirroredRule):
     def of_pod(self, pod: MirroredPod) -> Findings:
         """Yield the finding about a pod, or remember that lower admission has changed it."""
         upper, below = pod.upper, pod.below
-        if below is None or is_deleting(upper) or is_deleting(below):
+        if below is None or is_deleting(upper) or is_deleting(below) or pod.likeness in self.faultless:
             return
         changes = update.pod_patch(below, pod.desired, upper, pod.options)
+        left = left_as_changed(below["metadata"], pod.desired["metadata"])
+        if changes == PodChanges() and not left:
+            if pod.likeness:
+                self.faultless.add(pod.likeness)
+            return
         in_spec, resized = _spec_fields(changes), _resized_fields(changes)
         asked = update.is_already_requested(below, pod.desired)
         if asked and any(names.ANNOTATION_OVERRIDES in annotations_of(one) for one in (below, pod.desired)):
@@ -61,7 +66,7 @@ class PodDrift(MirroredRule):
         if asked and in_spec:
             self._rewritten.setdefault(pod.lower.name, []).append(key(below))
             in_spec = []
-        if left := left_as_changed(below["metadata"], pod.desired["metadata"]):
+        if left:
             told = f"{key(below)} {readable.some(left)}"
             self._labelled.setdefault(pod.lower.name, []).append(told)
         added = []

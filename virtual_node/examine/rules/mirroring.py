@@ -91,6 +91,8 @@ class StatusDrift(MirroredRule):
         if below is None or upper["spec"]["nodeName"] in self._silent:
             return
         upper_state = _state(upper)
+        if upper_state == _state(below) and not upper["spec"].get("readinessGates"):
+            return  # Only readiness gates make the translated state differ.
         lower_state = _state({**upper, "status": pod_status.upper_status(below, upper)})
         if upper_state == lower_state:
             return
@@ -214,10 +216,13 @@ class RefusedNext(MirroredRule):
 
     def of_pod(self, pod: MirroredPod) -> Findings:
         """Remember a pod that could not be created again."""
-        if pod.below is not None and not is_deleting(pod.upper):
+        if pod.below is not None and not is_deleting(pod.upper) and pod.likeness not in self.faultless:
             rules = pod.options.policy.of(pod.upper["metadata"]["namespace"])
-            for rule in {one.rule for one in violations(pod.requested, rules)}:
+            refusing = {one.rule for one in violations(pod.requested, rules)}
+            for rule in refusing:
                 self._refused.setdefault(pod.lower.name, {}).setdefault(rule, []).append(key(pod.upper))
+            if pod.likeness and not refusing:
+                self.faultless.add(pod.likeness)
         yield from ()
 
     def of_all(self) -> Findings:

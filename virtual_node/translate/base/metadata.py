@@ -206,14 +206,15 @@ def left_as_changed(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> lis
         lower: metadata of the lower object.
         desired: metadata as it would be created now.
     """
-    patch = metadata_patch(lower, desired, removable={})
-    return [
-        f"metadata.{field}[{key}]"
+    record = applied(desired)
+    differing = [
+        (field, key)
         for field in _FIELDS
-        for key in sorted(recorded_digests(applied(desired), field))
+        for key in sorted(recorded_digests(record, field))
         if (lower.get(field) or {}).get(key) != (desired.get(field) or {}).get(key)
-        and key not in patch.get(field, {})
     ]
+    patch = metadata_patch(lower, desired, removable={}) if differing else {}
+    return [f"metadata.{field}[{key}]" for field, key in differing if key not in patch.get(field, {})]
 
 
 def _is_recorded(record: Mapping[str, Any], after: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ set or changed stay. It also records a digest of the spec that was requested.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ import msgspec
 
 from clusterset.model import names
 from clusterset.model.overrides import OverrideSet
+from clusterset.model.pod import api_access
 from clusterset.model.policy import decision
 from clusterset.model.policy.decision import Violation, summary, violations
 from clusterset.model.policy.findings import DEBUG_CONTAINERS
@@ -29,6 +31,7 @@ from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import Object, texts_memory
 from virtual_node.translate.base.metadata import applied, metadata_patch, recorded_digests, render_record
 from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import made_for
 from virtual_node.translate.pods.lower_pod import ephemeral_containers, lower_pod, overridden, stays_above
 
 Patch = Mapping[str, Any]
@@ -37,6 +40,8 @@ Pairs = list[tuple[Mapping[str, Any], Mapping[str, Any]]]
 """The current and the desired container of each name that both specs have."""
 _OPTIONAL = (names.ANNOTATION_TRIPPED_LABELS, names.ANNOTATION_OVERRIDES)
 """Our annotations that only some lower pods have."""
+_OWN_NAMES = (b'"fieldPath":"metadata.name"', b'"fieldPath":"metadata.uid"')
+"""References of a spec to the pod's own name or uid."""
 
 
 class ChangePolicy:
@@ -278,6 +283,54 @@ def pod_patch(
     resize = _resize_patch(lower["spec"], desired["spec"], containers)
     ephemeral = _ephemeral_patch(lower["spec"], ephemeral_containers(upper, options, budget))
     return PodChanges(patch or None, resize, ephemeral)
+
+
+def likeness(lower: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions) -> bytes | None:
+    """Return a key of an upper and its lower pod; pairs with equal keys have equal results of ``pod_patch``.
+
+    The pods of one workload have equal keys if they differ only in what is not compared: names, uids, statuses, the name of the
+    volume with the token, and what the lower cluster adds to metadata and spec. The key also decides the violations of the
+    policy by ``lower_pod``, but not the fields of their messages.
+
+    Args:
+        lower: the lower pod.
+        upper: the upper pod.
+        options: translation options; keys of the same virtual node at other options cannot be compared.
+
+    Returns:
+        The key. None: the lower pod does not have the marks of this upper pod.
+    """
+    above, below, spec = upper["metadata"], lower["metadata"], lower["spec"]
+    labels, annotations = dict(below.get("labels") or {}), dict(below.get("annotations") or {})
+    mark = annotations.pop(names.ANNOTATION_MADE_FOR, None)
+    if labels.pop(names.LABEL_UPPER_UID, None) != above["uid"] or mark != made_for(
+        options.owner.cluster_id, above
+    ):
+        return None
+    wanted = {"labels": above.get("labels") or {}, "annotations": dict(above.get("annotations") or {})}
+    wanted["annotations"].pop(names.ANNOTATION_LOWER_UID, None)
+    if not options.overrides.of(upper):
+        # What neither the user nor we have set is not compared. Our keys have our domain, or none.
+        record = annotations.get(names.ANNOTATION_APPLIED, "")
+        for current, of_user in ((labels, wanted["labels"]), (annotations, wanted["annotations"])):
+            for name in current.keys() - of_user.keys():
+                if "/" in name and not names.is_reserved(name) and f'"{name}"' not in record:
+                    del current[name]
+    compared = [
+        (kind, [(one["name"], one.get("image"), one.get("resources")) for one in spec.get(kind) or ()])
+        for kind in _CONTAINER_KINDS
+    ]
+    debuggers = [one["name"] for one in spec.get("ephemeralContainers") or ()]
+    fields = [spec.get(name) for name in ("activeDeadlineSeconds", "tolerations", "resources")]
+    text = msgspec.json.encode(
+        (above["namespace"], wanted, upper["spec"], labels, annotations, compared, debuggers, fields)
+    )
+    if any(reference in text for reference in _OWN_NAMES):
+        text += msgspec.json.encode((above["name"], above["uid"]))
+    for volume in upper["spec"].get("volumes") or ():
+        if volume["name"].startswith(api_access.PREFIX):  # the rest is random
+            text = text.replace(b'"%s"' % volume["name"].encode(), b'"%s"' % api_access.PREFIX.encode())
+    return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def is_already_requested(

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from clusterset.model.policy.decision import violations
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
+from virtual_node.translate.base.metadata import left_as_changed
 from virtual_node.translate.pods import lower_pod, update
 
 
@@ -51,3 +58,81 @@ def test_pod_level_resources_are_resized_in_place():
     changes = update.pod_patch(lower, desired, after, OPTIONS)
     assert changes.resize == {"spec": {"resources": {"limits": {"cpu": "2"}}}}
     assert not update.is_already_requested(lower, desired)
+
+
+def _pair() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a lower pod as its kubelet reports it, with what programs of the lower cluster add, and its upper pod."""
+    upper = upper_pod()
+    lower = lower_pod.lower_pod(upper, OPTIONS)
+    lower["metadata"]["annotations"]["cni.example.com/podIP"] = "10.0.0.1"
+    lower["spec"]["nodeName"] = "node-1"
+    lower["metadata"] |= {"uid": "lower-1", "resourceVersion": "7"}
+    return lower, upper
+
+
+def _variants(whole: Any) -> Iterator[Any]:
+    """Yield copies of a JSON value, each with one changed or missing part."""
+    for place in whole if isinstance(whole, dict) else range(len(whole)):
+        part = whole[place]
+        others = (
+            [*_variants(part)]
+            if isinstance(part, (dict, list))
+            else [f"{part}x" if isinstance(part, str) else 7]
+        )
+        for other in others:
+            changed = copy.copy(whole)
+            changed[place] = other
+            yield changed
+        if isinstance(whole, dict):
+            yield {key: value for key, value in whole.items() if key != place}
+
+
+def _result(lower: Any, upper: Any) -> Any:
+    """Return what is compared of a pair; the type of the error if a field is missing that API servers always send."""
+    try:
+        desired = lower_pod.lower_pod(upper, OPTIONS)
+        changes = update.pod_patch(lower, desired, upper, OPTIONS)
+        refused = violations(desired, OPTIONS.policy.of("shop"))
+        return changes, left_as_changed(lower["metadata"], desired["metadata"]), {one.rule for one in refused}
+    except Exception as error:  # noqa: BLE001 - malformed pods
+        return type(error)
+
+
+def _likeness(lower: Any, upper: Any) -> bytes | None:
+    try:
+        return update.likeness(lower, upper, OPTIONS)
+    except Exception:  # noqa: BLE001 - malformed pods
+        return None
+
+
+def test_a_pod_with_a_difference_that_would_be_patched_is_not_like_others():
+    lower, upper = _pair()
+    known, expected = _likeness(lower, upper), _result(lower, upper)
+    assert known is not None
+    checked = [(one, upper) for one in _variants(lower)] + [(lower, one) for one in _variants(upper)]
+    alike = [pair for pair in checked if _likeness(*pair) == known]
+    assert [pair for pair in alike if _result(*pair) != expected] == []
+    assert len(alike) > 20, "the comparison must not be empty"
+    assert len(checked) > len(alike) + 50
+
+
+def test_replicas_of_one_workload_are_alike():
+    lower, upper = _pair()
+    text = json.dumps([lower, upper])
+    for ours, others in (
+        (upper["metadata"]["uid"], "99999999-2222-3333-4444-555555555555"),
+        ('"name": "web-0"', '"name": "web-1"'),
+        ("/web-0/", "/web-1/"),
+        ("kube-api-access-x", "kube-api-access-y"),
+        ("10.0.0.1", "10.0.0.2"),
+        ("node-1", "node-2"),
+        ("lower-1", "lower-2"),
+    ):
+        text = text.replace(ours, others)
+    replica = json.loads(text)
+    refers_to_itself = "metadata.uid" in text
+    assert (_likeness(*replica) == _likeness(lower, upper)) is not refers_to_itself
+    for pod in (lower, upper, *replica):
+        for container in pod["spec"]["containers"]:
+            container.pop("env", None)
+    assert _likeness(*replica) == _likeness(lower, upper) is not None
