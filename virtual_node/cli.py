@@ -49,14 +49,21 @@ COMMANDS: Mapping[str, Command] = {
             "check",
             "check kubeconfigs, versions, clocks, rights and connections before the start",
             "check",
+            has_light_parser=True,
         ),
         Command("status", "list the virtual nodes, one line each", "status.command", has_light_parser=True),
-        Command("doctor", "find the broken link between the upper API and a running container", "doctor"),
-        Command("diagnose", "find why a pod does not run", "diagnose"),
+        Command(
+            "doctor",
+            "find the broken link between the upper API and a running container",
+            "doctor",
+            has_light_parser=True,
+        ),
+        Command("diagnose", "find why a pod does not run", "diagnose", has_light_parser=True),
         Command(
             "inspect",
             "find leaks, drift, skew, expiring certificates and missing capacity; also for CI",
             "inspect.command",
+            has_light_parser=True,
         ),
         Command(
             "drain",

@@ -24,12 +24,11 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.client.connecting import weaknesses
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
-from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_flag
 from controller_runtime.rights import Right
 from virtual_node.cluster import start_checks
 from virtual_node.commands.common import configured, connect, output
-from virtual_node.config import command_line, program
+from virtual_node.commands.parsers import check as parser
+from virtual_node.config import command_line
 from virtual_node.config.command_line import DEFAULT_NODE_NAME
 from virtual_node.config.types import Config
 from virtual_node.examine import reader, service_ranges
@@ -393,29 +392,3 @@ def _print(findings: Sequence[CheckResult], *, headers: bool, is_quiet: bool) ->
     if warnings:
         verdict += f" {count(len(warnings), 'warning')}."
     output.conclusion(verdict)
-
-
-def parser() -> Parser:
-    """Return the command's parser, with the daemon's flags."""
-    parser = Parser(
-        program.name(),
-        "check",
-        about="Check kubeconfigs, versions, clocks, rights and connections of all clusters before the daemon "
-        "is started with the same flags.",
-        examples=(
-            ("One lower cluster", "check --kubeconfig upper.yaml --client-kubeconfig tokyo.yaml"),
-            ("All clusters of a configuration, for a script", "check --config clusters.yaml -o json"),
-        ),
-        notes="The other flags are those of the daemon; they select the clusters.",
-        exit_codes="0 all checks pass, 1 a check fails, 2 usage or configuration",
-    )
-    add_flag(
-        parser,
-        "--multi-scheduler-config FILE",
-        "the multi-scheduler's own file, if it does not read the same one: report where the two differ",
-    )
-    output.add_flags(parser, "table", *output.DATA)
-    output.add_quiet(parser)
-    connect.add_request_timeout(parser)
-    command_line.PROGRAM.add_flags(parser)
-    return parser

@@ -16,10 +16,10 @@ from clusterset.model.overrides import recorded_changes
 from clusterset.model.policy.findings import containers
 from controller_runtime import resources
 from controller_runtime.errors import ApiError, ConfigError
-from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_boolean, add_flag
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import connect, output
+from virtual_node.commands.parsers import KINDS, full
+from virtual_node.commands.parsers import diagnose as parser
 from virtual_node.config import program
 from virtual_node.examine import probes
 from virtual_node.examine.codes import Code, Severity
@@ -284,78 +284,7 @@ def _rows(findings: Sequence[Finding]) -> list[dict[str, object]]:
     ]
 
 
-def parser() -> Parser:
-    """Return the command's parser."""
-    own = Parser(
-        program.name(),
-        "diagnose",
-        about="Find why a pod does not run, with evidence and the next step. For a workload: the verdicts of "
-        "its pods. For a node: whether the virtual node runs and can be reached.",
-        examples=(
-            ("A pod", "diagnose pod web-7d4b9 -n shop"),
-            (
-                "The same, with data from its lower cluster",
-                "diagnose pod/web-7d4b9 -n shop --client-kubeconfig tokyo.yaml",
-            ),
-            ("The scores of the multi-scheduler's agents, too", "diagnose pod web-7d4b9 -n shop --explain"),
-            ("All pods of a Deployment", "diagnose deploy/web -n shop"),
-            ("A virtual node", "diagnose node vn-tokyo"),
-        ),
-        exit_codes="0 nothing is wrong, 1 something is wrong, 2 the object does not exist or cannot be read",
-    )
-    own.add_argument(
-        "kind",
-        choices=Kinds(KINDS),
-        metavar="TYPE[/NAME]",
-        help=f"{', '.join(KINDS)}, or kubectl's short names",
-    )
-    own.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="unless given as TYPE/NAME")
-    add_flag(
-        own, "-n --namespace NS", "its namespace (the context's, default)", type=connect.label, default=None
-    )
-    connect.add_flags(own)
-    add_flag(own, "--client-kubeconfig FILE", "kubeconfig of the lower cluster, to read it too")
-    add_boolean(
-        own,
-        "--explain",
-        default=False,
-        help_text="for a pod: show each agent's score of each virtual node, from the multi-scheduler's event (false)",
-    )
-    output.add_flags(own, "text", *output.DATA)
-    return own
-
-
-KINDS: Mapping[str, Resource] = {
-    "pod": resources.PODS,
-    "node": resources.NODES,
-    "deployment": resources.DEPLOYMENTS,
-    "statefulset": resources.STATEFUL_SETS,
-    "daemonset": resources.DAEMON_SETS,
-    "replicaset": resources.REPLICA_SETS,
-    "job": resources.JOBS,
-}
-"""Kinds that can be diagnosed, by their full names."""
-_SHORT = {"po": "pod", "no": "node", "deploy": "deployment", "sts": "statefulset", "ds": "daemonset",
-          "rs": "replicaset"}  # fmt: skip
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
-
-
-class Kinds(tuple[str, ...]):
-    """Choices for argparse: completes full names, but also accepts kubectl's short names and ``TYPE/NAME``."""
-
-    __slots__ = ()
-
-    def __contains__(self, word: object) -> bool:
-        return isinstance(word, str) and full(word.partition("/")[0]) in KINDS
-
-
-def full(word: str) -> str:
-    """Return a kind's full name: ``deployment`` for ``deploy``, ``deployments`` and ``deployment.apps``.
-
-    Any other word is returned without a trailing s.
-    """
-    word = word.partition(".")[0].lower()
-    return _SHORT.get(word, word if word in KINDS else word.removesuffix("s"))
 
 
 def target(first: str, second: str | None) -> tuple[str, str, str]:

@@ -21,9 +21,8 @@ from controller_runtime.apimachinery.readable import count, some
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
-from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_flag
 from virtual_node.commands.common import connect, output
+from virtual_node.commands.parsers import doctor as parser
 from virtual_node.config import program
 from virtual_node.examine import path_reading, probes
 from virtual_node.examine.codes import Code, Severity
@@ -492,51 +491,3 @@ def _print(links: Sequence[Judged], *, headers: bool) -> None:
         headers=headers,
     )
     output.conclusion(sentence(links))
-
-
-def parser() -> Parser:
-    """Return the command's parser."""
-    own = Parser(
-        program.name(),
-        "doctor",
-        about="Find why pods stay pending. Checks the chain by which a pod gets from the upper API to a "
-        "running container "
-        "in a lower cluster, and names its first broken link. Changes nothing: the one pod that it creates is a "
-        "server-side dry run.",
-        examples=(
-            ("With data of the upper cluster only", "doctor"),
-            (
-                "With data of two lower clusters",
-                "doctor --client-kubeconfig tokyo.yaml --client-kubeconfig paris.yaml",
-            ),
-            ("The broken link's name, for a script", "doctor -o json"),
-        ),
-        exit_codes="0 all links hold, 1 one is broken or could not be seen, 2 usage, or no usable kubeconfig",
-    )
-    connect.add_flags(own)
-    own.add_argument(
-        "--client-kubeconfig",
-        default=[],
-        action="append",
-        metavar="FILE",
-        help="kubeconfig of a lower cluster, to read it too; may be given more than once",
-    )
-    add_flag(
-        own,
-        "-n --namespace NS",
-        "namespace in which a labelled pod is created as a dry run (default)",
-        type=connect.label,
-        default="default",
-    )
-    output.add_flags(own, "table", *output.DATA)
-    output.add_quiet(own)
-    own.add_argument(
-        "--ignore",
-        default=[],
-        action="append",
-        choices=[link.name for link in CHAIN],
-        metavar="LINK",
-        help="omit a link from the verdict, by its name in the output of -o json; may be given more than once. "
-        "`helm test` ignores capacity, scheduled, lowerVerdict and swarms: pods of users that do not run",
-    )
-    return own

@@ -292,6 +292,8 @@ CHECKED = frozenset(code for code in Code if code.check)
 """Codes that ``inspect`` reports."""
 CHECKS = tuple(sorted({code.check for code in CHECKED}))
 """Names of the checks of ``inspect``. A check may have several codes."""
+LINKS = tuple(dict.fromkeys(code.link for code in Code if code.link))
+"""Names of the links of ``doctor``'s chain."""
 PODS = frozenset(code for code in Code if code.check == "pods")
 """Codes of users' pods that all tools show."""
 SWARMS = frozenset(code for code in Code if code.name.startswith("SWARM_"))

@@ -102,7 +102,7 @@ class _Asking:
 
     async def _targets(self, client: Verbs, kind: str, typed: str, *, head: str = "") -> None:
         """Collect what ``diagnose`` takes after a type: ``NAME`` and ``NAMESPACE/NAME``."""
-        from virtual_node.commands.diagnose import KINDS, full  # noqa: PLC0415 - other names need no diagnosis
+        from virtual_node.commands.parsers import KINDS, full  # noqa: PLC0415 - other names need no parser
 
         resource = KINDS[full(kind)]
         if resource is resources.NODES:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -21,16 +19,15 @@ from controller_runtime.apimachinery.readable import count
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_flag, parse_duration
-from virtual_node.commands.common import configured, connect, output, profiles
+from virtual_node.commands.common import configured, output, profiles
 from virtual_node.commands.inspect import history
 from virtual_node.commands.inspect.history import Row
-from virtual_node.config import command_line, program
+from virtual_node.commands.parsers import inspect as parser
+from virtual_node.config import command_line
 from virtual_node.config.types import Config
 from virtual_node.examine import expiries, reading
 from virtual_node.examine.clusters import VERSION, replica, virtual_nodes
-from virtual_node.examine.codes import CHECKED, CHECKS, Severity
+from virtual_node.examine.codes import CHECKED, Severity
 from virtual_node.examine.engine import HEALTH, Level, examine
 from virtual_node.examine.expiry import ExpiryLimits, span
 from virtual_node.examine.finding import UPPER, Finding
@@ -40,7 +37,6 @@ from virtual_node.examine.snapshot import Snapshot
 
 LEVELS = (*HEALTH, Level.PATH, Level.LOWER, Level.READING, Level.CLUSTERS, Level.MIRRORED)
 """Levels of the rules that are applied."""
-FAIL_ON = ("warning", "error", "never")
 FINE, FOUND, INCOMPLETE = 0, 1, 3
 """Exit codes; 2 is for usage and configuration errors, as for every command."""
 _COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
@@ -200,7 +196,6 @@ def _data(row: Row, recorded: RecordedFinding | None) -> dict[str, Any]:
 
 _SECOND_LOOK = 5.0
 """Seconds before a second read confirms transient findings; a healthy system completes a change in about 1 s."""
-_DAYS = re.compile(r"(\d+)d(.*)")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -280,63 +275,3 @@ async def _opened(config: Config, context: str, patience: float) -> AsyncIterato
         await stack.enter_async_context(profiles.added(config, upper))
         lowers = [(cluster, await open_(cluster)) for cluster in config.clusters]
         yield reading.Opened(config, upper, lowers, credentials)
-
-
-def parser() -> Parser:
-    """Return the command's parser, with the daemon's flags."""
-    parser = Parser(
-        program.name(),
-        "inspect",
-        about="Find leaks, drift, version and clock skew, expiring certificates and missing capacity in all "
-        "clusters, for people and for CI. Changes nothing except the history.",
-        examples=(
-            ("All clusters of a configuration", "inspect --config clusters.yaml"),
-            ("One lower cluster", "inspect --client-kubeconfig tokyo.yaml --nodename vn-tokyo"),
-            ("New, persisting and fixed findings", "inspect --config clusters.yaml --history history.json"),
-            ("In CI: warnings fail, too", "inspect --config clusters.yaml --fail-on warning -o json"),
-        ),
-        notes="The other flags are those of the daemon; they select the clusters.",
-        exit_codes="0 no findings that count (see --fail-on), 1 findings, 2 usage or configuration, 3 a "
-        "cluster could not be read",
-    )
-    add_flag(parser, "--context CONTEXT", "context of the upper kubeconfig")
-    output.add_flags(parser, "table", *output.DATA)
-    connect.add_request_timeout(parser)
-    add_flag(
-        parser,
-        "--history TARGET",
-        "compare with the previous run, and store this one: a file, or configmap/NAMESPACE/NAME of the upper cluster",
-    )
-    parser.add_argument(
-        "--fail-on",
-        default="error",
-        choices=FAIL_ON,
-        help="least severity that makes the exit code 1 (error)",
-    )
-    parser.add_argument(
-        "--ignore",
-        default=[],
-        action="append",
-        choices=CHECKS,
-        metavar="CHECK",
-        help="omit the findings of a check; may be given more than once",
-    )
-    for flag, default, text in (
-        ("--grace", "5m", "ignore differences that are younger"),
-        ("--expiry-warning", "30d", "warn of certificates and tokens that expire sooner"),
-        ("--expiry-error", "7d", "report an error for certificates and tokens that expire sooner"),
-    ):
-        parser.add_argument(flag, type=_length, default=default, metavar="D", help=f"{text} ({default})")
-    command_line.PROGRAM.add_flags(parser)
-    return parser
-
-
-def _length(text: str) -> timedelta:
-    """Convert a Go duration that may begin with days (``30d``, ``1d12h``, ``90s``), for argparse."""
-    days, rest = 0, text
-    if found := _DAYS.fullmatch(text):
-        days, rest = int(found[1]), found[2] or "0"
-    try:
-        return timedelta(days=days, seconds=parse_duration(rest))
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30d, 12h or 90s") from None
