@@ -41,7 +41,7 @@ from virtual_node.controllers.events import EventMirror
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.node_lease import Identity, NodeLease, this_process
 from virtual_node.controllers.nodes import HealthController, NodeController
-from virtual_node.controllers.pods.api_services import ApiServices
+from virtual_node.controllers.pods.api_services import ApiServices, UpperEndpoint
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creation_delays import CreationDelays
 from virtual_node.controllers.pods.creator import PodCreator
@@ -51,7 +51,6 @@ from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
-from virtual_node.controllers.pods.upper_endpoint import UpperEndpoint
 from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes

@@ -9,7 +9,7 @@ from clusterset.config import Cluster
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.config.types import Config
-from virtual_node.controllers.pods import upper_endpoint
+from virtual_node.controllers.pods import api_services
 from virtual_node.examine import cluster_dns
 from virtual_node.examine.path import API_ACCESS, DOMAIN, NAMES, ApiAccess, Names
 from virtual_node.examine.snapshot import Snapshot, View
@@ -40,7 +40,7 @@ async def api_access(config: Config, upper: Client) -> ApiAccess:
     setting, identities = config.kubernetes_service, config.enable_serviceaccount
     if not (identities and api_server.may_use_upper(setting, identities=identities)):
         return ApiAccess(setting, identities)
-    return ApiAccess(setting, identities, await upper_endpoint.find(upper, config.kubernetes_service_url))
+    return ApiAccess(setting, identities, await api_services.find(upper, config.kubernetes_service_url))
 
 
 async def read_names(cluster: Cluster, lower: Client, view: View) -> None:

@@ -26,7 +26,7 @@ from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node import metrics
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import patch_only
-from virtual_node.controllers.pods import live_reads
+from virtual_node.controllers.pods import remover
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.decision import (
     Decision,
@@ -242,7 +242,7 @@ class PodController:
                 return await self._remover.reject(upper, lower, *decided.rejection)
             case Step.GIVE_UP_NODE:
                 if not await self._remover.give_up_node(upper, lower):
-                    return Result(requeue_after=live_reads.BEHIND)
+                    return Result(requeue_after=remover.BEHIND)
                 # From here on, the pod is one that never had a lower pod.
                 self._records[upper.uid] = PodRecord(LowerState(given_up=lower.uid))
                 return Result(requeue_after=0)
@@ -266,11 +266,11 @@ class PodController:
 
     async def _lower_missing(self, upper: Object, record: PodRecord) -> Result | None:
         """Confirm live that a lower pod that is not in the cache is gone, then report its end unless that is done."""
-        live = await live_reads.lower_pod_of(self.context, upper, known_uid=record.lower.uid)
+        live = await remover.lower_pod_of(self.context, upper, known_uid=record.lower.uid)
         if live is not None:
             await self._claim_again(upper, live)
             # The cache may be behind. Then the missing event requeues the pod, and this requeue is only a safeguard.
-            return Result(requeue_after=live_reads.BEHIND)
+            return Result(requeue_after=remover.BEHIND)
         if is_finished(upper.status):
             record.lower.is_gone = True
             return None
@@ -298,7 +298,7 @@ class PodController:
 
     async def _disruption(self, upper: Object, last: Object | None) -> Disruption:
         name = node_name(upper, last)
-        node = await live_reads.lower_node(self.context, self.lower_nodes, name) if name else None
+        node = await remover.lower_node(self.context, self.lower_nodes, name) if name else None
         return disruption(upper, last, node, is_restored=self._is_restored(last))
 
     def _is_restored(self, last: Object | None) -> bool:

@@ -31,7 +31,7 @@ from virtual_node.controllers.base.problems import (
 from virtual_node.controllers.copies.facade import Follow
 from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.namespaces import Namespaces
-from virtual_node.controllers.pods import live_reads
+from virtual_node.controllers.pods import remover
 from virtual_node.controllers.pods.creation_delays import PREDECESSOR_RETRY, CreationDelays
 from virtual_node.controllers.pods.record import Creation, PodRecord, has_same_mirrored_fields
 from virtual_node.controllers.pods.service_links import ServiceLinks
@@ -227,10 +227,10 @@ class PodCreator:
 
     async def _name_is_taken(self, upper: Object, record: PodRecord) -> Result | None:
         self.delays.refusals.forget(upper.uid)
-        existing = await live_reads.lower_named_as(self.context, upper)
+        existing = await remover.lower_named_as(self.context, upper)
         if existing is None:
             return Result(requeue_after=0)
-        if live_reads.is_lower_pod_of(self.context, upper, existing, known_uid=record.lower.uid):
+        if remover.is_lower_pod_of(self.context, upper, existing, known_uid=record.lower.uid):
             # We created this pod before a restart, or by a request whose response was lost. The informer will
             # show it, unless its labels were removed.
             self._note_created(record, existing.uid)
@@ -246,7 +246,7 @@ class PodCreator:
         # The lower pod was made for an older upper pod of this name. Its deletion requeues ``upper``. The process that
         # should delete it may be gone (a virtual node removed from the configuration), so delete it here if
         # ``upper`` still exists.
-        if existing.metadata.deletion_timestamp is None and await live_reads.upper_exists(
+        if existing.metadata.deletion_timestamp is None and await remover.upper_exists(
             self.context, upper.uid, existing
         ):
             await delete_only(self.context.lower, resources.PODS, existing)

@@ -1,4 +1,7 @@
-"""Deletes pods in both clusters in the right order: the upper pod is deleted after the lower pod has terminated."""
+"""Deletes pods in both clusters in the right order: the upper pod is deleted after the lower pod has terminated.
+
+A pod is never deleted because of a cache alone, which may be behind: it is read live from the API servers.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,17 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.pod.conditions import claim_names, is_finished
 from controller_runtime import resources
-from controller_runtime.client.client import PatchType
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client, PatchType, find, find_object
 from controller_runtime.errors import ApiError, Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import delete_exactly, delete_only, patch_only
-from virtual_node.controllers.pods import live_reads
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.waiting import WaitReporter
+from virtual_node.translate.base import ownership
 from virtual_node.translate.base.ownership import mirrored_as
 
 _NODE_GIVEN_UP = "LowerNodeGivenUp"
@@ -42,8 +46,8 @@ class PodRemover:
             is_certain: the upper pod is gone. A pod that the cache showed and no longer shows is gone, so deleting
                 thousands of a Job's finished pods needs no live reads.
         """
-        if not is_certain and await live_reads.has_upper_pod(self.context, lower):
-            return Result(requeue_after=live_reads.BEHIND)
+        if not is_certain and await has_upper_pod(self.context, lower):
+            return Result(requeue_after=BEHIND)
         grace = self._grace(lower, None)
         await delete_only(self.context.lower, resources.PODS, lower, grace_period_seconds=grace)
         return None
@@ -79,12 +83,12 @@ class PodRemover:
         if (record.creation.sent or made) and not known.observed:
             # The cache has never shown a lower pod, but one may have been created a moment ago, or have lost
             # its labels while we were stopped. The upper name must stay in use until that pod has terminated.
-            live = await live_reads.lower_pod_of(self.context, upper, known_uid=known.uid)
+            live = await lower_pod_of(self.context, upper, known_uid=known.uid)
         if live is None and known.last is not None:
             live = await self._stripped(known.last)
         if live is not None:
             await self.end_lower(upper, live, record)
-            return Result(requeue_after=live_reads.BEHIND)
+            return Result(requeue_after=BEHIND)
         # After our final delete request was accepted, finalizers may keep the pod for long.
         is_kept = upper.metadata.deletion_grace_period_seconds == 0
         waiting = None
@@ -107,15 +111,15 @@ class PodRemover:
         Both clusters are read live, because a lower pod that has just finished looks the same in a cache that
         is behind.
         """
-        below = await live_reads.lower_named_as(self.context, upper)
+        below = await lower_named_as(self.context, upper)
         if below is not None and below.uid == lower.uid and not _has_ended(below):
-            above = await live_reads.itself(self.context.upper, upper)
+            above = await itself(self.context.upper, upper)
             if _has_ended(above):
                 self.context.log.warning(
                     "lower pod of a finished pod is deleted", pod=lower.key, uid=upper.uid
                 )
                 await delete_only(self.context.lower, resources.PODS, lower)
-        return Result(requeue_after=live_reads.BEHIND)
+        return Result(requeue_after=BEHIND)
 
     async def reject(self, upper: Object, lower: Object, reason: str, message: str) -> Result | None:
         """Delete a lower pod that its cluster cannot schedule, and fail the upper pod.
@@ -125,7 +129,7 @@ class PodRemover:
         try:
             await delete_exactly(self.context.lower, resources.PODS, lower, is_unchanged=True)
         except Conflict:
-            return Result(requeue_after=live_reads.BEHIND)
+            return Result(requeue_after=BEHIND)
         except NotFound:
             return None  # its delete event requeues the pod
         await self.status.lost(upper, reason=reason, message=message)
@@ -176,7 +180,7 @@ class PodRemover:
         """Return the live lower pod if it left our cache because its labels were removed; None: gone or deleting."""
         if last.metadata.deletion_timestamp is not None:
             return None
-        return await live_reads.itself(self.context.lower, last)
+        return await itself(self.context.lower, last)
 
     def _grace(self, lower: Object, grace: int | None) -> int | None:
         """Return ``grace``; for a pod with claims, if this cluster has shared storage, at least 1 s.
@@ -193,3 +197,69 @@ class PodRemover:
 
 def _has_ended(pod: Object | None) -> bool:
     return pod is not None and is_finished(pod.status)
+
+
+BEHIND = 5.0
+"""Seconds until a requeue while a cache is behind; normally the missing event requeues the pod earlier."""
+
+
+async def lower_named_as(context: ClusterContext, upper: Object) -> Object | None:
+    """Return the lower pod that has an upper pod's name, owned or unmanaged; None: there is none."""
+    namespace = context.lower_namespace(upper.namespace)
+    return await find_object(context.lower, resources.PODS, upper.name, namespace=namespace)
+
+
+async def lower_pod_of(context: ClusterContext, upper: Object, *, known_uid: str) -> Object | None:
+    """Return the lower pod of an upper pod's name if it was created for the upper pod, as ``is_lower_pod_of``."""
+    live = await lower_named_as(context, upper)
+    return live if live is not None and is_lower_pod_of(context, upper, live, known_uid=known_uid) else None
+
+
+def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, known_uid: str) -> bool:
+    """Report whether a pod read from the lower cluster was created for an upper pod.
+
+    Args:
+        context: the two clusters.
+        upper: the upper pod.
+        live: the lower pod.
+        known_uid: uid of the lower pod that this process created or saw with our labels; empty: none. Never
+            take it from the upper pod, because users can write there.
+    """
+    if live.uid == known_uid or ownership.is_confirmed(live, upper):
+        return True
+    origin = {"namespace": upper.namespace, "name": upper.name, "uid": upper.uid}
+    is_in_place = context.places.stands_for(live.namespace, upper.namespace)
+    return is_in_place and ownership.is_made_for(live, context.cluster_id, origin)
+
+
+async def itself(cluster: Client, pod: Object) -> Object | None:
+    """Return the current state of a pod; None: the pod of that uid is gone."""
+    live = await find_object(cluster, resources.PODS, pod.name, namespace=pod.namespace)
+    return live if live is not None and live.uid == pod.uid else None
+
+
+async def lower_node(context: ClusterContext, nodes: Informer, name: str) -> Object | None:
+    """Return a lower node; None: it does not exist. Reads live if the cache does not have it and is not current."""
+    node = nodes.store.get(name)
+    if node is not None or (nodes.has_synced and nodes.last_error is None):
+        return node
+    return await find_object(context.lower, resources.NODES, name)
+
+
+async def upper_exists(context: ClusterContext, uid: str, lower: Object) -> bool:
+    """Report whether the upper cluster has the pod of that uid, under the name that a lower pod was created with."""
+    upper = await _upper_named_as(context, lower)
+    return upper is not None and upper["metadata"]["uid"] == uid
+
+
+async def has_upper_pod(context: ClusterContext, lower: Object) -> bool:
+    """Report whether the upper cluster has the pod that a lower pod was created for. Reads live.
+
+    The uid label or the ``made-for`` annotation suffices, so changing only one does not get the pod deleted.
+    """
+    upper = await _upper_named_as(context, lower)
+    return upper is not None and ownership.is_made_for(lower, context.cluster_id, upper["metadata"])
+
+
+async def _upper_named_as(context: ClusterContext, lower: Object) -> dict[str, Any] | None:
+    return await find(context.upper, resources.PODS, lower.name, namespace=ownership.upper_namespace(lower))

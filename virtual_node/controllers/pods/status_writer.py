@@ -19,8 +19,7 @@ from controller_runtime.util import event_loop
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
-from virtual_node.controllers.pods.record import PodRecord, SpecSync
-from virtual_node.controllers.pods.status_rate import StatusRate
+from virtual_node.controllers.pods.record import PodRecord, SpecSync, StatusRate
 from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.base.ownership import proof_of_mirroring
 from virtual_node.translate.pods import status as pod_status

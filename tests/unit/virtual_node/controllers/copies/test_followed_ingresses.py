@@ -13,7 +13,7 @@ from clusterset.model import names
 from controller_runtime.errors import Forbidden
 from controller_runtime.util.rate_limiter import BURST
 from tests.unit.virtual_node.controllers.copies.follow_setup import Scene
-from virtual_node.controllers.copies.addresses import AddressReports
+from virtual_node.controllers.copies.controller import AddressReports
 from virtual_node.translate.follow.addresses import KEY_OBJECT, Recorder
 
 pytestmark = pytest.mark.looptime

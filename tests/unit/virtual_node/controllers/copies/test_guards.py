@@ -13,7 +13,7 @@ from controller_runtime.errors import Unavailable
 from tests.fakes.apiserver.client import refusing
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.copies.follow_setup import Scene
-from virtual_node.controllers.copies.users import GRACE
+from virtual_node.controllers.copies.surroundings import GRACE
 from virtual_node.translate.kinds import FOLLOWED
 
 pytestmark = pytest.mark.looptime

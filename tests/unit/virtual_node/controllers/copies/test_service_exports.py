@@ -13,7 +13,7 @@ from clusterset.model.policy.rules import PolicySet
 from controller_runtime.errors import NotFound
 from tests.fakes.apiserver.client import refusing
 from tests.unit.virtual_node.controllers.copies.follow_setup import Scene
-from virtual_node.controllers.copies.users import GRACE
+from virtual_node.controllers.copies.surroundings import GRACE
 
 pytestmark = pytest.mark.looptime
 

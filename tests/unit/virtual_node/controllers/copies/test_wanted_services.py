@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.virtual_node.controllers.copies.service_controller_setup import Scene, mirrored
 from virtual_node.config import types as configuration
-from virtual_node.controllers.copies.users import GRACE, NamespaceUsers
+from virtual_node.controllers.copies.surroundings import GRACE, NamespaceUsers
 
 pytestmark = pytest.mark.looptime
 

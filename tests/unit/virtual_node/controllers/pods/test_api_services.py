@@ -20,8 +20,7 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import (
     mirroring,
     running,
 )
-from virtual_node.translate.pods.api_server import Endpoint
-from virtual_node.translate.services.api_service import name_of
+from virtual_node.translate.pods.api_server import Endpoint, name_of
 
 pytestmark = pytest.mark.looptime
 KEY = f"shop/{name_of(CLUSTER)}"

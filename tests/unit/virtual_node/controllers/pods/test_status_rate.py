@@ -8,13 +8,7 @@ import pytest
 
 from controller_runtime import resources
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, lower_pod, running
-from virtual_node.controllers.pods.status_rate import (
-    CLUSTER_BURST,
-    CLUSTER_QPS,
-    POD_BURST,
-    PodTurn,
-    StatusRate,
-)
+from virtual_node.controllers.pods.record import CLUSTER_BURST, CLUSTER_QPS, POD_BURST, PodTurn, StatusRate
 
 
 def _status_writes(scene: Scene) -> int:

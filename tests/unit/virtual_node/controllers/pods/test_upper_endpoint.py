@@ -12,7 +12,7 @@ import pytest
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import from_dict
 from controller_runtime.tls.key_pairs import make_ca, sign
-from virtual_node.controllers.pods import upper_endpoint
+from virtual_node.controllers.pods import api_services
 from virtual_node.translate.pods.api_server import Endpoint
 
 
@@ -43,7 +43,7 @@ class Upper:
 
 async def _found(url: str, **facts: Any) -> tuple[str, int, bool]:
     upper: Any = Upper(url, **facts)
-    endpoint = await upper_endpoint.find(upper)
+    endpoint = await api_services.find(upper)
     return endpoint.host, endpoint.port, bool(endpoint.problem)
 
 
@@ -73,7 +73,7 @@ async def test_the_address_is_one_that_leads_to_the_same_server_from_another_clu
 
 async def test_a_given_url_is_used_as_it_is():
     """Also if it is wrong, which is reported."""
-    found = await upper_endpoint.find(Upper("https://192.0.2.1"), "https://127.0.0.1:5")  # type: ignore[arg-type]
+    found = await api_services.find(Upper("https://192.0.2.1"), "https://127.0.0.1:5")  # type: ignore[arg-type]
     assert (found.host, found.port) == ("127.0.0.1", 5)
     assert "set kubernetesServiceURL" in found.problem
 
@@ -101,7 +101,7 @@ async def test_the_certificate_is_verified_as_in_a_pod(
         port = server.sockets[0].getsockname()[1]
         upper: Any = Upper("https://x", ca=trusted.certificate.decode())
         endpoint = Endpoint("127.0.0.1", port, ips=["127.0.0.1"])
-        found = await upper_endpoint._verified(upper, endpoint)
+        found = await api_services._verified(upper, endpoint)
     assert found.uses_name is uses_name
     if problem:
         with pytest.raises(AssertionError, match=problem):
@@ -114,4 +114,4 @@ async def test_a_server_that_does_not_answer_is_not_judged():
     """Pods may have a route to it that the virtual node has not."""
     upper: Any = Upper("https://x", ca=make_ca("ca").certificate.decode())
     endpoint = Endpoint("127.0.0.1", 1, ips=["127.0.0.1"])
-    assert await upper_endpoint._verified(upper, endpoint) == endpoint
+    assert await api_services._verified(upper, endpoint) == endpoint

@@ -10,11 +10,11 @@ from clusterset.model import names
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.translate.copying import view_of
 from virtual_node.translate.kinds import ENDPOINT_SLICES, SERVICES
-from virtual_node.translate.services import api_service
+from virtual_node.translate.pods import api_server
 
 CLUSTER = "upper-1"
-SERVICE = api_service.service(CLUSTER, namespace="lower-shop", upper_namespace="shop")
-SLICE = api_service.endpoint_slice(
+SERVICE = api_server.service(CLUSTER, namespace="lower-shop", upper_namespace="shop")
+SLICE = api_server.endpoint_slice(
     CLUSTER, namespace="lower-shop", upper_namespace="shop", ips=["192.0.2.1"], port=6443
 )
 
@@ -26,8 +26,8 @@ def test_controllers_of_copies_ignore_it(kind, body):
     assert kind.upper_key(found) == ()
     assert not kind.is_copy_of(found, f"shop/{found.name}", CLUSTER)
     assert not kind.is_marked(found.labels)
-    assert api_service.is_ours(found, CLUSTER)
-    assert not api_service.is_ours(found, "upper-2")
+    assert api_server.is_ours(found, CLUSTER)
+    assert not api_server.is_ours(found, "upper-2")
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_controllers_of_copies_ignore_it(kind, body):
 def test_neither_name_nor_label_alone_makes_a_service_ours(name: str, label: dict[str, str]):
     """Users choose names of Services, and a lower user can add labels."""
     labels = {names.LABEL_UPPER_CLUSTER: CLUSTER, **label}
-    assert not api_service.is_api_service(name, labels)
+    assert not api_server.is_api_service(name, labels)
 
 
 def test_service_kubernetes_is_not_copied():
@@ -55,7 +55,7 @@ def test_copy_of_an_upper_service_with_that_name_is_not_ours():
     """Users choose names; the label with the uid of the upper object tells the two apart."""
     labels = {**SERVICE["metadata"]["labels"], names.LABEL_UPPER_UID: "u"}
     copy = from_dict({**SERVICE, "metadata": {**SERVICE["metadata"], "labels": labels}})
-    assert not api_service.is_ours(copy, CLUSTER)
+    assert not api_server.is_ours(copy, CLUSTER)
 
 
 _SHOWN_SPEC = {
@@ -105,7 +105,7 @@ _CHANGES: list[dict[str, Any]] = [
     ],
 )
 def test_what_others_changed_is_restored(desired: Any, changed: dict[str, Any], patch: dict[str, Any]):
-    assert api_service.repair({**desired, **changed}, desired) == patch
+    assert api_server.repair({**desired, **changed}, desired) == patch
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_pods_get_the_address_of_the_family_that_has_endpoints(
     spec: dict[str, Any], ips: list[str], address: str
 ):
     """In a dual-stack cluster, the first address may be of the other family, which leads nowhere."""
-    assert api_service.address(spec, ips) == address
+    assert api_server.address(spec, ips) == address
