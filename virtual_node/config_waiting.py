@@ -1,4 +1,4 @@
-"""Lets a replica that cannot use its configuration file report why, and wait for a usable file (``clusterset.waiting``)."""
+"""Lets a replica that cannot use its configuration file report why, and wait for a usable file (``clusterset.following``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
-from clusterset import waiting
+from clusterset import following
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
@@ -62,7 +62,7 @@ class Waiting:
         async with contextlib.AsyncExitStack() as stack:
             await _serve(self.options.config, status, stack)
             await stack.enter_async_context(lifecycle.beside(_publish(self.options.config, status)))
-            self.options = await waiting.until_usable(
+            self.options = await following.until_usable(
                 self.options, lambda: _checked(self._parse()), status.reject
             )
             status.accept()
@@ -77,7 +77,9 @@ async def _checked(options: DaemonSettings) -> DaemonSettings:
 
 async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncExitStack) -> None:
     """Serve health, metrics and the page if configured; skip an invalid address."""
-    await stack.enter_async_context(waiting.unready(config.metrics_address, lambda: status.rejected or None))
+    await stack.enter_async_context(
+        following.unready(config.metrics_address, lambda: status.rejected or None)
+    )
     if config.web_address:
         from virtual_node.web.overview import Overview  # noqa: PLC0415 - loaded only if the page is served
         from virtual_node.web.server import WebServer  # noqa: PLC0415

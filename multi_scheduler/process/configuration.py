@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from clusterset import waiting
+from clusterset import following
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.program import HealthSettings
@@ -98,5 +98,5 @@ async def _usable(options: Settings, program: str) -> Settings:
         return msgspec.structs.replace(options, config=config, rejected="")
 
     report(options.rejected)
-    async with waiting.unready(options.health_addr, lambda: why):
-        return await waiting.until_usable(options, read, report)
+    async with following.unready(options.health_addr, lambda: why):
+        return await following.until_usable(options, read, report)

@@ -63,7 +63,7 @@ from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.examine.troubles import explain_failure
 from virtual_node.translate.base.options import pod_options
 from virtual_node.translate.kinds import KINDS, REFERENCED, Demand, enabled
-from virtual_node.translate.services import endpoints, foreign_endpoints
+from virtual_node.translate.services import endpoints
 
 _RESOLUTION = 2.0
 """Seconds: a smaller difference of clocks is not known, because a Date header has whole seconds, and arrives later."""
@@ -351,7 +351,7 @@ async def _read_lower(client: Client, lower: View, cluster_id: str, owned_kinds:
         listing += [
             listed(resources.PODS, label_selector=f"{owned}={cluster_id}"),
             listed(resources.PODS, label_selector=f"{owned}!={cluster_id}", fact=FOREIGN_PODS),
-            listed(resources.ENDPOINT_SLICES, label_selector=foreign_endpoints.SELECTOR, fact=FOREIGN_SLICES),
+            listed(resources.ENDPOINT_SLICES, label_selector=endpoints.SELECTOR, fact=FOREIGN_SLICES),
         ]
     await bounded(listing)
     await read_backends(client, lower)

@@ -40,7 +40,7 @@ from virtual_node.translate.nodes.prometheus_text import (
     is_plausible,
     node_exposition,
 )
-from virtual_node.translate.nodes.usage import CounterSum, RateIntegral
+from virtual_node.translate.nodes.stats import CounterSum, RateIntegral
 
 _FRESH = 5.0
 """Seconds for which a response is reused. Scrapers have intervals of ten seconds or more."""

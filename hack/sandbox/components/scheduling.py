@@ -17,7 +17,7 @@ from hack.sandbox.errors import SandboxError
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from hack.sandbox.sandbox import Sandbox
-from multi_scheduler.scheduler_configuration import scheduler_configuration
+from multi_scheduler.print_configuration import scheduler_configuration
 
 CLIENT_SECRET = "extender-client"  # noqa: S105 - its name
 """Secret in kube-system with the scheduler's client certificate; the multi-scheduler creates it with ``tls``."""

@@ -14,7 +14,7 @@ from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.components.scheduling import start_multi_scheduler, write_configuration
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from multi_scheduler.scheduler_configuration import scheduler_configuration
+from multi_scheduler.print_configuration import scheduler_configuration
 from tests.benchmarks.exact.pods import NAMESPACE
 
 SETTINGS = {"namespaces": {"adopt": [NAMESPACE]}, "policy": {"hostPorts": True}}

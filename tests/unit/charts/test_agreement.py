@@ -39,7 +39,7 @@ from controller_runtime.rights import Right, resolved, rules
 from hack.chart import rights
 from hack.chart.template import NAMESPACE, template
 from hack.programs import DAEMON, programs
-from multi_scheduler.scheduler_configuration import scheduler_configuration
+from multi_scheduler.print_configuration import scheduler_configuration
 from swarm.controller import delivery
 from tests.thorough import some
 from tests.unit.charts import rendering

@@ -16,7 +16,7 @@ from clusterset.model.policy.rules import PolicySet, matches
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import convert
 from virtual_node.kubelet.series import NodeSeries
-from webhook.mutation import anti_affinity
+from webhook.mutation import mutate
 from webhook.program import PROGRAM
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/operate/other-programs.md").read_text(encoding="utf-8")
@@ -39,9 +39,9 @@ def _database() -> tuple[dict[str, Any], dict[str, str]]:
 def test_the_flag_moves_the_anti_affinity_of_databases(namespace: str, moves: bool):  # noqa: FBT001
     arguments = block("Databases in a StatefulSet", "values.yaml")["webhook"]["extraArgs"]
     surroundings = PROGRAM.parse(arguments, {}).surroundings
-    assert anti_affinity.is_wanted({}, namespace, surroundings.move_anti_affinity) == moves
+    assert mutate.is_wanted({}, namespace, surroundings.move_anti_affinity) == moves
     spec, labels = _database()
-    rest, moved = anti_affinity.split(spec, labels, namespace)
+    rest, moved = mutate.split(spec, labels, namespace)
     assert len(moved) == 1
     assert "affinity" not in rest
 

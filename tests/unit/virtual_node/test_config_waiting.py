@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-import clusterset.waiting
+import clusterset.following
 from controller_runtime.auth import kubeconfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import self_signed
@@ -35,7 +35,7 @@ def _without_upper_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(start_checks, "kubeconfig", SimpleNamespace(load=read))
     monkeypatch.setattr(kubeconfig, "load", load)
-    monkeypatch.setattr(clusterset.waiting, "_POLL", 0.01)
+    monkeypatch.setattr(clusterset.following, "_POLL", 0.01)
 
 
 async def _get(port: int, path: str) -> tuple[int, str]:

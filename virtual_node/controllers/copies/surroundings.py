@@ -24,7 +24,7 @@ from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.view import Labels, LowerPod, View
 from virtual_node.translate.pods.status import unready_gates
-from virtual_node.translate.services import endpoints, foreign_endpoints
+from virtual_node.translate.services import endpoints
 
 _SERVICE = "service"
 """Index of lower EndpointSlices by the key of their lower Service."""
@@ -52,9 +52,9 @@ class Surroundings:
         self.foreign_slices = Informer(
             self.context.lower,
             resources.ENDPOINT_SLICES,
-            label_selector=foreign_endpoints.SELECTOR,
-            transform=foreign_endpoints.shrunk,
-            indexers={_SERVICE: foreign_endpoints.lower_service},
+            label_selector=endpoints.SELECTOR,
+            transform=endpoints.shrunk,
+            indexers={_SERVICE: endpoints.lower_service},
             name="foreign-endpointslices",
         )
         """Lower EndpointSlices that others add to Services, without their endpoints. The controller of Services runs it."""
@@ -129,7 +129,7 @@ class Surroundings:
         """Register a function to call with the upper key of each copied Service whose foreign EndpointSlices change."""
 
         def changed(found: Object) -> None:
-            for key in foreign_endpoints.lower_service(found):
+            for key in endpoints.lower_service(found):
                 copy = self.caches.lower_services.store.get(key)
                 if copy is not None:
                     call(ownership.upper_key(copy))
@@ -140,10 +140,8 @@ class Surroundings:
         """Return what is wrong if others add EndpointSlices to the copy of an upper Service; empty: nothing."""
         service = self.context.lower_key(key)
         found = self.foreign_slices.store.by_index(_SERVICE, service)
-        slices = [
-            foreign_endpoints.Slice(one.name, one.labels.get(endpoints.LABEL_MANAGED_BY, "")) for one in found
-        ]
-        return foreign_endpoints.message(service, slices)
+        slices = [endpoints.Slice(one.name, one.labels.get(endpoints.LABEL_MANAGED_BY, "")) for one in found]
+        return endpoints.message(service, slices)
 
     def on_namespaces(self, call: Callable[[], None]) -> None:
         """Register a function to call when an upper namespace appears, disappears, or changes its labels."""

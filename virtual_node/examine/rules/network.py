@@ -22,7 +22,7 @@ from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.finding import UPPER, Findings, finding
 from virtual_node.examine.objects import Json, is_deleting, key, labels_of
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
-from virtual_node.translate.services import endpoints, foreign_endpoints
+from virtual_node.translate.services import endpoints
 
 _CREATED = frozenset({"*", "pods", "pods/*", "*/*"})
 """Resources in a webhook's rules that include pods, so that the webhook can stop pods."""
@@ -81,14 +81,14 @@ def foreign_slices(snapshot: Snapshot) -> Findings:
     for lower in snapshot.lowers:
         if not lower.knows("Service", FOREIGN_SLICES):
             continue
-        found: dict[str, list[foreign_endpoints.Slice]] = {}
+        found: dict[str, list[endpoints.Slice]] = {}
         for one in lower.of(FOREIGN_SLICES):
             labels = labels_of(one)
             service = f"{one['metadata'].get('namespace')}/{labels.get(endpoints.LABEL_SERVICE)}"
             manager = labels.get(endpoints.LABEL_MANAGED_BY, "")
-            found.setdefault(service, []).append(foreign_endpoints.Slice(one["metadata"]["name"], manager))
+            found.setdefault(service, []).append(endpoints.Slice(one["metadata"]["name"], manager))
         for copy in owned(snapshot, lower, "Service") if found else ():
-            if text := foreign_endpoints.message(key(copy), found.get(key(copy), ())):
+            if text := endpoints.message(key(copy), found.get(key(copy), ())):
                 problem, _, remedy = text.partition(". ")
                 yield finding(
                     Code.ENDPOINTS_FOREIGN,

@@ -1,4 +1,4 @@
-"""The lower copies of EndpointSlices.
+"""The lower copies of EndpointSlices, and EndpointSlices that others add to the lower copy of a Service.
 
 Pods have addresses of their own cluster. On a flat network the upper cluster's endpoints are therefore valid
 in every cluster. Names of the node and the pod are translated if this lower cluster runs the pod. Otherwise
@@ -8,16 +8,23 @@ in its cluster.
 If this lower cluster runs the pod, the lower pod also decides the conditions of the endpoint, as it would in the
 EndpointSlice controller. The upper conditions come from the upper pod, which the upper cluster reports not ready while the
 process of its virtual node is away.
+
+A copied Service has no selector, so the lower cluster mirrors any ``Endpoints`` object of its name to a slice. Users can also
+create slices with its name. Requests to the Service then also reach these addresses. virtual-node never changes such objects,
+and writes an event about them.
+
+Source: pkg/controller/endpointslicemirroring of Kubernetes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
+from controller_runtime.apimachinery import readable
 from controller_runtime.objects import Object
 from virtual_node.translate.base.view import NOT_NEEDED, LowerPod, Translation, View
 
@@ -153,3 +160,52 @@ def _port(upper: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(items: Any) -> list[dict[str, Any]]:
     """Return the items without their empty fields, because servers may or may not send an empty port name."""
     return [{key: value for key, value in item.items() if value not in ("", None)} for item in items or ()]
+
+
+_OF_SELECTORS = "endpointslice-controller.k8s.io"
+_MIRRORING = "endpointslicemirroring-controller.k8s.io"
+SELECTOR = f"{LABEL_SERVICE},{LABEL_MANAGED_BY} notin ({_OF_SELECTORS},{MANAGED_BY})"
+"""Selects the slices of neither Services with a selector nor of virtual nodes, so a watch of them costs little."""
+_SHOWN = 3
+"""Slices that a message names."""
+
+
+class Slice(NamedTuple):
+    """A foreign slice of a Service."""
+
+    name: str
+    manager: str
+
+
+def lower_service(found: Object) -> tuple[str, ...]:
+    """Return the key of the lower Service of a slice, for an index."""
+    name = found.labels.get(LABEL_SERVICE)
+    return (f"{found.namespace}/{name}",) if name else ()
+
+
+def shrunk(found: Object) -> Object:
+    """Return a slice without its endpoints, which are not needed."""
+    return Object(found.metadata, found.api_version, found.kind, None, None, None).without_metadata(
+        "annotations"
+    )
+
+
+def message(service: str, slices: Sequence[Slice]) -> str:
+    """Return what is wrong with a Service that has foreign slices, and the next step; empty: it has none.
+
+    Args:
+        service: key of the lower Service.
+        slices: its foreign slices.
+    """
+    if not slices:
+        return ""
+    namespace, _, name = service.partition("/")
+    # The controller would create a mirrored slice again.
+    remedies = {
+        f"Endpoints {name}" if one.manager == _MIRRORING else f"EndpointSlice {one.name}" for one in slices
+    }
+    return (
+        f"others add addresses to the copy of this Service, and a part of its requests goes there: EndpointSlice "
+        f"{readable.some(sorted(one.name for one in slices), limit=_SHOWN)}. In namespace {namespace} of the lower cluster, "
+        f"delete {readable.some(sorted(remedies), limit=_SHOWN)}, or rename the Service"
+    )

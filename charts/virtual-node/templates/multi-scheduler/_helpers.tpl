@@ -31,7 +31,7 @@
 {{ include "virtual-node.component" (list . "scheduler") }}-tls
 {{- end }}
 
-{{/* Same as multi_scheduler/scheduler_configuration.py; a test compares them. */}}
+{{/* Same as multi_scheduler/print_configuration.py; a test compares them. */}}
 {{- define "virtual-node.schedulerConfig" -}}
 {{- $values := .Values.multiScheduler -}}
 apiVersion: kubescheduler.config.k8s.io/{{ ternary "v1" "v1beta3" (semverCompare ">=1.25.0-0" .Capabilities.KubeVersion.Version) }}

@@ -21,7 +21,7 @@ from multi_scheduler.agents.template import TemplateAgent
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
-from multi_scheduler.scheduler_configuration import scheduler_configuration
+from multi_scheduler.print_configuration import scheduler_configuration
 from multi_scheduler.state.cluster.pod_requirements import Placed, required_terms
 from multi_scheduler.state.reservations import ATTEMPT_SECONDS
 from multi_scheduler.virtual_node import VirtualNode

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from clusterset import waiting
+from clusterset import following
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError
 from hack.sandbox.ports import free_ports
@@ -53,7 +53,7 @@ async def test_waits_with_an_invalid_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str
 ):
     """Found by the parser, or only by an agent: alive, not ready, with one log line."""
-    monkeypatch.setattr(waiting, "_POLL", 0.01)
+    monkeypatch.setattr(following, "_POLL", 0.01)
     (port,), file = free_ports(1), tmp_path / "config.yaml"
     file.write_text(HEAD + wrong, encoding="utf-8")
     arguments = [f"--config={file}", f"--health-addr=127.0.0.1:{port}"]

@@ -13,8 +13,8 @@ import pytest
 
 from multi_scheduler.extender.active import ActiveReplica, NotActiveError
 from multi_scheduler.extender.server import ExtenderServer
+from multi_scheduler.print_configuration import scheduler_configuration
 from multi_scheduler.safe_scheduler import NO_BIND, SafeScheduler, add_routes, read_settings
-from multi_scheduler.scheduler_configuration import scheduler_configuration
 from tests import objects
 from tests.unit.controller_runtime.leaderelection.election import Store, lease
 from tests.unit.multi_scheduler.extender.replicas import Replica

@@ -23,7 +23,7 @@ from virtual_node.config.types import Config
 from virtual_node.examine import reading
 from virtual_node.examine.clusters import FOREIGN_PODS, IDENTITY, SETTINGS, VERSION
 from virtual_node.examine.expiry import ExpiryLimits
-from virtual_node.translate.services import foreign_endpoints
+from virtual_node.translate.services import endpoints
 
 
 class FakeClient:
@@ -241,7 +241,7 @@ async def test_endpoints_are_read_only_of_services_that_must_work(refused: bool)
     asked = {
         (namespace, labels) for plural, namespace, labels, _ in lower.asked if plural == "endpointslices"
     }
-    assert asked - {(None, "virtual-node.io/upper-cluster"), (None, foreign_endpoints.SELECTOR)} == {
+    assert asked - {(None, "virtual-node.io/upper-cluster"), (None, endpoints.SELECTOR)} == {
         ("kube-system", "kubernetes.io/service-name=kube-dns"),
         ("other", "kubernetes.io/service-name=hook"),
     }

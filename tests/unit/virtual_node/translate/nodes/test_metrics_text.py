@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from virtual_node.translate.nodes import prometheus_text, stats, usage
+from virtual_node.translate.nodes import prometheus_text, stats
 from virtual_node.translate.nodes.prometheus_text import PodNames
 
 PODS = {("u-shop", "web"): PodNames("shop", "web", "uid-1")}
@@ -187,14 +187,14 @@ def test_node_samples_are_parsed_with_their_timestamps():
 
 def test_a_node_that_joins_adds_only_later_usage():
     """Its past would look like a burst."""
-    total = usage.CounterSum()
+    total = stats.CounterSum()
     assert total.update({"a": 100.0}) == 100
     assert total.update({"a": 101.0, "b": 5000.0}) == 101
     assert total.update({"a": 102.0, "b": 5001.0}) == 103
 
 
 def test_a_node_that_leaves_or_reboots_does_not_reduce_the_sum():
-    total = usage.CounterSum()
+    total = stats.CounterSum()
     total.update({"a": 0.0, "b": 0.0})
     assert total.update({"a": 10.0, "b": 10.0}) == 20
     assert total.update({"a": 11.0}) == 21
@@ -208,7 +208,7 @@ def test_a_node_that_leaves_or_reboots_does_not_reduce_the_sum():
 )
 def test_the_sum_is_monotonic(rounds):
     """For any sequence of nodes that join, leave and reboot."""
-    total = usage.CounterSum()
+    total = stats.CounterSum()
     before = 0.0
     for values in rounds:
         now = total.update(values)
@@ -218,7 +218,7 @@ def test_the_sum_is_monotonic(rounds):
 
 def test_rates_become_counters():
     """Seconds between two samples, times the rate of the later; before the first, its window."""
-    integral = usage.RateIntegral()
+    integral = stats.RateIntegral()
     assert integral.update("a", 2.0, at=100.0, window=15.0) == 30
     assert integral.update("a", 2.0, at=110.0, window=15.0) == 50
     assert integral.update("a", 2.0, at=105.0, window=15.0) == 50
