@@ -15,9 +15,9 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.util.event_loop import now
 from multi_scheduler.agent import Agent, AgentContext, Rejections
 from multi_scheduler.agents.fit.attempts import Attempts
-from multi_scheduler.agents.fit.groups.group_filter import GroupFilter
-from multi_scheduler.agents.fit.groups.members import PendingPods
-from multi_scheduler.agents.fit.groups.planning import Planner
+from multi_scheduler.agents.fit.group_filter import GroupFilter
+from multi_scheduler.agents.fit.members import PendingPods
+from multi_scheduler.agents.fit.planning import Planner
 from multi_scheduler.bound_pods import node_of, priority_of
 from multi_scheduler.state import placing as choosing
 from multi_scheduler.state.cluster.pod_requirements import Demand

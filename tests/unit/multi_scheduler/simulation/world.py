@@ -19,8 +19,8 @@ from clusterset.model import names
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agent import AgentContext
+from multi_scheduler.agents.fit import members
 from multi_scheduler.agents.fit.agent import FitAgent
-from multi_scheduler.agents.fit.groups import members
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted

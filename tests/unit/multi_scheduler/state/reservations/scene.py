@@ -16,7 +16,7 @@ from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext
-from multi_scheduler.agents.fit.groups import members
+from multi_scheduler.agents.fit import members
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted

@@ -11,7 +11,7 @@ import pytest
 
 from controller_runtime.objects import from_dict
 from controller_runtime.workqueue.charging import TimeBudget
-from multi_scheduler.agents.fit.groups.planning import MOST_SECONDS, SHARE
+from multi_scheduler.agents.fit.planning import MOST_SECONDS, SHARE
 from multi_scheduler.extender.protocol import Victims
 from tests.thorough import IS_THOROUGH
 from tests.unit.multi_scheduler.agents.fit.groups.world import World, pod

@@ -10,7 +10,7 @@ import pytest
 from clusterset.model.pod.groups import Group
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.objects import from_dict
-from multi_scheduler.agents.fit.groups.members import PodGroups
+from multi_scheduler.agents.fit.members import PodGroups
 
 BY_LABEL = Group("shop", "PodGroup", "train")
 

@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.model.pod.groups import Group
-from multi_scheduler.agents.fit.groups.standing import (
-    DERIVED_PATIENCE,
-    HELD_SECONDS,
-    HeldGroups,
-    Member,
-    standing,
-)
+from multi_scheduler.agents.fit.standing import DERIVED_PATIENCE, HELD_SECONDS, HeldGroups, Member, standing
 
 NOW = 1000.0
 NODE: Any = object()

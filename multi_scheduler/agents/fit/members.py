@@ -16,14 +16,8 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from multi_scheduler.agents.fit.attempts import FAILURE, NOMINATED, Attempts, failure
-from multi_scheduler.agents.fit.groups.planning import Homes, domain_selector
-from multi_scheduler.agents.fit.groups.standing import (
-    DEFAULT_SCHEDULER,
-    HeldGroups,
-    Member,
-    Standing,
-    standing,
-)
+from multi_scheduler.agents.fit.planning import Homes, domain_selector
+from multi_scheduler.agents.fit.standing import DEFAULT_SCHEDULER, HeldGroups, Member, Standing, standing
 from multi_scheduler.bound_pods import group_key, pods_budget, with_read_metadata
 from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.virtual_node import VirtualNode

@@ -1,1 +1,0 @@
-"""Groups of pods that start together or not at all: their members, when they may start, their reservations."""
