@@ -25,7 +25,7 @@ from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import doctor as parser
 from virtual_node.config import program
 from virtual_node.examine import path_reading, probes
-from virtual_node.examine.codes import Code, Severity
+from virtual_node.examine.codes import LINKS, Code, Severity
 from virtual_node.examine.connections import Failure, failure, plain
 from virtual_node.examine.engine import HEALTH, RULES, Examination, Level, examine
 from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING, WORDS
@@ -99,14 +99,17 @@ class Link:
 
     name: str
     """Stable name for programs, see ``Code.link``."""
-    title: str
-    """Title for people."""
     fine: Callable[[Snapshot], str | Outcome]
     """Returns the detail if no finding breaks the link, or also the state if that is not OK."""
     needs: Sequence[str] = ()
     """Names of earlier links that must hold; otherwise this link cannot be judged."""
     reads: Sequence[Fact[Any]] = ()
     """Facts of the upper cluster without which this link is unknown."""
+
+    @property
+    def title(self) -> str:
+        """Its title for people."""
+        return LINKS[self.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,28 +362,28 @@ def _always(detail: str) -> Callable[[Snapshot], str]:
 
 _UPPER_API, _NODES = ("upperApi",), ("virtualNodes",)
 CHAIN = (
-    Link("upperApi", "upper API server", _upper_api),
-    Link(_RIGHTS, "your rights there", _always("all rights that this command needs"), _UPPER_API),
-    Link("components", "components running", _components, _UPPER_API, [COMPONENTS]),
-    Link("virtualNodes", "virtual nodes", _virtual_nodes, _UPPER_API, [NODES]),
-    Link("configuration", "configuration applied", _always("no virtual node reports a rejected one"), _NODES, [LEASES]),
-    Link("nodeReady", "virtual nodes Ready, leases fresh", _ready, _NODES),
-    Link("taints", "taints tolerated", _taints, _NODES, [WAITING]),
-    Link("kubeletApi", "kubelet API, through the API server", _kubelet_api, _NODES),
-    Link("webhook", "webhook registered", _webhook, _UPPER_API, [WEBHOOK]),
-    Link("mutation", "webhook changes labelled pods", _mutation, ["webhook"]),
-    Link("scheduler", "scheduler running", _scheduler, _UPPER_API, [WAITING]),
-    Link("extender", "scheduler reaches its extender", _extender, ["scheduler"]),
-    Link("knownNodes", "extender knows the virtual nodes", _always("no pod waits because of an unknown virtual node"), ["extender"]),
-    Link("capacity", "room on virtual nodes", _capacity, _NODES, [WAITING, BOUND]),
-    Link("scheduled", "pods get a virtual node", _always("no pod for virtual nodes waits for one"), _NODES, [WAITING]),
-    Link("lowerApi", "lower clusters reachable", _lower_api),
-    Link("names", "names of other pods", _names, ["lowerApi"]),
-    Link("lowerCertificates", "certificates of lower API servers", _always("none is reported to expire soon"), _NODES, [LEASES]),
-    Link("lowerVerdict", "pods run in lower clusters", _started, _NODES, [BOUND]),
-    Link("apiOfPods", "Kubernetes API of lower pods", _always("no virtual node reports that pods cannot use the upper API server"), _UPPER_API, [EVENTS]),
-    Link("descheduler", "descheduler running", _descheduler, _UPPER_API, [DESCHEDULERS]),
-    Link("swarms", "Swarms run their jobs", _swarms, _UPPER_API, [SWARMS]),
+    Link("upperApi", _upper_api),
+    Link(_RIGHTS, _always("all rights that this command needs"), _UPPER_API),
+    Link("components", _components, _UPPER_API, [COMPONENTS]),
+    Link("virtualNodes", _virtual_nodes, _UPPER_API, [NODES]),
+    Link("configuration", _always("no virtual node reports a rejected one"), _NODES, [LEASES]),
+    Link("nodeReady", _ready, _NODES),
+    Link("taints", _taints, _NODES, [WAITING]),
+    Link("kubeletApi", _kubelet_api, _NODES),
+    Link("webhook", _webhook, _UPPER_API, [WEBHOOK]),
+    Link("mutation", _mutation, ["webhook"]),
+    Link("scheduler", _scheduler, _UPPER_API, [WAITING]),
+    Link("extender", _extender, ["scheduler"]),
+    Link("knownNodes", _always("no pod waits because of an unknown virtual node"), ["extender"]),
+    Link("capacity", _capacity, _NODES, [WAITING, BOUND]),
+    Link("scheduled", _always("no pod for virtual nodes waits for one"), _NODES, [WAITING]),
+    Link("lowerApi", _lower_api),
+    Link("names", _names, ["lowerApi"]),
+    Link("lowerCertificates", _always("none is reported to expire soon"), _NODES, [LEASES]),
+    Link("lowerVerdict", _started, _NODES, [BOUND]),
+    Link("apiOfPods", _always("no virtual node reports that pods cannot use the upper API server"), _UPPER_API, [EVENTS]),
+    Link("descheduler", _descheduler, _UPPER_API, [DESCHEDULERS]),
+    Link("swarms", _swarms, _UPPER_API, [SWARMS]),
 )  # fmt: skip
 """The links, in the order in which a pod passes them."""
 

@@ -128,7 +128,7 @@ def doctor() -> Parser:
         "--ignore",
         default=[],
         action="append",
-        choices=LINKS,
+        choices=tuple(LINKS),
         metavar="LINK",
         help="omit a link from the verdict, by its name in the output of -o json; may be given more than once. "
         "`helm test` ignores capacity, scheduled, lowerVerdict and swarms: pods of users that do not run",

@@ -6,6 +6,7 @@ A code is stable: programs, metrics and docs/operate/troubleshooting.md use it. 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Self
 
 from virtual_node.translate.pods.waits import WaitReason
@@ -292,8 +293,31 @@ CHECKED = frozenset(code for code in Code if code.check)
 """Codes that ``inspect`` reports."""
 CHECKS = tuple(sorted({code.check for code in CHECKED}))
 """Names of the checks of ``inspect``. A check may have several codes."""
-LINKS = tuple(dict.fromkeys(code.link for code in Code if code.link))
-"""Names of the links of ``doctor``'s chain."""
+LINKS: Mapping[str, str] = {
+    "upperApi": "upper API server",
+    "rights": "your rights there",
+    "components": "components running",
+    "virtualNodes": "virtual nodes",
+    "configuration": "configuration applied",
+    "nodeReady": "virtual nodes Ready, leases fresh",
+    "taints": "taints tolerated",
+    "kubeletApi": "kubelet API, through the API server",
+    "webhook": "webhook registered",
+    "mutation": "webhook changes labelled pods",
+    "scheduler": "scheduler running",
+    "extender": "scheduler reaches its extender",
+    "knownNodes": "extender knows the virtual nodes",
+    "capacity": "room on virtual nodes",
+    "scheduled": "pods get a virtual node",
+    "lowerApi": "lower clusters reachable",
+    "names": "names of other pods",
+    "lowerCertificates": "certificates of lower API servers",
+    "lowerVerdict": "pods run in lower clusters",
+    "apiOfPods": "Kubernetes API of lower pods",
+    "descheduler": "descheduler running",
+    "swarms": "Swarms run their jobs",
+}
+"""Titles of the links of ``doctor``'s chain, by name, in the order in which a pod passes them."""
 PODS = frozenset(code for code in Code if code.check == "pods")
 """Codes of users' pods that all tools show."""
 SWARMS = frozenset(code for code in Code if code.name.startswith("SWARM_"))

@@ -12,7 +12,7 @@ from tests.unit.virtual_node.commands.healthy_clusters import healthy as cluster
 from tests.unit.virtual_node.commands.healthy_clusters import inspect
 from virtual_node.commands import check, doctor
 from virtual_node.commands.doctor import State
-from virtual_node.examine.codes import Code
+from virtual_node.examine.codes import LINKS, Code
 from virtual_node.examine.engine import HEALTH, RULES, Level
 from virtual_node.examine.path import API_ACCESS, NAMES, ApiAccess, Names, Webhook
 from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
@@ -86,3 +86,9 @@ def test_a_rule_that_fails_makes_its_link_unknown():
         True,
     )
     assert not doctor.holds(doctor.judged(facts))
+
+
+def test_doctor_has_every_link_that_a_code_names():
+    """Otherwise the chain would hold although there is such a finding."""
+    assert [link.name for link in doctor.CHAIN] == [*LINKS]
+    assert {code.link for code in Code if code.link} == {*LINKS}
