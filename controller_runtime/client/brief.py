@@ -1,7 +1,7 @@
 """A client for programs that send a few requests and end, such as commands that people wait for.
 
-It reads HTTP/1.1 from asyncio's streams, because importing aiohttp takes longer than the requests. It has no rate limit, no
-metrics and no watches. Servers behind a proxy need ``Client``.
+It speaks HTTP/1.1 with h11 over asyncio's streams, because importing aiohttp takes longer than the requests. It has no rate
+limit, no metrics and no watches. Servers behind a proxy need ``Client``.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Self, Unpack
 from urllib.parse import urlsplit
 
+import h11
 from multidict import CIMultiDict
 
 from controller_runtime import errors
@@ -30,14 +31,7 @@ _AT_ONCE = 4
 _HEAD = 64 * 1024
 """Maximum bytes of the head of a response; API servers send less than 4 KiB."""
 _READ = 256 * 1024
-_NO_BODY = frozenset({204, 304})
-
-
-class _Malformed(Exception):  # noqa: N818 - never leaves this module
-    """The server does not send HTTP/1.1."""
-
-
-_BROKEN = (OSError, EOFError, ssl.SSLError, _Malformed, asyncio.LimitOverrunError)
+_BROKEN = (OSError, EOFError, h11.ProtocolError)
 """Errors of a connection that was made."""
 
 
@@ -158,8 +152,7 @@ class BriefClient(Verbs):
     def _failure(self, error: Exception) -> ConnectionFailed:
         if isinstance(error, TimeoutError):
             return ConnectionFailed(f"{self.config.server}: no answer in time")
-        text = "" if isinstance(error, asyncio.IncompleteReadError) else " ".join(str(error).split())
-        text = text or "the server closed the connection"
+        text = " ".join(str(error).split()) or "the server closed the connection"
         return ConnectionFailed(f"{self.config.server}: {text}")
 
 
@@ -177,12 +170,12 @@ class _Connection:
         self.context = context
         self._reader = reader
         self._writer = writer
-        self._response: _Response | None = None
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD)
 
     @property
     def is_reusable(self) -> bool:
         """Report whether the last response was read completely, and the server keeps the connection."""
-        return self._response is not None and self._response.is_complete and self._response.keeps_alive
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     def close(self) -> None:
         """Close the connection now."""
@@ -199,96 +192,56 @@ class _Connection:
         """Send a request and return the head of its response.
 
         Raises:
-            OSError, EOFError, _Malformed, asyncio.LimitOverrunError: the connection cannot be used.
+            OSError, EOFError, h11.ProtocolError: the connection cannot be used.
         """
-        self._response = None
+        if self.is_reusable:
+            self._http.start_next_cycle()
         replaced = {name.lower() for name in more}
-        lines = [f"{method} {target} HTTP/1.1"]
-        lines += [f"{name}: {value}" for name, value in ours.items() if name.lower() not in replaced]
-        lines += [f"{name}: {value}" for name, value in more.items()]
+        headers = [(name, value) for name, value in ours.items() if name.lower() not in replaced]
+        headers += more.items()
         if body is not None or method not in {"GET", "HEAD"}:
-            lines.append(f"Content-Length: {len(body or b'')}")
-        self._writer.write("\r\n".join([*lines, "", ""]).encode() + (body or b""))
+            headers.append(("Content-Length", str(len(body or b""))))
+        encoded = [(name, value.encode()) for name, value in headers]
+        events = [
+            h11.Request(method=method, target=target, headers=encoded),
+            *([h11.Data(data=body)] if body else ()),
+            h11.EndOfMessage(),
+        ]
+        self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
         await self._writer.drain()
-        while True:
-            head = await self._reader.readuntil(b"\r\n\r\n")
-            if len(head) > _HEAD:
-                raise _Malformed(f"a response has more than {_HEAD:,} bytes of headers")
-            response = self._response = _Response(head, self._reader, self.close)
-            if response.status >= 200:
-                return response
-
-
-class _Response:
-    """A response with an unread body."""
-
-    def __init__(self, head: bytes, reader: asyncio.StreamReader, close: Callable[[], None]) -> None:
-        """Parse the head of a response; ``close`` closes its connection.
-
-        Raises:
-            _Malformed: it is not HTTP/1.1.
-        """
-        first, *lines = head.decode("latin-1").split("\r\n")
-        version, _, rest = first.partition(" ")
-        code = rest[:3]
-        if not version.startswith("HTTP/1.") or not (code.isascii() and code.isdigit()):
-            raise _Malformed(f"the answer is not HTTP: {first[:100]!r}")
-        self.status = int(code)
-        self.headers: CIMultiDict[str] = CIMultiDict()
-        for line in filter(None, lines):
-            name, _, value = line.partition(":")
-            self.headers.add(name, value.strip())
-        self._reader = reader
-        self.close = close
-        wish = self.headers.get("Connection", "").lower()
-        self.keeps_alive = version == "HTTP/1.1" and "close" not in wish
-        self._is_chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
-        length = self.headers.get("Content-Length", "")
-        self.content_length = (
-            int(length) if length.isascii() and length.isdigit() and not self._is_chunked else None
-        )
-        self._left = 0 if self.status in _NO_BODY else self.content_length
-        """Bytes of the body, or of its current chunk, that are not read; None: unknown."""
-        if self._is_chunked and self.status not in _NO_BODY:
-            self._left = None
-        self.is_complete = self._left == 0
+        while not isinstance(event := await self._event(), h11.Response):
+            pass  # an informational response
+        return _Response(self, event)
 
     async def next_chunk(self) -> bytes:
         """Return the next received bytes of the body; empty at its end.
 
         Raises:
-            OSError, EOFError, _Malformed, asyncio.LimitOverrunError: the connection broke.
+            OSError, EOFError, h11.ProtocolError: the connection broke.
         """
-        if self.is_complete:
-            return b""
-        if self._is_chunked and not self._left:
-            self._left = await self._chunk_size()
-            if not self._left:
-                self.is_complete = True
-                return b""
-        data = await self._reader.read(_READ if self._left is None else min(self._left, _READ))
-        if self._left is None:  # the body ends with the connection
-            self.is_complete, self.keeps_alive = not data, False
-            return data
-        if not data:
-            raise EOFError("the server closed the connection in the middle of a response")
-        self._left -= len(data)
-        if self._is_chunked:
-            if not self._left:
-                await self._reader.readuntil(b"\r\n")
-        elif not self._left:
-            self.is_complete = True
-        return data
+        while isinstance(event := await self._event(), h11.Data):
+            if event.data:
+                return bytes(event.data)
+        return b""
 
-    async def _chunk_size(self) -> int:
-        """Read the line before a chunk; after the last chunk, also the trailers. Return the size of the chunk."""
-        line = await self._reader.readuntil(b"\r\n")
-        try:
-            size = int(line.partition(b";")[0], 16)
-        except ValueError:
-            raise _Malformed(f"the size of a chunk is not a number: {line[:100]!r}") from None
-        if size < 0:
-            raise _Malformed("the size of a chunk is negative")
-        while not size and await self._reader.readuntil(b"\r\n") != b"\r\n":
-            pass
-        return size
+    async def _event(self) -> h11.Event:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            data = await self._reader.read(_READ)
+            if not data and self._http.their_state is h11.SEND_RESPONSE:
+                raise EOFError
+            self._http.receive_data(data)
+        if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
+            raise EOFError  # also if the server switches to another protocol
+        return event
+
+
+class _Response:
+    """A response with an unread body."""
+
+    def __init__(self, connection: _Connection, head: h11.Response) -> None:
+        self.status = head.status_code
+        self.headers = CIMultiDict((name.decode(), value.decode("latin-1")) for name, value in head.headers)
+        length = self.headers.get("Content-Length")
+        self.content_length = None if length is None else int(length)
+        self.close = connection.close
+        self.next_chunk = connection.next_chunk

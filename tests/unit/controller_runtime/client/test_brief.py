@@ -292,3 +292,33 @@ async def test_requests_at_once_all_get_their_own_response(kind: Kind):
         assert [one["path"] for one in found] == [f"/{number}" for number in range(20)]
         if kind is BriefClient:
             assert server.connections <= 4
+
+
+_MALFORMED: Mapping[str, bytes] = {
+    "another protocol": b"SSH-2.0-OpenSSH_9.7\r\n\r\n",
+    "a head without end": b"HTTP/1.1 200 OK\r\n" + b"X-More: and more\r\n" * 20_000,
+    "a line without end": b"HTTP/1.1 200 OK" + b"K" * 300_000,
+    "a chunk of negative size": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n",
+    "a body that ends early": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
+    "a chunked body that ends early": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "a switch to another protocol": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("answer", _MALFORMED.values(), ids=_MALFORMED.keys())
+async def test_a_malformed_response_is_a_failed_connection(kind: Kind, answer: bytes):
+    """It must not end the command with a traceback, nor occupy memory without end."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(speak, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with kind(ConnectionConfig(url), user_agent="tests", timeout=5.0) as client:
+            with pytest.raises(ConnectionFailed):
+                await client.read("/x")
