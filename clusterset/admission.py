@@ -215,12 +215,7 @@ class ClusterRules:
             return why
         if why := self._claims_refusal(pod):
             return why
-        if what := not_mirrored(pod):
-            return (
-                f"Pods with {what} are not mirrored to lower clusters: the object stays in the upper cluster; "
-                "keep this pod off virtual nodes"
-            )
-        return ""
+        return not_mirrored(pod)
 
     def _claims_refusal(self, pod: Mapping[str, Any]) -> str:
         """Return why a pod is refused because of its ResourceClaims or PersistentVolumeClaims; empty: it is not."""

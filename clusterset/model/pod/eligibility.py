@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from clusterset.model.pod.spec_fields import REFUSED
+
 PV_CONTROLLERS = "PVControllers"
 SERVICE_CONTROLLERS = "ServiceControllers"
 KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
@@ -12,19 +14,26 @@ KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
 
 
 def not_mirrored(pod: Mapping[str, Any]) -> str:
-    """Return the first reference to an object that the lower cluster does not get; empty if there is none.
+    """Return why a pod is refused because it names an object that the lower cluster does not get; empty: it is not.
 
     A name in a pod's spec refers to an object of the upper cluster. If it were copied unchanged, it would
     refer to a different object in the lower cluster. Therefore each reference is copied with its object
-    (``dependencies``, ``volumes``), dropped with its field (``lower_pod``) or refused here.
+    (``dependencies``, ``volumes``), dropped with its field (``lower_spec``) or refused here.
     ``tests/unit/virtual_node/translate/pods/test_references.py`` lists the treatment of each field.
     """
-    spec = pod["spec"]
-    for volume in spec.get("volumes") or ():
-        name = volume["name"]
-        if "glusterfs" in volume:
-            return f"the Endpoints of volume {name} (glusterfs)"
-        for source in (volume.get("projected") or {}).get("sources") or ():
-            if "clusterTrustBundle" in source:
-                return f"the ClusterTrustBundle of volume {name}"
+    for volume in pod["spec"].get("volumes") or ():
+        where = f"spec.volumes[{volume['name']}]"
+        fields = [(f"{where}.{field}", f"volumes.{field}") for field in volume]
+        fields += [
+            (f"{where}.projected.sources[{field}]", f"volumes.projected.sources.{field}")
+            for source in (volume.get("projected") or {}).get("sources") or ()
+            for field in source
+        ]
+        for field, path in fields:
+            if path in REFUSED:
+                kind, advice = REFUSED[path]
+                return (
+                    f"Pods with {field} are not mirrored to lower clusters: {kind} stay in the upper cluster; {advice}, "
+                    "or keep this pod off virtual nodes"
+                )
     return ""

@@ -12,6 +12,7 @@ from typing import Any
 from clusterset.model import cluster_selector, names
 from clusterset.model.pod import affinity_terms, resource_claims
 from clusterset.model.pod.affinity_terms import Reach
+from clusterset.model.pod.spec_fields import SCHEDULING, UPPER_ONLY
 from clusterset.model.policy.rules import Effective, matches
 from clusterset.model.policy.scheduling import SYSTEM_CLASSES
 from controller_runtime.apimachinery.translation_budget import TranslationBudget, json_size
@@ -22,24 +23,7 @@ _NAME_FIELD = "metadata.name"
 _TERMS = f"The required node in each nodeSelectorTerm of annotation {names.ANNOTATION_CLUSTER_SELECTOR}"
 _WEIGHT = 100
 """Weight of the preference for a node, the highest that Kubernetes allows."""
-_UPPER_ONLY = (
-    "nodeName",  # the lower scheduler chooses the node
-    "nodeSelector",  # selected the virtual node; the lower nodeSelector comes from clusterSelector
-    "priority",  # computed in the lower cluster from the PriorityClass
-    "preemptionPolicy",
-    "priorityClassName",  # may not exist in the lower cluster; allowed classes are added later
-    "schedulerName",  # a scheduler of the upper cluster
-    "schedulingGates",  # removed in the upper cluster before the pod was bound
-    "overhead",  # computed in the lower cluster from the RuntimeClass
-    "readinessGates",  # their conditions exist in the upper cluster; upper_status computes Ready from them
-    "ephemeralContainers",  # refused at creation; added by a later update
-    "tolerations",
-    "affinity",
-    "topologySpreadConstraints",
-    "resourceClaims",  # added again by ``resource_claims``, which also reads the annotation
-    "workloadRef",  # Workloads are objects of the upper cluster
-    "schedulingGroup",  # PodGroups are objects of the upper cluster
-)
+_LEFT_OUT = UPPER_ONLY.keys() | SCHEDULING
 
 
 def lower_spec(
@@ -72,7 +56,7 @@ def lower_spec(
     selector = cluster_selector.of(annotations, names.ANNOTATION_CLUSTER_SELECTOR)
     if selector is not None:
         selector = cluster_selector.resolve(selector, node_name=node_name, node_labels=node_labels)
-    spec = {key: value for key, value in above.items() if key not in _UPPER_ONLY}
+    spec = {key: value for key, value in above.items() if key not in _LEFT_OUT}
     spec |= _scheduling(
         above,
         selector,

@@ -39,14 +39,15 @@ def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], options: P
         if token is None:
             return source
         secret, key = next(places)
-        return {"secret": {"name": secret, "items": [{"key": key, "path": token["path"]}]}}
+        item = {"key": key, "path": token["path"]}
+        if (user := token.get("user")) is not None:
+            item["user"] = user
+        return {"secret": {"name": secret, "items": [item]}}
 
     if volumes := spec.get("volumes"):
         spec["volumes"] = [with_sources(volume, from_secret) for volume in volumes]
     with_upper_root_ca(spec, cluster_id=options.owner.cluster_id)
     spec["automountServiceAccountToken"] = False
-    spec.pop("serviceAccountName", None)
-    spec.pop("serviceAccount", None)
 
 
 def with_token_modes(spec: dict[str, Any], pod: Mapping[str, Any], options: PodOptions) -> None:
@@ -146,8 +147,6 @@ def with_lower_identity(spec: dict[str, Any]) -> None:
         for kind in _CONTAINER_KINDS:
             if spec.get(kind):
                 spec[kind] = [_without_mounts(container, injected) for container in spec[kind]]
-    spec.pop("serviceAccountName", None)
-    spec.pop("serviceAccount", None)
 
 
 def is_injected(volume: Mapping[str, Any]) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from clusterset.model.pod import eligibility
 from clusterset.model.pod.conditions import claim_names
+from tests.pod_schema import placed, pod_fields
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.pods import dependencies, lower_pod, service_account
 
@@ -50,6 +50,7 @@ TREATMENT = {
     "volumes[].storageos.secretRef.name": COPIED,
     "volumes[].persistentVolumeClaim.claimName": CLAIM,
     "nodeName": DROPPED,
+    "evictionResponders[].name": DROPPED,
     "schedulerName": DROPPED,
     "schedulingGates[].name": DROPPED,
     "schedulingGroup.podGroupName": DROPPED,
@@ -127,37 +128,17 @@ _A_NAME = re.compile(r"(name|Name|Ref|endpoints|Names\[\]|Namespace|Class)$")
 TARGET = "the-named-object"
 
 
-def fields(model: Any, path: str = "") -> Iterator[str]:
-    """Yield paths of all strings in an API type."""
-    from kubernetes_asyncio.client import models  # noqa: PLC0415 - half a second
-
-    for attribute, kind in model.openapi_types.items():
-        element = re.sub(r"^list\[(.*)\]$", r"\1", kind)
-        here = f"{path}.{model.attribute_map[attribute]}".lstrip(".") + ("[]" if element != kind else "")
-        if hasattr(models, element):
-            yield from fields(getattr(models, element), here)
-        elif element == "str":
-            yield here
-
-
 def naming(path: str) -> dict[str, Any]:
     """Return a pod with the field of that path as ``TARGET``, and no other reference."""
-    value: Any = TARGET
-    for step in reversed(path.split(".")):
-        if isinstance(value, dict) and step in {"volumes[]", *_CONTAINERS}:
-            value = {"name": "x", **value}
-        value = {step.removesuffix("[]"): [value] if step.endswith("[]") else value}
     pod = upper_pod()
-    pod["spec"] = {"containers": [{"name": "main", "image": "i"}], **value}
+    pod["spec"] = {"containers": [{"name": "main", "image": "i"}], **placed(path, TARGET)}
     return pod
 
 
 def test_every_name_in_a_pod_spec_has_a_treatment():
     """A field of a newer Kubernetes release fails here until it has one."""
-    from kubernetes_asyncio.client import models  # noqa: PLC0415 - half a second
-
-    named = {path for path in fields(models.V1PodSpec) if _A_NAME.search(path)}
-    assert named == TREATMENT.keys()
+    strings = {field.path for field in pod_fields() if field.kind == "string" and "{}" not in field.path}
+    assert {path for path in strings if _A_NAME.search(path)} == TREATMENT.keys()
 
 
 @pytest.mark.parametrize("path", [path for path, what in TREATMENT.items() if what == COPIED])

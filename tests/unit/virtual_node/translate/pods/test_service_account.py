@@ -1,4 +1,4 @@
-"""The mode of the file of a token: as on a real node, as far as the file of a Secret allows."""
+"""The mode and user of the file of a token: as on a real node, as far as the file of a Secret allows."""
 
 from __future__ import annotations
 
@@ -73,3 +73,13 @@ def test_secrets_of_users_keep_their_modes():
     lower = lower_pod.lower_pod(pod, OPTIONS)["spec"]
     service_account.with_token_modes(lower, pod, OPTIONS)
     assert lower["volumes"][0]["projected"]["sources"][-1] == own
+
+
+def test_a_token_has_the_user_that_its_source_names():
+    """The Secret's item has the same field."""
+    pod = json.loads(json.dumps(upper_pod()))
+    source = {"serviceAccountToken": {"path": "token", "user": 0}}
+    pod["spec"]["volumes"] = [{"name": "v", "projected": {"sources": [source]}}]
+    (volume,) = lower_pod.lower_pod(pod, OPTIONS)["spec"]["volumes"]
+    (item,) = volume["projected"]["sources"][0]["secret"]["items"]
+    assert item["user"] == 0

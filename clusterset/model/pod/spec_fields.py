@@ -1,0 +1,176 @@
+"""What happens to each field of a pod's spec on its way to a lower cluster, and which fields must arrive there.
+
+``lower_spec``, ``eligibility`` and ``virtual_node/translate`` follow these tables.
+``tests/unit/virtual_node/translate/pods/test_spec_fields.py`` checks each field of the Kubernetes releases in
+``tests/pod_fields.txt`` against them, so a field of a new release needs a decision here.
+
+Paths have no marks for lists. ``containers`` also stands for ``initContainers`` and ``ephemeralContainers``. A row is about the
+fields below it, too, unless they have rows of their own.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+
+class Verdict(enum.Enum):
+    """What happens to a field."""
+
+    TRAVELS = enum.auto()
+    """The lower pod has the upper pod's value, if the policy of the lower cluster allows it."""
+    TRANSLATED = enum.auto()
+    """The lower pod has a value that means the same there."""
+    UPPER_ONLY = enum.auto()
+    """The lower pod does not have the field."""
+    REFUSED = enum.auto()
+    """The lower cluster does not take the pod."""
+
+
+UPPER_ONLY: Mapping[str, str] = {
+    "nodeName": "the lower scheduler chooses the node",
+    "priority": "the lower cluster computes it from the PriorityClass",
+    "preemptionPolicy": "the lower cluster computes it from the PriorityClass",
+    "schedulingGates": "they were removed in the upper cluster before the pod was bound",
+    "schedulingGroup": "PodGroups are objects of the upper cluster",
+    "workloadRef": "Workloads are objects of the upper cluster",
+    "evictionResponders": "they answer Evictions of the upper pod; a lower Eviction would wait for them in vain",
+    "overhead": "the lower cluster computes it from the RuntimeClass",
+    "readinessGates": "their conditions are written in the upper cluster, whose status computes Ready from them",
+    "ephemeralContainers": "API servers refuse them at creation; a later update adds them",
+    "serviceAccount": "the ServiceAccount is an object of the upper cluster, whose tokens the lower pod gets",
+    "serviceAccountName": "the ServiceAccount is an object of the upper cluster, whose tokens the lower pod gets",
+}
+"""Fields that lower pods do not have, and why."""
+SCHEDULING: Mapping[str, str] = {
+    "nodeSelector": "selected the virtual node; the lower one is that of the clusterSelector",
+    "affinity": "node affinity selected the virtual node; of the other terms, those over hostname are kept",
+    "tolerations": "without that of the virtual node's taint, or those of the clusterSelector",
+    "topologySpreadConstraints": "only those over hostname; other keys name upper topology",
+    "schedulerName": "a scheduler of the upper cluster; an annotation names the lower one",
+    "priorityClassName": "only classes that the policy allows",
+    "resourceClaims": "of the spec, or of the annotation to which the webhook moves them",
+}
+"""Fields that ``lower_spec`` computes for the lower scheduler, and from what."""
+REFUSED: Mapping[str, tuple[str, str]] = {
+    "volumes.glusterfs": ("Endpoints", "use a PersistentVolumeClaim"),
+    "volumes.projected.sources.clusterTrustBundle": (
+        "ClusterTrustBundles",
+        "project a ConfigMap with the certificates",
+    ),
+}
+"""Sources of volumes that name objects which the lower cluster does not get: the kind of the objects, and what to do."""
+_TRANSLATED: Mapping[str, str] = {
+    "automountServiceAccountToken": "false, because the volumes of the upper pod have the tokens",
+    "containers.env.valueFrom.configMapKeyRef.name": "the copy of the upper root CA has another name",
+    "containers.env.valueFrom.fieldRef.fieldPath": "values of the upper pod that differ in the lower pod",
+    "containers.envFrom.configMapRef.name": "the copy of the upper root CA has another name",
+    "dnsConfig": "with dns.servers, names are resolved as in the upper cluster",
+    "dnsPolicy": "with dns.servers, names are resolved as in the upper cluster",
+    "volumes.configMap.name": "the copy of the upper root CA has another name",
+    "volumes.downwardAPI.items.fieldRef.fieldPath": "values of the upper pod that differ in the lower pod",
+    "volumes.ephemeral": "the claim that the upper cluster has created",
+    "volumes.projected.sources.configMap.name": "the copy of the upper root CA has another name",
+    "volumes.projected.sources.downwardAPI.items.fieldRef.fieldPath": "values that differ in the lower pod",
+    "volumes.projected.sources.serviceAccountToken": "a Secret with a token of the upper cluster",
+    "volumes.projected.sources.serviceAccountToken.user": "the user of the Secret's item",
+}
+_TRAVELS: Mapping[str, tuple[str, ...]] = {
+    "": (
+        "activeDeadlineSeconds",
+        "containers",
+        "enableServiceLinks",
+        "hostAliases",
+        "hostIPC",
+        "hostNetwork",
+        "hostPID",
+        "hostUsers",
+        "hostname",
+        "hostnameOverride",
+        "imagePullSecrets",
+        "os",
+        "resources",
+        "restartPolicy",
+        "runtimeClassName",
+        "securityContext",
+        "setHostnameAsFQDN",
+        "shareProcessNamespace",
+        "subdomain",
+        "terminationGracePeriodSeconds",
+        "volumes",
+    ),
+    # New in Kubernetes 1.37.
+    "containers.": (
+        "lifecycle.postStart.httpGet.protocol",
+        "lifecycle.preStop.httpGet.protocol",
+        "livenessProbe.grpc.mode",
+        "livenessProbe.httpGet.protocol",
+        "readinessProbe.grpc.mode",
+        "readinessProbe.httpGet.protocol",
+        "startupProbe.grpc.mode",
+        "startupProbe.httpGet.protocol",
+        "volumeMounts.bindMountOptions",
+    ),
+    "volumes.": (
+        "configMap.defaultUser",
+        "configMap.items.user",
+        "downwardAPI.defaultUser",
+        "downwardAPI.items.user",
+        "emptyDir.mode",
+        "projected.defaultUser",
+        "projected.sources.configMap.items.user",
+        "projected.sources.downwardAPI.items.user",
+        # The signer of the lower cluster, which ``policy.podCertificates`` has to allow.
+        "projected.sources.podCertificate.user",
+        "projected.sources.podCertificate.userAnnotations",
+        "projected.sources.secret.items.user",
+        "secret.defaultUser",
+        "secret.items.user",
+    ),
+}
+VERDICTS: Mapping[str, Verdict] = {
+    **dict.fromkeys(UPPER_ONLY, Verdict.UPPER_ONLY),
+    **dict.fromkeys((*SCHEDULING, *_TRANSLATED), Verdict.TRANSLATED),
+    **dict.fromkeys(REFUSED, Verdict.REFUSED),
+    **{begin + field: Verdict.TRAVELS for begin, fields in _TRAVELS.items() for field in fields},
+}
+"""The verdict about each field. A field without a row and without one above it travels, because a newer release may know it."""
+
+_UNCONFINED: tuple[object, ...] = ({"type": "Unconfined"},)
+MUST_ARRIVE: Mapping[str, tuple[str, tuple[object, ...]]] = {
+    "containers.restartPolicy": ("the container would restart by another policy", ()),
+    "containers.restartPolicyRules": ("the container would restart by other rules", ()),
+    "containers.securityContext.appArmorProfile": (
+        "the container would run without the profile",
+        _UNCONFINED,
+    ),
+    "containers.volumeMounts.bindMountOptions": ("the volume would be mounted without the options", ()),
+    "containers.volumeMounts.recursiveReadOnly": (
+        "mounts inside the volume would be writable",
+        ("Disabled", "IfPossible"),
+    ),
+    "hostUsers": ("the containers would run in the user namespace of the node", (True,)),
+    "resources": ("the pod would run without its own requests and limits", ()),
+    "securityContext.appArmorProfile": ("the containers would run without the profile", _UNCONFINED),
+    "securityContext.supplementalGroupsPolicy": ("groups of the image would be added", ("Merge",)),
+    "volumes.*": ("the volume would be an empty directory", ()),
+    "volumes.emptyDir.mode": ("all users could write the directory", (0o777,)),
+    "volumes.projected.sources.*": ("the volume would lack files", ()),
+}
+"""Fields without which a pod must not run: what would be different, and the values that mean the same as no field. A last
+step ``*`` stands for all fields there that have no row of their own."""
+
+
+def verdict(path: str) -> Verdict:
+    """Return the verdict about a field: of its own row, or of the nearest one above it."""
+    while path:
+        if path in VERDICTS:
+            return VERDICTS[path]
+        path = path.rpartition(".")[0]
+    return Verdict.TRAVELS
+
+
+def consequence(path: str, value: object) -> str:
+    """Return what would be different if a lower pod lacked a field with this value; empty: the pod may run without it."""
+    row = MUST_ARRIVE.get(path) or MUST_ARRIVE.get(f"{path.rpartition('.')[0]}.*")
+    return row[0] if row is not None and value not in row[1] else ""
