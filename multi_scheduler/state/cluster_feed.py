@@ -13,7 +13,7 @@ from clusterset.model import names
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import condition, is_finished
 from controller_runtime import log, resources
-from controller_runtime.apimachinery import quantity, timestamps
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.apimachinery.matching import REQUIRED
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -121,51 +121,6 @@ class AdmissionFeed:
                     cluster=self._cluster,
                     resource=plural,
                 )
-
-
-_REPORTED = (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses"))
-
-
-def requests_while_resizing(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, int]:
-    """Return the requests of a placed pod: for each container the largest of requested, allocated and actual resources.
-
-    This is the most that the pod may use at any moment of an in-place resize. Source: KEP-1287,
-    ``k8s.io/component-helpers/resource`` (PodRequests with UseStatusResources).
-
-    Requested resources do not count if the kubelet reported the resize as infeasible.
-
-    Returns:
-        By resource: cpu in millicores, all else in base units. Without ``pods``.
-    """
-    is_infeasible = condition(status, "PodResizePending").get("reason") == "Infeasible"
-    made = dict(spec)
-    for kind, reported in _REPORTED:
-        granted = {one.get("name"): one for one in status.get(reported) or () if _says_something(one)}
-        if granted:
-            made[kind] = [
-                _largest(container, granted[container.get("name")], counts_spec=not is_infeasible)
-                if container.get("name") in granted
-                else container
-                for container in spec.get(kind) or ()
-            ]
-    return pod_resources.pod_requests(made)
-
-
-def _says_something(status: Mapping[str, Any]) -> bool:
-    return "allocatedResources" in status or "resources" in status
-
-
-def _largest(container: Mapping[str, Any], status: Mapping[str, Any], *, counts_spec: bool) -> dict[str, Any]:
-    asked = (container.get("resources") or {}).get("requests") or {}
-    granted = status.get("allocatedResources") or {}
-    used = (status.get("resources") or {}).get("requests") or {}
-    sources = [granted, used] if not counts_spec and (granted or used) else [asked, granted, used]
-    largest: dict[str, str] = {}
-    for source in sources:
-        for name, value in source.items():
-            if name not in largest or quantity.of(name, value) > quantity.of(name, largest[name]):
-                largest[name] = value
-    return {**container, "resources": {"requests": largest}}
 
 
 _log = log.get_logger(component="fit")
@@ -441,7 +396,7 @@ def shrink_pod(pod: Object) -> Object:
     Labels and anti-affinity have limits, because lower users choose both.
     """
     spec, status = pod.spec or {}, pod.status or {}
-    requests = {**requests_while_resizing(spec, status), "pods": 1}
+    requests = {**pod_resources.placed_requests(spec, status), "pods": 1}
     wanted = [(name, count) for name, count in requests.items() if count > 0]
     kept: dict[str, Any] = {"requests": dict(wanted[-limits.MOST_RESOURCES :])}
     if isinstance(node := spec.get("nodeName"), str) and node:

@@ -120,7 +120,8 @@ def requested(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Return the total requests of unfinished pods by resource; resource ``pods`` counts these pods."""
     used: Counter[str] = Counter()
     for pod in pods:
-        add_requests(used, pod)
+        if not is_finished(status := pod.get("status") or {}):
+            used.update({**pod_resources.placed_requests(pod["spec"], status), "pods": 1})
     return used
 
 

@@ -141,7 +141,7 @@ def shrink_foreign(pod: Object) -> Object:
     kept: dict[str, Any] = {}
     if spec.get("nodeName") and not is_finished(status):
         try:
-            requests = pod_resources.pod_requests(spec)
+            requests = pod_resources.placed_requests(spec, status)
         except (ValueError, TypeError, AttributeError):
             requests = {}
         needed = {"requests": pod_resources.rendered(requests)}

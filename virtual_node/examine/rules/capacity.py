@@ -166,8 +166,9 @@ def _excess_capacity(lower: View, name: str, virtual: VirtualNode, promised: Map
         capacity.upsert_node(node)
     for pod in lower.of(FOREIGN_PODS):
         node_name = pod["spec"].get("nodeName", "")
-        counts = bool(node_name) and not is_finished(pod.get("status"))
-        requests = pod_resources.pod_requests(pod["spec"]) if counts else {}
+        status = pod.get("status") or {}
+        counts = bool(node_name) and not is_finished(status)
+        requests = pod_resources.placed_requests(pod["spec"], status) if counts else {}
         capacity.upsert_pod(pod["metadata"]["uid"], node_name, requests, counts=counts)
     _, available = capacity.totals()
     too_much = [

@@ -46,6 +46,16 @@ def test_an_unmanaged_pod_keeps_the_fields_for_capacity():
     assert "image" not in small.spec["containers"][0]
 
 
+def test_infeasible_resize_of_foreign_pod_takes_no_capacity():
+    """Its kubelet never applies it, and the other lower nodes stay usable."""
+    pod = _foreign({"cpu": "9000"}).to_dict()
+    pod["status"] |= {
+        "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}],
+        "containerStatuses": [{"name": "a", "allocatedResources": {"cpu": "2"}}],
+    }
+    assert pod_resources.pod_requests(shrink_foreign(from_dict(pod)).spec) == {"cpu": 2000}
+
+
 def _foreign(resources: dict[str, str], *, phase: str = "Running", node: str = "n") -> Object:
     containers = [{"name": "a", "resources": {"requests": resources, "limits": resources}}]
     metadata = {"name": "p", "namespace": "ns", "uid": "u", "labels": {"a": "b"}}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterset.model.pod.pod_resources import pod_requests
+from clusterset.model.pod.pod_resources import placed_requests, pod_requests
 
 Spec = dict[str, Any]
 
@@ -125,3 +125,95 @@ def test_bad_quantity_is_a_value_error() -> None:
     """It does not count as zero."""
     with pytest.raises(ValueError, match="'much' is not a quantity"):
         pod_requests({"containers": [container(cpu="much")]})
+
+
+def reported(name: str, allocated: dict[str, str] | None, actual: dict[str, str] | None) -> Spec:
+    """Return a container's status, without what is None."""
+    status: Spec = {"name": name}
+    if allocated is not None:
+        status["allocatedResources"] = allocated
+    if actual is not None:
+        status["resources"] = {"requests": actual}
+    return status
+
+
+def pending(reason: str) -> Spec:
+    """Return a status of a pod with a resize that is not applied yet."""
+    return {"conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "expected"),
+    [
+        (["1", "1"], [("1", "1"), ("1", "1")], 2000),
+        (["3", "1"], [("3", "3"), ("1", "1")], 4000),
+        (["1", "3"], [("3", "3"), ("1", "1")], 4000),
+        (["1", "1"], [("1", "3"), ("1", "1")], 4000),
+        (["5", "5"], [("1", "1"), ("1", "1")], 10000),
+        (["2", "2"], [], 4000),
+        (["2", "2"], [("1", None)], 4000),
+    ],
+    ids=[
+        "settled",
+        "grown",
+        "moved between containers",
+        "not yet shrunk",
+        "deferred",
+        "new",
+        "no actual resources",
+    ],
+)
+def test_a_resizing_pod_counts_with_the_largest_sum_of_its_containers(wanted, status, expected) -> None:
+    """A resize from one container to another takes no more room, although each of them has its maximum at another time."""
+    spec = {"containers": [{**container(cpu=cpu), "name": str(number)} for number, cpu in enumerate(wanted)]}
+    statuses = [
+        reported(str(number), {"cpu": allocated}, None if actual is None else {"cpu": actual})
+        for number, (allocated, actual) in enumerate(status)
+    ]
+    assert placed_requests(spec, {"containerStatuses": statuses}) == {"cpu": expected}
+
+
+@pytest.mark.parametrize(("reason", "expected"), [("Deferred", 9000), ("Infeasible", 2000)])
+def test_an_infeasible_resize_takes_no_room(reason: str, expected: int) -> None:
+    """The kubelet never applies it."""
+    status = {**pending(reason), "containerStatuses": [reported("c", {"cpu": "2"}, {"cpu": "1"})]}
+    assert placed_requests({"containers": [container(cpu="9")]}, status) == {"cpu": expected}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({}, 4000),
+        ({"allocatedResources": {"cpu": "6"}, "resources": {"requests": {"cpu": "5"}}}, 6000),
+        ({"allocatedResources": {"cpu": "3"}, "resources": {"requests": {"cpu": "5"}}}, 5000),
+        (
+            {
+                "allocatedResources": {"cpu": "3"},
+                "resources": {"requests": {"cpu": "2"}},
+                **pending("Infeasible"),
+            },
+            3000,
+        ),
+    ],
+    ids=["new", "shrinking", "not yet shrunk", "infeasible"],
+)
+def test_pod_level_resources_count_with_their_own_status(status: Spec, expected: int) -> None:
+    """Those of the containers are part of them; what a pod cannot request for all its containers is summed."""
+    spec = {
+        "resources": {"requests": {"cpu": "4"}},
+        "containers": [container(cpu="1", **{"example.com/card": "1"})],
+        "overhead": {"cpu": "100m"},
+    }
+    total = placed_requests(spec, status)
+    assert total["cpu"] == expected + 100
+    assert total.get("example.com/card", 0) == (0 if "conditions" in status else 1)
+
+
+def test_init_containers_count_with_their_status_by_their_peak() -> None:
+    """Sidecars run beside the containers; others can be resized, too, while they run."""
+    spec = {
+        "initContainers": [{**sidecar(cpu="1"), "name": "s"}, {**container(cpu="1"), "name": "i"}],
+        "containers": [container(cpu="1")],
+    }
+    status = {"initContainerStatuses": [reported("s", {"cpu": "2"}, None), reported("i", {"cpu": "4"}, None)]}
+    assert placed_requests(spec, status) == {"cpu": 6000}
