@@ -44,7 +44,7 @@ _NODE = {
     "metadata": {"name": "n", "labels": {"kubernetes.io/os": "linux"}},
     "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]},
     "status": {"capacity": {"cpu": "4", "pods": "110"}, "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"},
-        "conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.34.0"}},
+        "conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.34.0"}, "declaredFeatures": ["A"]},
 }  # fmt: skip
 _EVENT = {"metadata": {"uid": "1-2"}, "involvedObject": {"fieldPath": "spec.containers{main}"}, "reason": "Pulled",
     "message": "m", "type": "Normal", "count": 3, "source": {"component": "kubelet"},

@@ -60,6 +60,8 @@ class NodeController:
     """Why the Node could not be registered or patched; empty: no error."""
     ready: bool | None = None
     _written_at: float = 0.0
+    _not_stored: list[str] | None = None
+    """Declared features that the upper API server did not store, because it does not know the field; None: it stored them."""
     _unready_since: float | None = None
     """With autoscaling: loop time since which lower nodes are selected, but none is Ready; None: otherwise."""
 
@@ -197,6 +199,7 @@ class NodeController:
                 **self.config.labels,
             },
             upper_id=self.context.cluster_id,
+            declared=(previous.get("status") or {}).get("declaredFeatures") or (),
             provider_id=self.config.provider_id,
             provision_seconds=growth.provision_seconds if growth is not None else None,
             taints=_taints(self.config),
@@ -233,10 +236,15 @@ class NodeController:
         metadata = translate.node_metadata_patch(current, desired)
         if metadata is not None:
             await self._patch(metadata, subresource=None)
-        status = translate.node_status_patch(current, desired, heartbeat=heartbeat)
+        status = translate.node_status_patch(
+            current, desired, heartbeat=heartbeat, not_stored=self._not_stored
+        )
         if status is not None:
-            await self._patch(status, subresource="status")
+            written = await self._patch(status, subresource="status")
             self._written_at = asyncio.get_running_loop().time()
+            declared = desired["status"].get("declaredFeatures") or []
+            is_stored = ((written.get("status") or {}).get("declaredFeatures") or []) == declared
+            self._not_stored = None if is_stored else declared
         if not self.registered.is_set():
             self._report_names(current)
         self.registered.set()
@@ -252,9 +260,10 @@ class NodeController:
             )
             self.context.recorder.event(node, "Normal", Code.NAMES_DIFFER, text)
 
-    async def _patch(self, patch: dict[str, Any], *, subresource: str | None) -> None:
+    async def _patch(self, patch: dict[str, Any], *, subresource: str | None) -> dict[str, Any]:
+        """Send a patch; return the Node after it, or an empty one if it was deleted."""
         try:
-            await self.context.upper.patch(
+            return await self.context.upper.patch(
                 resources.NODES,
                 self.config.name,
                 patch,
@@ -263,6 +272,7 @@ class NodeController:
             )
         except NotFound:
             self._dirty.set()  # deleted between our read and our write, so register it again
+            return {}
 
     def _changed_by_others(self, new: Object) -> None:
         # The event may come from our own heartbeat, so check only the labels; ``_write`` compares the rest.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from clusterset.model import names
+from controller_runtime.apimachinery.versions import minor_version
 from virtual_node.config import program
 from virtual_node.examine.clusters import (
     CLOCK_SKEW,
@@ -38,7 +38,6 @@ _MINORS = 3
 
 A virtual node is a kubelet of the upper cluster and reports the lower cluster's version.
 """
-_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _EXPIRY_STEPS = {
     "ClientCertificate": "issue a new client certificate for the kubeconfig",
     "Token": "issue a new token (virtual-node lower-cluster register); a virtual node renews it from then on",
@@ -158,12 +157,6 @@ def credentials(snapshot: Snapshot) -> Findings:
 
 def _kubelet_version(node: Mapping[str, Any]) -> str:
     return ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""
-
-
-def minor_version(version: str) -> tuple[int, int] | None:
-    """Return major and minor version; None: it cannot be read."""
-    found = _VERSION.match(version)
-    return (int(found[1]), int(found[2])) if found else None
 
 
 @rule(Code.CLUSTER_UNREAD, Code.KIND_UNREAD, Code.RIGHT_MISSING, level=Level.READING)

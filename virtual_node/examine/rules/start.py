@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from controller_runtime.apimachinery.versions import minor_version
 from virtual_node.examine.clusters import VERSION
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.finding import UPPER, Findings, sentence
 from virtual_node.examine.path import NODE_NAMES, RIGHTS, SERVICE_RANGES, UID
-from virtual_node.examine.rules.clusters import minor_version
 from virtual_node.examine.snapshot import Snapshot, View
 
 _OLDEST = (1, 24)

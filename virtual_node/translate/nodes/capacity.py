@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterset.model import autoscaling as growth
-from clusterset.model import names
+from clusterset.model import declared_features, names
 from clusterset.model.autoscaling import Autoscaling
 from clusterset.model.pod.conditions import is_true
 from controller_runtime.apimachinery import quantity
@@ -49,7 +49,7 @@ class _Node:
     capacity: dict[str, int]
     allocatable: dict[str, int]
     facts: dict[str, Any]
-    """The node's ``labels`` and ``nodeInfo``, as input of ``node_object``."""
+    """The node's ``labels``, ``nodeInfo`` and ``declaredFeatures``, as input of ``node_object``."""
     foreign: dict[str, int]
     """The requests of foreign pods, see ``Capacity._foreign``."""
 
@@ -119,7 +119,7 @@ class Capacity:
         return len(self._nodes)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return labels and nodeInfo of the lower nodes that count, or of all selected ones if none counts."""
+        """Return labels, nodeInfo and features of the lower nodes that count, or of all selected ones if none counts."""
         counting = [node.facts for node in self._nodes.values() if node.counts]
         return counting or [node.facts for node in self._nodes.values()]
 
@@ -144,7 +144,11 @@ class Capacity:
             counts=node_counts(node),
             capacity=self._capacity.within_limit(_counts(status.get("capacity"))),
             allocatable=self._allocatable.within_limit(_counts(status.get("allocatable"))),
-            facts={"labels": labels, "nodeInfo": _node_info(status.get("nodeInfo")) or {}},
+            facts={
+                "labels": labels,
+                "nodeInfo": _node_info(status.get("nodeInfo")) or {},
+                "declaredFeatures": declared_features.declared(node),
+            },
             foreign=self._foreign.setdefault(name, {}),
         )
         self._count(added, 1)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from clusterset.model import names
+from clusterset.model import declared_features, names
 from controller_runtime.apimachinery import quantity, timestamps
 from virtual_node.translate.base.fields import cut, is_label_value
 from virtual_node.translate.base.metadata import map_patch, record_labels, recorded_labels
@@ -54,6 +54,7 @@ def node_object(
     allocatable: Mapping[str, str],
     conditions: Sequence[Mapping[str, Any]],
     upper_id: str,
+    declared: Sequence[str] = (),
     provider_id: str = "",
     provision_seconds: float | None = None,
 ) -> dict[str, Any]:
@@ -66,13 +67,14 @@ def node_object(
         taints: the Node's taints.
         addresses: ``status.addresses``.
         kubelet_port: port of the kubelet API.
-        lower_nodes: ``labels`` and ``nodeInfo`` of the lower nodes, as ``Capacity.nodes`` returns them.
+        lower_nodes: ``labels``, ``nodeInfo`` and features of the lower nodes, as ``Capacity.nodes`` returns them.
         kubelet_version: the lower cluster's version, such as v1.34.4.
         release: the version of this program; empty: unknown.
         capacity: quantities by resource.
         allocatable: quantities by resource.
         conditions: as ``node_conditions`` returns them.
         upper_id: identity of the upper cluster.
+        declared: the features that the Node declares now.
         provider_id: ``spec.providerID``; empty: none.
         provision_seconds: seconds for which a pod may wait for a new lower node; None: no nodes are added.
     """
@@ -92,6 +94,11 @@ def node_object(
         **_shared_labels(lower_nodes),
         **labels,
     }
+    features = declared_features.published(
+        (node["declaredFeatures"] for node in lower_nodes),
+        lower_version=kubelet_version,
+        before=frozenset(declared),
+    )
     annotations = {names.ANNOTATION_APPLIED: record_labels(labels)}
     if provision_seconds is not None:
         annotations[names.ANNOTATION_PROVISION_SECONDS] = f"{provision_seconds:g}"
@@ -119,6 +126,7 @@ def node_object(
                 "kubeletVersion": kubelet_version,
                 **info,
             },
+            **({"declaredFeatures": features} if features else {}),
         },
     }
 
@@ -192,11 +200,22 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
 
 
 def node_status_patch(
-    current: Mapping[str, Any], desired: Mapping[str, Any], *, heartbeat: bool
+    current: Mapping[str, Any],
+    desired: Mapping[str, Any],
+    *,
+    heartbeat: bool,
+    not_stored: Sequence[str] | None = None,
 ) -> dict[str, Any] | None:
     """Return a strategic merge patch for ``nodes/status``; None: nothing differs and no heartbeat is due.
 
     The patch keeps conditions of other writers, because the API server merges that list by type.
+
+    Args:
+        current: the Node.
+        desired: the result of ``node_object``.
+        heartbeat: whether a heartbeat is due.
+        not_stored: the declared features that an older API server did not store. They are sent again with heartbeats
+            only. None: it stored them.
     """
     status, wanted = current.get("status") or {}, desired["status"]
     change: dict[str, Any] = {}
@@ -217,6 +236,9 @@ def node_status_patch(
     info = status.get("nodeInfo") or {}
     if any(info.get(key) != value for key, value in wanted["nodeInfo"].items()):
         change["nodeInfo"] = wanted["nodeInfo"]
+    features = wanted.get("declaredFeatures") or []
+    if features != (status.get("declaredFeatures") or []) and (heartbeat or features != not_stored):
+        change["declaredFeatures"] = features or None
     if not change and not heartbeat:
         return None
     change["conditions"] = wanted["conditions"]

@@ -19,6 +19,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.declared_features import restarts_all
 from controller_runtime.apimachinery import readable
 from controller_runtime.apimachinery.decoding import decode
 
@@ -96,7 +97,7 @@ def _exit_code(status: _Body) -> int | None:
 
 def _may_restart(container: _Body, spec: _Body, exit_code: int) -> bool:
     """Report whether a container with that exit code may start again (KEP-753, KEP-5307, KEP-5532)."""
-    if _restarts_all(spec):
+    if restarts_all(spec):
         return True
     for rule in container.get("restartPolicyRules") or ():
         codes = rule.get("exitCodes") or {}
@@ -104,16 +105,6 @@ def _may_restart(container: _Body, spec: _Body, exit_code: int) -> bool:
             return True
     policy = container.get("restartPolicy") or spec.get("restartPolicy") or "Always"
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
-
-
-def _restarts_all(spec: _Body) -> bool:
-    """Report whether the exit of some container restarts all containers."""
-    return any(
-        rule.get("action") == "RestartAllContainers"
-        for kind in ("initContainers", "containers")
-        for container in spec.get(kind) or ()
-        for rule in container.get("restartPolicyRules") or ()
-    )
 
 
 def _waiting_for_others(below: _Body, found: _Body, spec: _Body) -> str:

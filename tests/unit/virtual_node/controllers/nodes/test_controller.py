@@ -96,3 +96,50 @@ async def test_node_reports_once_that_pods_do_not_find_upper_names(
     found = [message for reason, message in scene.events if reason == "UpperNamesNotFound"]
     assert len(found) == is_reported
     assert all("changes the namespaces" in text and "lower-cluster dns" in text for text in found)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_node_declares_features_without_writes_when_nothing_changes(*, is_old: bool):
+    """An older upper API server, which does not store the field, is not asked with every update."""
+    upper, lower = clusters()
+    scene = Scene(upper, lower)
+    context, caches = scene.context, scene.all_caches
+    health: Any = SimpleNamespace(reachable=True, error="", version="v1.37.2")
+    controller = NodeController(
+        context, context.nodes["vn"], caches, health=health, addresses=[], kubelet_port=10250
+    )
+    written = 0
+
+    def observe(commit: Any) -> None:
+        nonlocal written
+        if commit.plural == "nodes":
+            written += 1
+            if is_old:
+                commit.new["status"].pop("declaredFeatures", None)
+
+    upper.server.observers.insert(0, observe)  # before the watches
+
+    async def writes() -> int:
+        before = written
+        for _ in range(3):
+            await asyncio.sleep(5)
+            controller.refresh()
+        await asyncio.sleep(1)
+        return written - before
+
+    async with (
+        working(caches.lower_nodes.run()),
+        working(caches.foreign_pods.run()),
+        working(controller.run()),
+    ):
+        lower.put("nodes", _lower_node(ready=True))
+        await asyncio.sleep(1)
+        assert await writes() == 0
+        node = _lower_node(ready=True)
+        node["status"]["declaredFeatures"] = ["RestartAllContainersOnContainerExits"]
+        lower.put("nodes", node)
+        assert await writes() == 1
+        is_old = False
+        await asyncio.sleep(60)
+        found = upper.the("nodes", "vn")["status"]["declaredFeatures"]
+        assert found == ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"]

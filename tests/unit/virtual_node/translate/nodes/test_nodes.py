@@ -264,7 +264,11 @@ def build(**changes: Any) -> dict[str, Any]:
         "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
         "kubelet_port": 10250,
         "lower_nodes": [
-            {"labels": {"topology.kubernetes.io/zone": "z1"}, "nodeInfo": {"architecture": "arm64"}}
+            {
+                "labels": {"topology.kubernetes.io/zone": "z1"},
+                "nodeInfo": {"architecture": "arm64"},
+                "declaredFeatures": frozenset(),
+            }
         ],
         "kubelet_version": "v1.34.4",
         "release": "",
@@ -435,6 +439,52 @@ def test_status_patch_has_only_differences():
     patch = translate.node_status_patch(current, desired, heartbeat=False)
     assert patch is not None
     assert patch["status"]["allocatable"] == {"pods": "10000", "gone.io/x": None}
+
+
+def test_the_node_declares_the_features_of_the_lower_nodes_that_count():
+    """Sorted, as the API server requires; without features the field is absent, as the API server returns it."""
+    capacity = Capacity()
+    for name, cordoned, features in (
+        ("a", False, ["B", "A"]),
+        ("b", False, ["A", "B", "C"]),
+        ("c", True, []),
+    ):
+        node = lower_node(name, cordoned=cordoned)
+        node["status"]["declaredFeatures"] = features
+        capacity.upsert_node(node)
+    made = build(lower_nodes=capacity.nodes())["status"]
+    assert made["declaredFeatures"] == ["A", "B", "ExtendWebSocketsToKubelet"]
+    assert "declaredFeatures" not in build(kubelet_version="v1.30.0")["status"]
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "not_stored", "heartbeat", "sent"),
+    [
+        (["A"], ["A"], None, True, None),
+        ([], ["A"], None, False, ["A"]),
+        (["A", "B"], ["A"], None, False, ["A"]),
+        (["A"], [], None, False, None),
+        ([], ["A"], ["A"], False, "nothing"),
+        ([], ["A"], ["A"], True, ["A"]),
+        ([], ["A", "B"], ["A"], False, ["A", "B"]),
+    ],
+    ids=[
+        "same",
+        "new",
+        "fewer",
+        "none",
+        "not known above",
+        "not known at the last heartbeat",
+        "not known, and changed",
+    ],
+)
+def test_declared_features_are_sent_if_they_differ(there, wanted, not_stored, heartbeat, sent):
+    """To an upper API server that does not know the field, only with heartbeats: it may have been upgraded."""
+    current, desired = build(), build()
+    current["status"]["declaredFeatures"], desired["status"]["declaredFeatures"] = there, wanted or None
+    patch = translate.node_status_patch(current, desired, heartbeat=heartbeat, not_stored=not_stored)
+    change = (patch or {"status": {}})["status"]
+    assert change.get("declaredFeatures", "nothing") == ("nothing" if there == wanted else sent)
 
 
 @pytest.mark.parametrize(
