@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import Gauge
 
 from clusterset.model import names
+from clusterset.model.declared_features import declared
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import condition, is_finished
 from controller_runtime import log, resources
@@ -372,10 +373,13 @@ class Feed:
 
 
 def shrink_node(node: Object) -> Object:
-    """Reduce a lower node's spec and status to taints, cordon and allocatable resources."""
+    """Reduce a lower node's spec and status to taints, cordon, allocatable resources and declared features."""
     spec, status = node.spec or {}, node.status or {}
     kept = {key: spec[key] for key in ("taints", "unschedulable") if key in spec}
-    return node.with_fields(spec=kept, status={"allocatable": status.get("allocatable") or {}})
+    offered: dict[str, Any] = {"allocatable": status.get("allocatable") or {}}
+    if features := declared({"status": status}):
+        offered["declaredFeatures"] = sorted(features)
+    return node.with_fields(spec=kept, status=offered)
 
 
 def shrink_volume(volume: Object) -> Object:

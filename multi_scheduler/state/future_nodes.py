@@ -17,6 +17,7 @@ from typing import Any
 from clusterset.model import autoscaling as settings
 from clusterset.model import names
 from clusterset.model.autoscaling import Autoscaling, Shape
+from clusterset.model.declared_features import REQUIRED
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.node_filter import Node
 from multi_scheduler.state.cluster.pod_requirements import Demand, Placed
@@ -68,7 +69,8 @@ class Kind:
                     {"key": one.key, "value": one.value, "effect": one.effect} for one in self.shape.taints
                 ]
             },
-            "status": {"allocatable": settings.resources_of(self.shape)},
+            # The features of a new node are unknown. The virtual node declares those of the existing ones.
+            "status": {"allocatable": settings.resources_of(self.shape), "declaredFeatures": [*REQUIRED]},
         }
 
     def is_usable(self, node: Node) -> bool:

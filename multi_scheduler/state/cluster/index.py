@@ -54,7 +54,7 @@ class ClusterIndex:
         self.used: Counter[str] = Counter()
         """Sums of the requests of pods and reservations on known nodes."""
         self.version = 0
-        """Increases when a node is added or removed, or its labels, taints or cordon change."""
+        """Increases when a node is added or removed, or its labels, taints, cordon or features change."""
         self.changes = 0
         """Increases with every change of nodes, pods and reservations."""
         self.touched: set[str] = set()

@@ -1,4 +1,4 @@
-"""Filters lower nodes by labels, names, taints and cordons, with reasons for rejected nodes. No IO.
+"""Filters lower nodes by labels, names, taints, cordons and features, with reasons for rejected nodes. No IO.
 
 Labels and taints change rarely, and all pods of a Deployment have the same requirements, so answers are cached until a
 node changes. Nodes with equal values of the relevant properties are evaluated once.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clusterset.model.declared_features import declared
 from controller_runtime.apimachinery import matching
 from multi_scheduler.state.cluster import limits
 from multi_scheduler.state.cluster.pod_requirements import node_terms
@@ -29,6 +30,7 @@ class Node:
     taints: list[dict[str, Any]]
     taints_key: str
     unschedulable: bool
+    features: frozenset[str]
     allocatable: dict[str, int]
 
     def is_like(self, other: Node) -> bool:
@@ -37,6 +39,7 @@ class Node:
             self.labels == other.labels
             and self.taints_key == other.taints_key
             and self.unschedulable == other.unschedulable
+            and self.features == other.features
         )
 
 
@@ -50,6 +53,7 @@ def read_node(node: Mapping[str, Any]) -> Node:
         taints=taints,
         taints_key=repr(taints),
         unschedulable=bool(spec.get("unschedulable")),
+        features=declared(node),
         allocatable=limits.amounts(status.get("allocatable")),
     )
 
@@ -80,7 +84,7 @@ class NodeFilter:
         """Slots by value, by label key."""
 
     def changed(self) -> None:
-        """Clear the cache after a node was added or removed, or its labels, taints or cordon changed."""
+        """Clear the cache after a node was added or removed, or its labels, taints, cordon or features changed."""
         self._answers.clear()
         self._columns.clear()
         self._groups.clear()
@@ -90,7 +94,7 @@ class NodeFilter:
 
         Args:
             key: cache key; equal for equal specs.
-            spec: nodeSelector, affinity, tolerations, and required terms of volumes, as returned by ``demand``.
+            spec: nodeSelector, affinity, tolerations, required terms of volumes, and features, as returned by ``demand``.
         """
         answer = self._answers.get(key)
         if answer is None:
@@ -115,6 +119,8 @@ class NodeFilter:
         columns += (self._label_column(key) for key in _keys(spec))
         if any(term.get("matchFields") for term in node_terms(spec)):
             columns.append([node.name if node is not None else None for node in self._nodes])
+        if spec.get("features"):
+            columns.append(self._column("features", lambda node: node.features))
         known: dict[tuple[Any, ...], str] = {}
         states: dict[Any, str] = {}
         slots: list[int] = []
@@ -129,7 +135,7 @@ class NodeFilter:
                 state = states.get(values[0])
                 if state is None:
                     state = states[values[0]] = _state_objection(node, spec)
-                reason = known[values] = state or _label_objection(node, spec)
+                reason = known[values] = state or _objection(node, spec)
             if reason:
                 reasons[reason] += 1
             else:
@@ -173,14 +179,16 @@ def _avoiding_taints(node: Node, spec: Mapping[str, Any]) -> int:
     )
 
 
-def _label_objection(node: Node, spec: Mapping[str, Any]) -> str:
-    """Return why a node's name or labels reject a pod, in kube-scheduler's words; empty: they admit it."""
+def _objection(node: Node, spec: Mapping[str, Any]) -> str:
+    """Return why a node's name, labels or features reject a pod, in kube-scheduler's words; empty: they admit it."""
     if not matching.admits({**spec, "tolerations": ()}, name=node.name, labels=node.labels, taints=()):
         return "node(s) didn't match Pod's node affinity/selector"
     for required in spec.get("volumes") or ():
         terms = required.get("nodeSelectorTerms") or ()
         if not any(matching.matches_term(term, name=node.name, labels=node.labels) for term in terms):
             return "node(s) had volume node affinity conflict"
+    if not node.features.issuperset(spec.get("features") or ()):
+        return "node(s) didn't match Pod's required features"
     return ""
 
 

@@ -1,6 +1,6 @@
 """The requirements of a lower pod for its node, with its topology spread constraints and pod (anti-)affinity terms. No IO.
 
-Sources: kube-scheduler's plug-ins PodTopologySpread and InterPodAffinity.
+Sources: kube-scheduler's plug-ins PodTopologySpread, InterPodAffinity and NodeDeclaredFeatures.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterset.model import names
+from clusterset.model import declared_features, names
 from clusterset.model.pod import pod_resources
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.matching import REQUIRED
@@ -212,7 +212,8 @@ class Demand:
     requests: Mapping[str, int]
     """By resource, including ``pods``; cpu in millicores, all else in base units. Without zeros."""
     spec: Mapping[str, Any]
-    """nodeSelector, affinity and tolerations as ``matching.admits`` reads them, and required node affinity of volumes."""
+    """nodeSelector, affinity and tolerations as ``matching.admits`` reads them, required node affinity of volumes, and required
+    features."""
     key: str
     """Cache key of ``spec``: equal for pods that the same nodes admit."""
     ports: tuple[Port, ...] = ()
@@ -241,6 +242,8 @@ def demand(pod: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]] = ()) ->
         "affinity": {"nodeAffinity": {REQUIRED: required}} if required else {},
         "volumes": list(volumes),
     }
+    if features := declared_features.required(lower):
+        spec["features"] = features
     limits.check_size(spec, node_terms(spec))
     requests = {**pod_resources.pod_requests(lower), "pods": 1}
     return Demand(

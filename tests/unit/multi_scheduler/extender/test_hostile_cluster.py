@@ -31,7 +31,10 @@ HOST = "kubernetes.io/hostname"
 NODE: dict[str, Any] = {
     "metadata": {"name": "a-0", "labels": {HOST: "a-0", "virtual-node.io/price-cpu": "1"}},
     "spec": {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}], "unschedulable": False},
-    "status": {"allocatable": {"cpu": "4", "memory": "4Gi", "pods": "100", "example.com/x": "1"}},
+    "status": {
+        "allocatable": {"cpu": "4", "memory": "4Gi", "pods": "100", "example.com/x": "1"},
+        "declaredFeatures": ["A"],
+    },
 }
 TERM = {
     "topologyKey": HOST,
@@ -57,6 +60,8 @@ POD: dict[str, Any] = {
     },
     "status": {
         "phase": "Running",
+        "allocatedResources": {"cpu": "1"},
+        "resources": {"requests": {"cpu": "1"}},
         "containerStatuses": [
             {"name": "c", "allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "1"}}}
         ],

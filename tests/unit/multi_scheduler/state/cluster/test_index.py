@@ -84,6 +84,21 @@ def test_cluster_selector_chooses_the_node():
     assert _names(index, _demand()) == {"plain"}
 
 
+def test_pod_needs_a_node_that_declares_its_features():
+    """A node that declares them later is asked again; other pods run on any node."""
+    old, new = objects.node("old"), objects.node("new")
+    new["status"]["declaredFeatures"] = ["RestartAllContainersOnContainerExits"]
+    rules = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]
+    wanted = _demand(container={"restartPolicyRules": rules})
+    index = _index(old)
+    assert _why(index, wanted) == "0/1 nodes are available: 1 node(s) didn't match Pod's required features"
+    index.upsert_node(new)
+    assert _names(index, wanted) == {"new"}
+    assert _names(index, _demand()) == {"old", "new"}
+    index.upsert_node({**old, "status": new["status"]})
+    assert _names(index, wanted) == {"old", "new"}
+
+
 def test_unknown_resource_is_insufficient_on_all_nodes():
     """Extended resources are compared like cpu."""
     index = _index(objects.node("a", more={"nvidia.com/gpu": "1"}), objects.node("b"))
