@@ -201,7 +201,7 @@ class _Connection:
         headers += more.items()
         if body is not None or method not in {"GET", "HEAD"}:
             headers.append(("Content-Length", str(len(body or b""))))
-        encoded = [(name, value.encode()) for name, value in headers]
+        encoded = [(name.encode(), value.encode()) for name, value in headers]
         events = [
             h11.Request(method=method, target=target, headers=encoded),
             *([h11.Data(data=body)] if body else ()),

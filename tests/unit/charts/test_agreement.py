@@ -44,7 +44,7 @@ from swarm.controller import delivery
 from tests.thorough import some
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects, one
-from virtual_node.commands.inspect import command as inspect_command
+from virtual_node.commands import parsers
 from virtual_node.rights import operator
 from virtual_node.translate.storage import pvc
 from virtual_node.translate.storage.pv import csi_driver
@@ -398,7 +398,7 @@ def test_arguments_are_valid_flags(case, tmp_path):
         if item["kind"] == "CronJob":
             (container,) = item["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
             assert container["command"] == ["virtual-node", "inspect"]
-            inspected = inspect_command.parser().parse_args(container["args"])
+            inspected = parsers.inspect().parse_args(container["args"])
             assert inspected.history == f"configmap/{_configuration(case).inspection_history}"
 
 
