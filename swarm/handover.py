@@ -19,7 +19,6 @@ stored record.
 from __future__ import annotations
 
 import base64
-import copy
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -27,6 +26,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
+
+from controller_runtime.apimachinery import readable
 
 EXCLUSIVE = "Exclusive"
 OVERLAP = "Overlap"
@@ -178,9 +179,17 @@ def acknowledgement(text: str) -> Acknowledgement | None:
     return found
 
 
+def _copied(holders: Mapping[str, Holder]) -> dict[str, Holder]:
+    """Return holders that can be changed; ``copy.deepcopy`` would take half of the time of a transition."""
+    return {
+        uid: msgspec.structs.replace(holder, start=[*holder.start], stop=[*holder.stop])
+        for uid, holder in holders.items()
+    }
+
+
 def _printable(text: str) -> str:
     """Return the beginning of a worker's text without control characters, which a terminal would execute."""
-    return "".join(char if char.isprintable() else " " for char in text[:_LONGEST_ERROR])
+    return readable.printable(text[:_LONGEST_ERROR], instead=" ")
 
 
 def contents(ledger: Ledger) -> dict[str, Any]:
@@ -228,8 +237,7 @@ def advance(
         fence: fence time in shares, in seconds; 0: none. Workers apply it only under ``Exclusive``.
         settings: digest of all settings in shares.
     """
-    after = copy.deepcopy(ledger)
-    after.slots = slots
+    after = msgspec.structs.replace(ledger, slots=slots, holders=_copied(ledger.holders))
     fence = fence if handover == EXCLUSIVE else 0.0
     current = dict(present) | {slot.uid: slot.pod for slot in slots.values() if slot.uid}
     for uid, pod in current.items():

@@ -12,12 +12,21 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 def one_line(text: str) -> str:
     """Return the text in one line without control characters, so that text of a cluster cannot move the cursor."""
-    return _printable(" ".join(text.split()))
+    return printable(" ".join(text.split()))
 
 
 def lines(text: str) -> str:
     """Return the text without control characters, except for line feeds and tabs."""
-    return _printable(text, kept=_KEPT)
+    return printable(text, kept=_KEPT)
+
+
+def printable(text: str, *, instead: str = "?", kept: Container[str] = "") -> str:
+    """Return the text with another one instead of each control character that is not in ``kept``."""
+    if text.isprintable():
+        return text
+    # A look at each character would take five times as long.
+    replaced = {ord(one): instead for one in set(text) if not one.isprintable() and one not in kept}
+    return text.translate(replaced)
 
 
 def resource(name: str, count: int) -> str:
@@ -79,9 +88,3 @@ def _bytes(number: int) -> str:
 def _short(amount: float, *, digits: int) -> str:
     shown = f"{amount:.{digits}f}"
     return shown.rstrip("0").rstrip(".")
-
-
-def _printable(text: str, *, kept: Container[str] = "") -> str:
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() or character in kept else "?" for character in text)

@@ -9,7 +9,7 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import is_finished
-from controller_runtime.apimachinery import matching, quantity
+from controller_runtime.apimachinery import matching, quantity, readable
 
 Json = Mapping[str, Any]
 LIFECYCLE = "node.kubernetes.io/"
@@ -110,9 +110,7 @@ def last_seen(event: Json) -> str:
 
 def one_line(text: str, limit: int = 300) -> str:
     """Return the text in one line of at most ``limit`` characters, without control characters for terminals."""
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else " " for char in text)
-    line = " ".join(text.split())
+    line = " ".join(readable.printable(text, instead=" ").split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 

@@ -30,7 +30,8 @@ _INT32, _INT64, _UINT64 = 2**31 - 1, 2**63 - 1, 2**64 - 1
 
 def cut(value: str, most: int) -> str:
     """Return a text of at most ``most`` bytes in UTF-8. A longer text ends with an ellipsis."""
-    if len(value) <= most // 4 or len(encoded := value.encode("utf-8", "replace")) <= most:
+    # A lower server can send megabytes; only what can be kept is encoded.
+    if len(value) <= most // 4 or len(encoded := value[: most + 1].encode("utf-8", "replace")) <= most:
         return value
     return encoded[: most - len(_CUT)].decode("utf-8", "ignore") + _CUT
 

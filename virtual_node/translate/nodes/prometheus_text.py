@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
+from controller_runtime.apimachinery import readable
 from virtual_node.translate.base.fields import is_dns_name
 
 _LARGEST = 1e18
@@ -196,8 +197,7 @@ def _add_header(headers: dict[str, list[str]], line: str) -> None:
         return
     text = line
     if match[1]:
-        about = "".join(character if character.isprintable() else " " for character in match[3])
-        text = f"# HELP {match[2]} {about[:_LONGEST_HELP]}"
+        text = f"# HELP {match[2]} {readable.printable(match[3][:_LONGEST_HELP], instead=' ')}"
     lines = headers.setdefault(match[2] or match[5], [])
     if not any(known[:6] == text[:6] for known in lines):
         lines.append(text)
