@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Literal
 
 from cryptography import x509
@@ -73,9 +74,7 @@ def sign(
             neither ECDSA nor RSA.
     """
     issuer = x509.load_pem_x509_certificate(ca.certificate)
-    issuer_key = serialization.load_pem_private_key(ca.key, password=None)
-    if not isinstance(issuer_key, PrivateKey):
-        raise ValueError("the CA's key is neither ECDSA nor RSA")
+    issuer_key = _private_key(ca.key)
     if issuer.public_key() != issuer_key.public_key():
         raise ValueError("the CA's key does not belong to its certificate")
     return _issued(
@@ -137,6 +136,15 @@ def is_issued_by(certificate: bytes, ca: bytes) -> bool:
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
+
+
+@lru_cache(maxsize=2)
+def _private_key(pem: bytes) -> PrivateKey:
+    """Parse a CA's key. It is kept, because an RSA key is verified for 50 ms each time, and a CA signs many pairs."""
+    key = serialization.load_pem_private_key(pem, password=None)
+    if not isinstance(key, PrivateKey):
+        raise ValueError("the CA's key is neither ECDSA nor RSA")
+    return key
 
 
 def _name(common_name: str, organizations: Sequence[str] = ()) -> x509.Name:
