@@ -21,6 +21,11 @@ def seeds(few: int, many: int) -> range:
     return range(many if IS_THOROUGH else few)
 
 
+def size(small: int, large: int) -> int:
+    """Return the size of a load, or its time, for tests of limits that are the same for a smaller one."""
+    return large if IS_THOROUGH else small
+
+
 def some(cases: Sequence[T], few: int) -> Sequence[T]:
     """Return all cases; in `make unit` at most ``few`` of them, evenly spread, for tests that start programs."""
     return cases if IS_THOROUGH else cases[:: -(-len(cases) // few)]

@@ -47,8 +47,8 @@ def _validator(definition: str) -> Any:
     return jsonschema.Draft7Validator(whole)
 
 
-_STEP = 7
-"""In ``make unit``, every seventh document: no multiple of the number of values of a field."""
+_STEP = 29
+"""In ``make unit``, one document of so many: no multiple of the number of values of a field."""
 _OF_TYPES = re.compile(r"enableControllers: |\.podSelector|\.taints: effect")
 """Errors of the program besides types that the schema knows, too."""
 

@@ -33,8 +33,8 @@ _RATIO = 2.0
 """Maximum growth of time over growth of the input."""
 _NOISE = 0.001
 """Seconds; shorter differences are noise."""
-_PAIRS = 2
-"""Number of pairs per dimension in ``make unit``."""
+_PAIRS = 1
+"""Number of pairs per dimension in ``make unit``, so that each dimension is in two."""
 _QUICK = 0.005
 """Seconds of a measurement with memory below which time is not measured again."""
 

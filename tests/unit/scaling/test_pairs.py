@@ -44,7 +44,7 @@ def _product(source: list[str]) -> Any:
 @pytest.mark.parametrize(("how", "error"), [("uncounted", "output"), ("slow", "time"), ("counted", "")])
 def test_a_product_is_found_unless_it_is_counted(how, error):
     """The measurement itself."""
-    kind = Kind("Text", {"bytes": 300, "items": 300}, _repeating, lambda source: [_product(source)[how]])
+    kind = Kind("Text", {"bytes": 150, "items": 150}, _repeating, lambda source: [_product(source)[how]])
     if not error:
         assert_linear(kind)
         return

@@ -23,7 +23,7 @@ def test_the_script_writes_everything_that_is_mirrored():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(1, _WRITES + 1, 1 if IS_THOROUGH else 10))
+@pytest.mark.parametrize("number", range(1, _WRITES + 1, 1 if IS_THOROUGH else 19))
 def test_a_kill_at_any_write_changes_nothing_in_the_end(number: int):
     """End state, creates and deletes are those without a kill; ``kill_after_write`` tries all variants and seeds."""
     wrong = wrong_after_kill(number, VARIANTS[number % len(VARIANTS)], seed=number % _SEEDS)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.thorough import seeds
+from tests.thorough import seeds, size
 from tests.unit.simulation.mutate_field import Mutation, without_mutation, wrong_after
+
+_PARTS = 20
+_MUTATIONS = 3
+"""Of a part in ``make unit``; each runs the whole script."""
 
 
 def _one_of_each() -> list[Mutation]:
@@ -27,10 +31,10 @@ def test_every_kind_of_object_is_mutated():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("part", seeds(1, 20))
+@pytest.mark.parametrize("part", seeds(1, _PARTS))
 def test_a_changed_field_is_restored_or_harmless(part: int):
     """The process is up for every other field, and killed for two seconds while the rest is changed."""
-    for number, mutation in enumerate(_one_of_each()):
-        if number % 20 == part:
-            wrong = wrong_after(mutation, is_up=(number // 20) % 2 == 0)
-            assert not wrong, "\n".join(wrong)
+    mutations = _one_of_each()[part::_PARTS]
+    for number, mutation in enumerate(mutations[: size(_MUTATIONS, len(mutations))]):
+        wrong = wrong_after(mutation, is_up=number % 2 == 0)
+        assert not wrong, "\n".join(wrong)

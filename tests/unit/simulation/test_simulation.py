@@ -17,7 +17,7 @@ from tests.unit.simulation.clock import VirtualLoop
 from tests.unit.simulation.replay import simulate
 
 
-@pytest.mark.parametrize("seed", seeds(3, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_clusters_agree_in_the_end_whatever_happens_on_the_way(seed: int):
     """Outages, late watches, lost answers, killed processes whose requests arrive late, meddling, names used again."""
     story = simulate(seed)

@@ -161,7 +161,7 @@ class World:
             self.versions[uid] = shares[-1]["version"]
 
 
-@pytest.mark.parametrize("seed", seeds(8, 25))
+@pytest.mark.parametrize("seed", seeds(3, 25))
 def test_exclusive_never_has_two_owners(seed):
     """In any order of steps and faults. Without faults every job gets one owner."""
     world = World(seed, EXCLUSIVE)
@@ -172,7 +172,7 @@ def test_exclusive_never_has_two_owners(seed):
     world.settle()
 
 
-@pytest.mark.parametrize("seed", seeds(8, 100))
+@pytest.mark.parametrize("seed", seeds(3, 100))
 def test_fenced_worker_and_its_successor_never_run_a_job_at_the_same_time(seed):
     """In any order of steps and faults, also if the fence time changes and is not acknowledged."""
     world = World(seed, EXCLUSIVE, fences=(0, 8, 30, 60))

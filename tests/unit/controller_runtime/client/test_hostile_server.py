@@ -23,9 +23,9 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, CacheFull
 from hack.sandbox.ports import free_ports
-from tests.thorough import IS_THOROUGH
+from tests.thorough import size, some
 
-_SECONDS = 6.0 if IS_THOROUGH else 2.0
+_SECONDS = size(1, 6)
 _INFORMERS = 8
 _CACHE_BYTES = 64 * 1024**2
 _PEAK = 250
@@ -76,7 +76,9 @@ async def _attacked(port: int) -> None:
     print(json.dumps({"peak": peak, "stall": max(stalls)}))  # noqa: T201 - read by the test
 
 
-@pytest.mark.parametrize("kinds", [[], ["many"]], ids=["all kinds", "lists without end"])
+@pytest.mark.parametrize(
+    "kinds", some([pytest.param([], id="all kinds"), pytest.param(["many"], id="lists without end")], 1)
+)
 def test_memory_and_stalls_are_bounded(kinds: list[str]) -> None:
     """For every kind of response, and for the sum of valid ones."""
     (port,) = free_ports(1)

@@ -14,7 +14,7 @@ from controller_runtime.client.transport import Outage
 from controller_runtime.errors import NotConnected
 from tests.unit.controller_runtime.loopback import answers, client_of, reply, serve
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.looptime(noop_cycles=0)  # without sockets, time need not wait for them
 
 REFUSED = NotConnected("refused")
 

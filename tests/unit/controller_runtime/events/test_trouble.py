@@ -19,6 +19,7 @@ from controller_runtime.errors import (
     Unauthorized,
     Unavailable,
 )
+from tests.thorough import size
 from tests.unit.controller_runtime.events.recording import POD, Server, dropped, recorder_for, running
 
 pytestmark = pytest.mark.looptime
@@ -201,13 +202,13 @@ class TestQueue:
 
     async def test_a_burst_is_not_dropped(self) -> None:
         """Two reports about each of 5,000 pods."""
-        server = Server("burst")
+        server, pods = Server("burst"), size(1_000, 5_000)
         recorder = recorder_for(server)
-        for index in range(5000):
+        for index in range(pods):
             for reason in ("A", "B"):
                 recorder.event(POD | {"uid": str(index)}, "Warning", reason, "x")
         async with running(recorder):
-            await server.called(10_000)
+            await server.called(2 * pods)
         assert dropped("burst", "overflow") == 0
 
     async def test_a_caller_can_wait_until_little_is_queued(self) -> None:

@@ -88,13 +88,14 @@ class TestLimits:
         assert _characters(line) < 2 * log.LONGEST_LINE
 
     def test_many_small_values_are_cut(self) -> None:
-        """A list of a million numbers and a mapping of a million keys are cut, too."""
-        numbers = log.redact({"a": list(range(1_000_000))})["a"]
+        """A list of many numbers and a mapping of many keys are cut, too."""
+        many = 100_000
+        numbers = log.redact({"a": list(range(many))})["a"]
         assert len(numbers) < 10_000
-        assert numbers[-1] == f"… {1_000_000 - len(numbers) + 1} more"
-        keys = log.redact({"a": dict.fromkeys(map(str, range(1_000_000)))})["a"]
+        assert numbers[-1] == f"… {many - len(numbers) + 1} more"
+        keys = log.redact({"a": dict.fromkeys(map(str, range(many)))})["a"]
         assert len(keys) < 10_000
-        assert keys["…"] == f"{1_000_000 - len(keys) + 1} more"
+        assert keys["…"] == f"{many - len(keys) + 1} more"
 
     def test_cache_of_keys_is_bounded(self) -> None:
         """Tenants control keys of logged mappings."""

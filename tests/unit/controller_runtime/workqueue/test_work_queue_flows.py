@@ -227,7 +227,7 @@ async def test_flow_alone_is_not_slowed_down_at_first() -> None:
 
 async def test_flow_alone_uses_half_of_the_loop_in_the_long_run() -> None:
     """Somewhat less if each key takes longer than the complete budget."""
-    assert await _used_share(WorkQueue("long", flow=flow), 0.1, 1000.0) == pytest.approx(0.5, abs=0.02)
+    assert await _used_share(WorkQueue("long", flow=flow), 0.1, 600.0) == pytest.approx(0.5, abs=0.02)
     assert 0.35 < await _used_share(WorkQueue("longer", flow=flow), 20.0, 5000.0) <= 0.5
 
 

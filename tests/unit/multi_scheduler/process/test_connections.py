@@ -205,6 +205,6 @@ async def test_a_cluster_that_changes_all_the_time_is_followed_rarely(
         await change(60)
         assert "c" in program.clusters
         before = len(program.changes)
-        await change(1200)
+        await change(400)
         assert len(program.changes) - before <= 20
         assert [one for one in program.changes if "flaps" not in one] == ["+a", "+b", "+c"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,9 +35,15 @@ _PRINTING = {
 _HOSTILE = "web\x1b[2J\x1b]0;title\x07\x9b31m\r\u202egnp\x00\x7f\u2028[red]x[/red] [link=https://x]y[/link]"
 
 
+_CANDIDATE = re.compile(r"print|std(?:out|err)|rich|curses")
+"""Part of each text with such a call or import; parsing all files takes seconds."""
+
+
 def _printing_calls(text: str) -> list[int]:
     """Return the lines of calls that write to the terminal."""
-    found = []
+    found: list[int] = []
+    if not _CANDIDATE.search(text):
+        return found
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)

@@ -302,7 +302,7 @@ def by_inspect(world: World) -> tuple[bool, bool]:
     return faults, inspect_command.summary(facts, rows).endswith("no findings")
 
 
-@settings(max_examples=400 if IS_THOROUGH else 60, deadline=None)
+@settings(max_examples=400 if IS_THOROUGH else 20, deadline=None)
 @given(WORLDS)
 @example(World(["well"], [], [], [], Report({}, {}, {"c0": "x"}), frozenset()))
 def test_no_tool_reports_health_where_another_reports_a_fault(world: World) -> None:

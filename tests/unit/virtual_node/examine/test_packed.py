@@ -38,7 +38,7 @@ def pack(facts: Snapshot) -> Snapshot:
 
 def test_findings_are_those_about_plain_objects() -> None:
     """With all kinds of faults, and with malformed objects."""
-    for seed in seeds(25, 300):
+    for seed in seeds(8, 300):
         assert inspect(pack(generate(Random(seed)))) == inspect(generate(Random(seed)))
 
 

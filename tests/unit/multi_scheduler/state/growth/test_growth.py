@@ -9,11 +9,11 @@ import pytest
 
 from clusterset.model.autoscaling import Autoscaling, Shape
 from clusterset.model.autoscaling import Taint as ShapeTaint
-from tests.thorough import IS_THOROUGH
+from tests.thorough import seeds
 from tests.unit.multi_scheduler.agents.fit.groups.world import World, pod
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
-SEEDS = range(200 if IS_THOROUGH else 8)
+SEEDS = seeds(3, 200)
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 

@@ -16,6 +16,7 @@ from controller_runtime import resources
 from controller_runtime.errors import NotFound
 from tests.background import working
 from tests.fakes.apiserver.storage import Body
+from tests.thorough import seeds
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, clusters
 from virtual_node.translate.storage import pvc, shared
@@ -306,7 +307,7 @@ async def test_a_cluster_uses_only_what_it_declares(declared: VolumeConfig):
         assert not pair.guest.lower.find("persistentvolumeclaims", "shop/data")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(2, 8))
 async def test_never_two_clusters_write_at_any_order_of_events(seed: int):
     """Pods come, end and are force-deleted; watches stall; kubelets end pods late; processes restart."""
     chance = random.Random(seed)

@@ -13,11 +13,11 @@ from controller_runtime.objects import from_dict
 from controller_runtime.workqueue.charging import TimeBudget
 from multi_scheduler.agents.fit.planning import MOST_SECONDS, SHARE
 from multi_scheduler.extender.protocol import Victims
-from tests.thorough import IS_THOROUGH
+from tests.thorough import seeds
 from tests.unit.multi_scheduler.agents.fit.groups.world import World, pod
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
-SEEDS = range(200 if IS_THOROUGH else 8)
+SEEDS = seeds(3, 200)
 
 
 async def test_incomplete_group_waits():
