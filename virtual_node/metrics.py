@@ -114,6 +114,11 @@ FAULTS = Gauge(
     "Objects of the installation with a fault, by kind; 0 where there is none.",
     ["kind"],
 )
+REMARKS = Gauge(
+    "virtual_node_remarks",
+    "Objects of the installation with a remark, which is no fault, by kind; 0 where there is none.",
+    ["kind"],
+)
 HEALTH = Gauge("virtual_node_health", "1 for the verdict of the health model, 0 for the others.", ["verdict"])
 
 
@@ -122,6 +127,8 @@ def show_health(health: Health) -> None:
     for code, count in health.counts().items():
         if code not in SWARMS:
             FAULTS.labels(code.value).set(count)
+    for code, count in health.remark_counts().items():
+        REMARKS.labels(code.value).set(count)
     for verdict in Verdict:
         HEALTH.labels(verdict.value).set(verdict is health.verdict)
 
@@ -129,6 +136,7 @@ def show_health(health: Health) -> None:
 def forget_health() -> None:
     """Remove the metrics of the health model, because this process stands by or ends."""
     FAULTS.clear()
+    REMARKS.clear()
     HEALTH.clear()
     show_inspection(None)
 

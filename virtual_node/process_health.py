@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from clusterset.config import Cluster
 from clusterset.model.names import LABEL_HOSTNAME
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
@@ -25,11 +26,13 @@ from virtual_node.examine.finding import Finding
 from virtual_node.examine.health import Health, health
 from virtual_node.examine.inspections import Inspection
 from virtual_node.examine.objects import Json
+from virtual_node.examine.path import API_ACCESS, NAMES, ApiAccess, Names
 from virtual_node.examine.pods import WAITING, is_for_virtual_nodes
 from virtual_node.examine.rules.nodes import rejected
-from virtual_node.examine.snapshot import Snapshot
+from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.process_state import ProcessState
 from virtual_node.process_summary import ProcessSummary
+from virtual_node.translate.pods import dns
 
 Examined = dict[str, tuple[str, list[Finding]]]
 """Resource version and findings of each pod, by uid."""
@@ -161,7 +164,7 @@ class ProcessHealth:
             for name, controller in cluster.nodes.items()
             if (node := controller.node) is not None
         }
-        return known(
+        snapshot = known(
             self.clock(),
             nodes=list(nodes.values()),
             leases={
@@ -179,7 +182,11 @@ class ProcessHealth:
             rejected=dict(self.state.rejected),
             expiring=dict(self.state.expiring),
             unknown=dict(self._unknown(running)),
+            lowers=[_configured(cluster) for cluster in self.state.own.clusters],
         )
+        config = self.state.config
+        snapshot.upper.put(API_ACCESS, ApiAccess(config.kubernetes_service, config.enable_serviceaccount))
+        return snapshot
 
     def _cluster(self, name: str, cluster: LowerCluster | None) -> ClusterState:
         error = self.state.failed.get(name, "")
@@ -200,6 +207,16 @@ class ProcessHealth:
                 cluster is None or cluster.pods is None or not cluster.nodes
             ):
                 yield f"cluster {name}", (cluster.waits_for if cluster is not None else "") or "it starts"
+
+
+def _configured(cluster: Cluster) -> View:
+    """Return what the configuration says about a lower cluster. Its DNS domain is not read here."""
+    view = View(cluster.name)
+    view.put(
+        NAMES,
+        Names(cluster=cluster.name, renamed=dns.renamed(cluster.namespaces), servers=cluster.dns.servers),
+    )
+    return view
 
 
 def shrink_foreign(pod: Object) -> Object:

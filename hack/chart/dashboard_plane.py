@@ -172,6 +172,7 @@ _PROCESSES = [
         "Health",
         current("virtual_node_health", "verdict"),
         current("virtual_node_faults", "kind", legend="faults: {{kind}}"),
+        current("virtual_node_remarks", "kind", legend="remarks: {{kind}}"),
         current(
             "virtual_node_inspection_findings",
             "severity, state",

@@ -318,6 +318,8 @@ LINKS: Mapping[str, str] = {
     "swarms": "Swarms run their jobs",
 }
 """Titles of the links of ``doctor``'s chain, by name, in the order in which a pod passes them."""
+REMARKS = frozenset(code for code in Code if code.severity is Severity.INFO and code.link)
+"""Codes of remarks about the way of pods. All tools show them as far as they know the facts; they never change a verdict."""
 PODS = frozenset(code for code in Code if code.check == "pods")
 """Codes of users' pods that all tools show."""
 SWARMS = frozenset(code for code in Code if code.name.startswith("SWARM_"))

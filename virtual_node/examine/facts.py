@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from virtual_node.examine.objects import Json
-from virtual_node.examine.snapshot import Fact, Snapshot
+from virtual_node.examine.snapshot import Fact, Snapshot, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +61,10 @@ def known(
     rejected: Mapping[str, str] | None = None,
     expiring: Mapping[str, str] | None = None,
     unknown: Mapping[str, str] | None = None,
+    lowers: Sequence[View] = (),
 ) -> Snapshot:
     """Return a snapshot of facts that the caller has; None: not known. The names are those of the facts above."""
-    snapshot = Snapshot(now, unknown=unknown or {})
+    snapshot = Snapshot(now, unknown=unknown or {}, lowers=lowers)
     upper = snapshot.upper
     upper.put_known(NODES, nodes)
     upper.put_known(LEASES, leases)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from virtual_node.examine import reports, rules  # noqa: F401 - registers all rules
-from virtual_node.examine.codes import Code, Severity
-from virtual_node.examine.engine import HEALTH, RULES, examine
+from virtual_node.examine.codes import REMARKS, Code, Severity
+from virtual_node.examine.engine import HEALTH, RULES, Level, examine
 from virtual_node.examine.facts import CLUSTERS, EXPIRING, LEASES, NODES, REJECTED, ClusterState
 from virtual_node.examine.finding import Finding
 from virtual_node.examine.rules.nodes import silence
@@ -33,6 +33,8 @@ class Health:
     faults: Sequence[Finding] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Facts that could not be read (``leases``, ``pods`` …), with the reason."""
+    remarks: Sequence[Finding] = ()
+    """Findings of severity info. They do not change the verdict."""
 
     @property
     def verdict(self) -> Verdict:
@@ -59,12 +61,11 @@ class Health:
 
     def counts(self) -> Mapping[Code, int]:
         """Return the number of faulty objects for every code; 0 for codes without a fault."""
-        found = Counter(
-            dict.fromkeys((code for rule in RULES if rule.level in HEALTH for code in rule.codes), 0)
-        )
-        for fault in self.faults:
-            found[fault.code] += fault.count
-        return found
+        return _counts(self.faults, (code for rule in RULES if rule.level in HEALTH for code in rule.codes))
+
+    def remark_counts(self) -> Mapping[Code, int]:
+        """Return the number of objects with a remark for every code of a remark."""
+        return _counts(self.remarks, REMARKS)
 
     def data(self) -> dict[str, Any]:
         """Return the result for ``-o json`` and the page."""
@@ -73,7 +74,15 @@ class Health:
             "sentence": self.sentence,
             "faults": [fault.data() for fault in self.faults],
             "unknown": dict(self.unknown),
+            "remarks": [remark.data() for remark in self.remarks],
         }
+
+
+def _counts(findings: Iterable[Finding], codes: Iterable[Code]) -> Mapping[Code, int]:
+    counted = Counter(dict.fromkeys(codes, 0))
+    for each in findings:
+        counted[each.code] += each.count
+    return counted
 
 
 def health(snapshot: Snapshot, *, of_pods: Iterable[Finding] | None = None) -> Health:
@@ -85,7 +94,14 @@ def health(snapshot: Snapshot, *, of_pods: Iterable[Finding] | None = None) -> H
     """
     add_reports(snapshot)
     result = examine(snapshot, of_pods=of_pods)
-    return Health(result.findings, result.unknown)
+    # Other findings of these levels need facts that only some tools read.
+    of_way = examine(snapshot, levels=(Level.PATH, Level.LOWER), codes=REMARKS)
+    findings = [*result.findings, *of_way.findings]
+    return Health(
+        [each for each in findings if each.severity is not Severity.INFO],
+        result.unknown,
+        [each for each in findings if each.severity is Severity.INFO],
+    )
 
 
 def add_reports(snapshot: Snapshot) -> None:

@@ -214,6 +214,25 @@ async def test_a_pod_for_real_nodes_costs_no_memory():
     assert not of_pod(foreign.to_dict(), ())
 
 
+async def test_remarks_of_the_configuration_do_not_change_the_verdict():
+    """The page and the metrics show them, as ``check`` and ``inspect`` do."""
+    process = _Process()
+    process.state.config.enable_serviceaccount = False
+    process.state.config.kubernetes_service = "Upper"
+    process.state.config.clusters[0].namespaces.prefix = "team-"
+    _put(process.pods, pod(phase="Running", nodeName="vn-a"))
+    value = prometheus_client.REGISTRY.get_sample_value
+    async with working(process.health.run()):
+        await asyncio.sleep(1)
+        found = process.health.health()
+        assert (found.verdict, found.faults) == (Verdict.HEALTHY, [])
+        shown = [(one["kind"], one["severity"]) for one in found.data()["remarks"]]
+        assert shown == [("UpperNamesNotFound", "info"), ("APIServerMismatch", "info")]
+        assert value("virtual_node_remarks", {"kind": "APIServerMismatch"}) == 1
+        assert value("virtual_node_remarks", {"kind": "APIServerNotUsable"}) == 0
+    assert value("virtual_node_remarks", {"kind": "APIServerMismatch"}) is None
+
+
 async def test_publishes_the_last_inspection_as_metrics():
     """From its ConfigMap every minute; broken content is unknown and stops nothing."""
     finding = {

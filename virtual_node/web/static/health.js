@@ -3,7 +3,8 @@ import { byId, chip, command, disclosure, element, keyed, link, p, since, span, 
 import { plural } from "./format.js";
 
 const COMMAND = /^(virtual-node|kubectl)( |$)/;
-const WORDS = { error: "Error", warning: "Warning" };
+const WORDS = { error: "Error", warning: "Warning", info: "Remark" };
+const LOOKS = { error: "bad", warning: "wait", info: "unknown" };
 
 const WARNINGS = 3; // shown without opening the rest; errors are always shown
 
@@ -19,6 +20,7 @@ export function renderHealth(health) {
   byId("unknown").textContent = notes.length ? `Not known: ${notes.map(([what, why]) => `${what} (${why})`).join("; ")}.` : "";
   list("faults", [...errors, ...warnings.slice(0, WARNINGS)]);
   list("other-faults", warnings.slice(WARNINGS));
+  list("remarks", health.remarks);
   byId("others").hidden = warnings.length <= WARNINGS;
   byId("others").querySelector("summary").textContent = `${plural(warnings.length - WARNINGS, "more warning")}`;
   document.title =
@@ -50,7 +52,7 @@ function faultView(fault) {
     disclosure(
       `fault ${fault.kind} ${fault.subject}`,
       [
-        chip(WORDS[fault.severity], fault.severity === "error" ? "bad" : "wait"),
+        chip(WORDS[fault.severity], LOOKS[fault.severity]),
         element("strong", {}, subject(fault)),
         " ",
         span("cause", countdown(fault), fault.cause),

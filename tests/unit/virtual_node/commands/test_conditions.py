@@ -12,8 +12,11 @@ from tests.unit.virtual_node.commands.healthy_clusters import healthy as cluster
 from tests.unit.virtual_node.commands.healthy_clusters import inspect
 from virtual_node.commands import check, doctor
 from virtual_node.commands.doctor import State
+from virtual_node.examine import engine
 from virtual_node.examine.codes import LINKS, Code
-from virtual_node.examine.engine import HEALTH, RULES, Level
+from virtual_node.examine.engine import HEALTH, RULES, Level, rule
+from virtual_node.examine.finding import UPPER, Findings, finding
+from virtual_node.examine.health import Verdict, health
 from virtual_node.examine.path import API_ACCESS, NAMES, ApiAccess, Names, Webhook
 from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
 from virtual_node.examine.snapshot import Snapshot
@@ -92,3 +95,48 @@ def test_doctor_has_every_link_that_a_code_names():
     """Otherwise the chain would hold although there is such a finding."""
     assert [link.name for link in doctor.CHAIN] == [*LINKS]
     assert {code.link for code in Code if code.link} == {*LINKS}
+
+
+def _new_rule(monkeypatch: pytest.MonkeyPatch, code: Code, level: Level) -> None:
+    """Register a rule that always finds a new condition."""
+    monkeypatch.setattr(engine, "RULES", [*RULES])
+    for module in ("virtual_node.commands.doctor", "virtual_node.examine.health"):
+        monkeypatch.setattr(f"{module}.RULES", engine.RULES)
+
+    @rule(code, level=level)
+    def is_new(_snapshot: Snapshot, *_lower: Any) -> Findings:
+        yield finding(code, UPPER, "Installation", "new", "is a new condition", "do this")
+
+
+def test_a_new_rule_about_the_installation_is_shown_by_all_tools(monkeypatch: pytest.MonkeyPatch):
+    """``status``, page and metrics show the health; none of them names the rule or its code."""
+    _new_rule(monkeypatch, Code.NODE_CLOSED, Level.INSTALLATION)
+    found = health(healthy())
+    assert (found.verdict, found.sentence) == (Verdict.FAULTY, "Installation new is a new condition")
+    assert [(one["kind"], one["next"]) for one in found.data()["faults"]] == [("NodeClosed", "do this")]
+    assert found.counts()[Code.NODE_CLOSED] == 1
+    assert links_of(healthy())["taints"].detail == "Installation new is a new condition"
+    assert [row.message for row in inspect(clusters()) if row.check == "node"] == ["is a new condition"]
+
+
+@pytest.mark.parametrize("level", [Level.PATH, Level.LOWER])
+def test_a_new_remark_is_shown_by_all_tools(level: Level, monkeypatch: pytest.MonkeyPatch):
+    """It is no fault for any of them."""
+    _new_rule(monkeypatch, Code.API_NOT_USABLE, level)
+    lower = lower_cluster()
+    found = health(healthy(lower=[lower]))
+    assert (found.verdict is Verdict.FAULTY, found.is_broken, found.faults) == (False, False, [])
+    assert [(one["kind"], one["cause"]) for one in found.data()["remarks"]] == [
+        ("APIServerNotUsable", "is a new condition")
+    ]
+    assert found.remark_counts()[Code.API_NOT_USABLE] == 1
+    assert (
+        links_of(healthy(lower=[lower]))["apiOfPods"].detail == "warning: Installation new is a new condition"
+    )
+    alone = Snapshot(datetime.now(UTC), lowers=[lower])
+    assert [row.detail for row in check.rows(alone) if row.fix == "do this"] == [
+        "warning: is a new condition"
+    ]
+    assert [row.message for row in inspect(clusters()) if row.check == "api-of-pods"] == [
+        "is a new condition"
+    ]
