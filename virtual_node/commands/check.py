@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from clusterset import profile_clusters, validation
-from clusterset.comparing import differences
+from clusterset.comparing import Difference, differences
 from clusterset.config import Cluster, ClusterSet
 from clusterset.reading import ConfigFile
 from controller_runtime import resources
@@ -39,9 +39,11 @@ from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.path import (
     ANSWER,
     API_ACCESS,
+    DIFFERENCES,
     DOMAIN,
     NAMES,
     NODE_NAMES,
+    PROFILES,
     RIGHTS,
     SERVICE_RANGES,
     UID,
@@ -71,6 +73,8 @@ _TITLES = {
     Code.SERVICE_RANGE_MISSING: "service range",
     Code.API_MISMATCH: "API of pods",
     Code.API_NOT_USABLE: "API of pods",
+    Code.CLUSTER_PROFILE_REFUSED: "ClusterProfile",
+    Code.SETTINGS_DIFFER: "multi-scheduler",
 }
 """Titles of rows that are not called as the check of ``inspect``."""
 _SUBJECTS = frozenset({Code.ACCOUNT_RIGHT_MISSING, Code.NODE_NAME_TAKEN})
@@ -100,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
         # Neither the cluster nor its node was named, so the report would show the default node name.
         config.clusters = [msgspec.structs.replace(config.clusters[0], name="lower")]
     differing = _differing(config, options.multi_scheduler_config)
-    findings = asyncio.run(run(config, patience=options.request_timeout)) + differing
+    findings = asyncio.run(run(config, patience=options.request_timeout, differing=differing))
     wrong = [finding for finding in findings if not finding.ok]
     if options.output in output.DATA:
         output.data({"findings": [asdict(finding) for finding in findings]}, options.output)
@@ -109,44 +113,46 @@ def main(argv: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-def _differing(config: Config, path: str) -> list[CheckResult]:
-    """Return a failure for each setting that the multi-scheduler's own file gives differently.
+def _differing(config: Config, path: str) -> dict[str, list[Difference]]:
+    """Return the settings that the multi-scheduler's own file gives differently, by its path; empty: there is no file.
 
     Raises:
         ConfigError: the file cannot be read or is invalid.
     """
     if not path:
-        return []
-    other = ConfigFile(ClusterSet, validation.problems).load(path)
-    return [
-        CheckResult(
-            one.cluster or "upper",
-            "multi-scheduler",
-            ok=False,
-            detail=f"{one.field}: {one.one}, in {path}: {one.other}",
-            fix="give both programs the same file, or correct the value",
-        )
-        for one in differences(config, other)
-    ]
+        return {}
+    return {path: list(differences(config, ConfigFile(ClusterSet, validation.problems).load(path)))}
 
 
-async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[CheckResult]:
+async def run(
+    config: Config,
+    *,
+    patience: float = connect.TIMEOUT,
+    differing: Mapping[str, Sequence[Difference]] | None = None,
+) -> list[CheckResult]:
     """Check the upper cluster and every lower cluster concurrently.
 
     Args:
         config: the clusters.
         patience: seconds to wait for each response.
+        differing: fact ``DIFFERENCES``; None: there is none.
     """
+    upper = View(UPPER)
+    upper.put(DIFFERENCES, differing or {})
     async with contextlib.AsyncExitStack() as stack:
-        refused = await _profiles(config, patience, stack)
-        snapshot = await _read(config, patience)
-    return rows(snapshot) + refused
+        await _read_profiles(config, upper, patience, stack)
+        snapshot = await _read(config, upper, patience)
+    return rows(snapshot)
 
 
 def rows(snapshot: Snapshot) -> list[CheckResult]:
     """Return a row for each finding, and for each fact without one."""
     found = examine(snapshot, levels=(Level.PATH, Level.LOWER)).findings
-    return [row for cluster in snapshot.clusters for row in _rows(snapshot, cluster, found)]
+    known = {cluster.name for cluster in snapshot.clusters}
+    return [
+        *(row for cluster in snapshot.clusters for row in _rows(snapshot, cluster, found)),
+        *(_row(each, str(each)) for each in found if each.place not in known),
+    ]
 
 
 def _rows(snapshot: Snapshot, cluster: View, findings: Sequence[Finding]) -> Iterator[CheckResult]:
@@ -160,7 +166,7 @@ def _rows(snapshot: Snapshot, cluster: View, findings: Sequence[Finding]) -> Ite
             yield _row(one, detail if one.code in _SUBJECTS else one.cause)
         if not found:
             yield CheckResult(cluster.name, title, ok=True, detail=detail)
-    yield from (_row(one, one.cause) for one in rest)
+    yield from (_row(one, str(one)) for one in rest)
 
 
 def _is_about(found: Finding, detail: str) -> bool:
@@ -213,9 +219,10 @@ def _api(access: ApiAccess) -> str:
     return f"{host} port {port}, and {api_server.NAME} port {api_server.PORT}"
 
 
-async def _read(config: Config, patience: float) -> Snapshot:
+async def _read(config: Config, upper: View, patience: float) -> Snapshot:
     """Return what was read of all clusters; errors are in their facts."""
-    snapshot = Snapshot(datetime.now(UTC), lowers=[View(one.name) for one in config.clusters])
+    lowers_read = [View(cluster.name) for cluster in config.clusters]
+    snapshot = Snapshot(datetime.now(UTC), upper=upper, lowers=lowers_read)
     lowers = list(zip(config.clusters, snapshot.lowers, strict=True))
     await asyncio.gather(
         _read_upper(config, snapshot.upper, patience),
@@ -347,20 +354,20 @@ async def _right(client: Client, resource: str, needed: Sequence[Right]) -> Acco
     return AccountRight(resource, list(verbs), "; ".join(fixes))
 
 
-async def _profiles(config: Config, patience: float, stack: contextlib.AsyncExitStack) -> list[CheckResult]:
-    """Add the clusters of ClusterProfiles to ``config``; return a failure for each refused ClusterProfile."""
+async def _read_profiles(
+    config: Config, view: View, patience: float, stack: contextlib.AsyncExitStack
+) -> None:
+    """Add the clusters of ClusterProfiles to ``config``, and the refused ones to the facts."""
     if config.cluster_profiles is None:
-        return []
+        return
     try:
         loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
         client = Client(loaded, cluster="upper", user_agent=AGENT, timeout=patience)
         upper = await stack.enter_async_context(client)
         refused = await stack.enter_async_context(profile_clusters.added(config, upper))
+        view.put(PROFILES, refused)
     except ConfigError as error:
-        return [CheckResult("upper", "ClusterProfiles", ok=False, detail="not read", fix=str(error))]
-    return [
-        CheckResult("upper", "ClusterProfile", ok=False, detail=key, fix=why) for key, why in refused.items()
-    ]
+        view.refuse(PROFILES, str(error))
 
 
 def _print(findings: Sequence[CheckResult], *, headers: bool, is_quiet: bool) -> None:

@@ -133,6 +133,10 @@ class Code(enum.StrEnum):
     """A real node has the name of a configured virtual node."""
     SAME_CLUSTER = "SameCluster", Severity.ERROR
     """A lower cluster is the upper cluster, so its pods would be mirrored onto themselves."""
+    CLUSTER_PROFILE_REFUSED = "ClusterProfileRefused", Severity.WARNING, "configuration"
+    """A ClusterProfile is not used as a lower cluster."""
+    SETTINGS_DIFFER = "SettingsDiffer", Severity.ERROR
+    """The multi-scheduler's own file gives a setting differently."""
     SERVICE_RANGE_MISSING = "ServiceRangeMissing", Severity.ERROR
     """Services cannot have the upper cluster's addresses in a lower cluster."""
     # Lower clusters: the way to them, names, addresses and the API of pods.

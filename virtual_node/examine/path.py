@@ -11,6 +11,7 @@ from virtual_node.examine.objects import Json
 from virtual_node.examine.snapshot import Fact
 
 if TYPE_CHECKING:
+    from clusterset.comparing import Difference
     from clusterset.model.namespace_map import NamespaceConfig
     from clusterset.model.pod.api_access import Choice
     from virtual_node.rights.name_server import Installed
@@ -157,5 +158,9 @@ RIGHTS = Fact[Sequence[AccountRight]]("rights")
 """Rights of the account that a component uses in the cluster."""
 NODE_NAMES = Fact[Mapping[str, str]]("node names")
 """Why the name of a configured virtual node cannot be used, by name; empty: it can."""
+PROFILES = Fact[Mapping[str, str]]("ClusterProfiles")
+"""Why ClusterProfiles are not used, by ``namespace/name``."""
+DIFFERENCES: Fact[Mapping[str, Sequence[Difference]]] = Fact("differences")
+"""Settings that the multi-scheduler's own file gives differently, by path of the file."""
 SERVICE_RANGES = Fact[ServiceRanges]("service ranges")
 """Of a lower cluster in which Services get the upper cluster's addresses."""

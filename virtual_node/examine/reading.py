@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -57,6 +57,7 @@ from virtual_node.examine.finding import UPPER
 from virtual_node.examine.health import add_reports
 from virtual_node.examine.objects import Json, annotations_of, is_virtual, key, labels_of
 from virtual_node.examine.packed import PackedObjects, Packer, Selected
+from virtual_node.examine.path import PROFILES
 from virtual_node.examine.path_reading import read_version
 from virtual_node.examine.reader import NODE_LEASES, bounded
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
@@ -199,6 +200,8 @@ class Opened:
     """Each lower cluster with its client, or with the error of its kubeconfig, which does not stop other clusters."""
     credentials: Sequence[Expiry]
     """Expiry times of the kubeconfigs' credentials."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why ClusterProfiles are not used, by ``namespace/name``."""
 
 
 async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str] | None = None) -> Snapshot:
@@ -241,6 +244,7 @@ async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str
     await _guarded(opened, opened.upper, upper, read_counterparts(opened.upper, upper, lowers))
     for cluster in (upper, *lowers):
         _drop_optional(cluster, opened)
+    upper.put(PROFILES, opened.refused)
     upper.put(IDENTITY, cluster_id)
     upper.put(LIMITS, limits)
     upper.put(RELEASE, version.version())

@@ -20,6 +20,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from clusterset import profile_clusters
 from clusterset.config import Cluster
 from controller_runtime import resources
 from controller_runtime.client.client import Client
@@ -30,7 +31,7 @@ from controller_runtime.process import terminal
 from controller_runtime.resources import Resource
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
-from virtual_node.commands.common import connect, output, profiles
+from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import cleanup as parser
 from virtual_node.config import command_line
 from virtual_node.config.command_line import DaemonSettings
@@ -96,7 +97,9 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
             )
         )
         try:
-            await stack.enter_async_context(profiles.added(config, client))
+            refused = await stack.enter_async_context(profile_clusters.added(config, client))
+            for key, why in refused.items():
+                output.note(f"ClusterProfile {key} is not used: {why}")
         except ConfigError as error:
             output.note(f"{error}; the lower clusters of ClusterProfiles are left")
         await _clean(dry_run_client(client, print_change) if own.dry_run else client, config, own)

@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
+from clusterset import profile_clusters
 from clusterset.config import Cluster
 from clusterset.following import connection
 from controller_runtime.apimachinery.readable import count
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from virtual_node.commands.common import configured, output, profiles
+from virtual_node.commands.common import configured, output
 from virtual_node.commands.inspect import history
 from virtual_node.commands.inspect.history import Row
 from virtual_node.commands.parsers import inspect as parser
@@ -272,6 +273,6 @@ async def _opened(config: Config, context: str, patience: float) -> AsyncIterato
         upper = await stack.enter_async_context(
             Client(upper_config, user_agent=agent, cluster=UPPER, timeout=patience)
         )
-        await stack.enter_async_context(profiles.added(config, upper))
+        refused = await stack.enter_async_context(profile_clusters.added(config, upper))
         lowers = [(cluster, await open_(cluster)) for cluster in config.clusters]
-        yield reading.Opened(config, upper, lowers, credentials)
+        yield reading.Opened(config, upper, lowers, credentials, refused)

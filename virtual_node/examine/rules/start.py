@@ -6,8 +6,8 @@ from controller_runtime.apimachinery.versions import minor_version
 from virtual_node.examine.clusters import VERSION
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.finding import UPPER, Findings, sentence
-from virtual_node.examine.path import NODE_NAMES, RIGHTS, SERVICE_RANGES, UID
+from virtual_node.examine.finding import UPPER, Findings, finding, sentence
+from virtual_node.examine.path import DIFFERENCES, NODE_NAMES, PROFILES, RIGHTS, SERVICE_RANGES, UID
 from virtual_node.examine.snapshot import Snapshot, View
 
 _OLDEST = (1, 24)
@@ -58,6 +58,34 @@ def node_names(snapshot: Snapshot) -> Findings:
     for name, why in snapshot.upper[NODE_NAMES].items():
         if why:
             yield sentence(Code.NODE_NAME_TAKEN, "Node", name, name, why, place=UPPER)
+
+
+@rule(Code.CLUSTER_PROFILE_REFUSED, level=Level.PATH)
+def profiles(snapshot: Snapshot) -> Findings:
+    """Yield ClusterProfiles that are not used, or that they cannot be read."""
+    code, upper = Code.CLUSTER_PROFILE_REFUSED, snapshot.upper
+    if why := upper.unread.get(PROFILES):
+        yield finding(code, UPPER, "ClusterProfile", "*", "cannot be read", why)
+    for key, why in (upper.get(PROFILES) or {}).items():
+        yield finding(
+            code,
+            UPPER,
+            "ClusterProfile",
+            key,
+            f"is not used: {why}",
+            "correct it; it is read again by itself",
+        )
+
+
+@rule(Code.SETTINGS_DIFFER, needs=[DIFFERENCES], level=Level.PATH)
+def differences(snapshot: Snapshot) -> Findings:
+    """Yield settings that the multi-scheduler's own file gives differently."""
+    step = "give both programs the same file, or correct the value"
+    for path, differing in snapshot.upper[DIFFERENCES].items():
+        for each in differing:
+            cause = f"{each.field}: {each.one}, in {path}: {each.other}"
+            place = each.cluster or UPPER
+            yield sentence(Code.SETTINGS_DIFFER, "Cluster", place, cause, step, place=place)
 
 
 @rule(Code.SERVICE_RANGE_MISSING, below=[SERVICE_RANGES], level=Level.LOWER)

@@ -17,7 +17,7 @@ from virtual_node.examine.codes import LINKS, Code
 from virtual_node.examine.engine import HEALTH, RULES, Level, rule
 from virtual_node.examine.finding import UPPER, Findings, finding
 from virtual_node.examine.health import Verdict, health
-from virtual_node.examine.path import API_ACCESS, NAMES, ApiAccess, Names, Webhook
+from virtual_node.examine.path import API_ACCESS, NAMES, PROFILES, ApiAccess, Names, Webhook
 from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
 from virtual_node.examine.snapshot import Snapshot
 from virtual_node.translate.pods.api_server import MISMATCH, NOT_USABLE
@@ -59,6 +59,23 @@ def test_doctor_shows_both_as_warnings():
     )
     assert links["apiOfPods"].detail == f"warning: {said.removesuffix('. Use Auto')}"
     assert links["apiOfPods"].next == "Use Auto"
+
+
+def test_a_refused_cluster_profile_fails_check_and_is_a_warning_of_inspect():
+    """The other clusters work, so an inspection in CI does not fail."""
+    facts = clusters()
+    facts.upper.put(PROFILES, {"fleet/tokyo": "it has no provider"})
+    (row,) = [one for one in check.rows(facts) if one.check == "ClusterProfile"]
+    assert (row.ok, row.detail) == (False, "ClusterProfile fleet/tokyo is not used: it has no provider")
+    (found,) = [one for one in inspect(facts) if one.check == "configuration"]
+    assert (found.severity, found.object, found.message) == (
+        "warning",
+        "fleet/tokyo",
+        "is not used: it has no provider",
+    )
+    facts.upper.refuse(PROFILES, "no such file: providers.yaml")
+    (row,) = [one for one in check.rows(facts) if one.check == "ClusterProfile"]
+    assert (row.detail, row.fix) == ("ClusterProfile *: cannot be read", "no such file: providers.yaml")
 
 
 def test_events_have_the_codes_of_their_conditions():
@@ -135,7 +152,7 @@ def test_a_new_remark_is_shown_by_all_tools(level: Level, monkeypatch: pytest.Mo
     )
     alone = Snapshot(datetime.now(UTC), lowers=[lower])
     assert [row.detail for row in check.rows(alone) if row.fix == "do this"] == [
-        "warning: is a new condition"
+        "warning: Installation new is a new condition"
     ]
     assert [row.message for row in inspect(clusters()) if row.check == "api-of-pods"] == [
         "is a new condition"
