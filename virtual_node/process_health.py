@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 
@@ -31,7 +31,7 @@ from virtual_node.examine.pods import WAITING, is_for_virtual_nodes
 from virtual_node.examine.rules.nodes import rejected
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.process_state import ProcessState
-from virtual_node.process_summary import ProcessSummary
+from virtual_node.process_summary import ProcessSummary, evaluated
 from virtual_node.translate.pods import dns
 
 Examined = dict[str, tuple[str, list[Finding]]]
@@ -148,13 +148,12 @@ class ProcessHealth:
         await self._summary.refresh()
         self._of_bound = [finding for one in self._summary.pods() for finding in one.findings]
         names = frozenset(name for cluster in self.state.clusters.values() for name in cluster.nodes)
-        self._examined_waiting = await _evaluated(
-            self._waiting.store.list(),
-            self._examined_waiting if names == self._names else {},
-            lambda pod: of_pod(pod, names),
+        before = self._examined_waiting if names == self._names else {}
+        self._examined_waiting = await evaluated(
+            self._waiting.store.list(), before, lambda pod: of_pod(pod.to_dict(), names), Slicer()
         )
         self._names = names
-        self._of_waiting = _findings(self._examined_waiting)
+        self._of_waiting = [each for _, found in self._examined_waiting.values() for each in found]
 
     def _snapshot(self, swarms: Sequence[Json] | None) -> Snapshot:
         running = dict(self.state.clusters)
@@ -228,21 +227,3 @@ def shrink_foreign(pod: Object) -> Object:
     spec = whole.get("spec") or {}
     selects_by_name = LABEL_HOSTNAME in str((spec.get("nodeSelector"), spec.get("affinity")))
     return pod if selects_by_name or is_for_virtual_nodes(whole) else pod.with_fields(spec={}, status={})
-
-
-async def _evaluated(
-    pods: Iterable[Object], before: Examined, examined: Callable[[Json], list[Finding]]
-) -> Examined:
-    """Return the findings about pods; those of unchanged pods are taken from ``before``."""
-    seen, slicer = Examined(), Slicer()
-    for pod in pods:
-        known = before.get(pod.uid)
-        if known is None or known[0] != pod.resource_version:
-            known = pod.resource_version, examined(pod.to_dict())
-        seen[pod.uid] = known
-        await slicer.tick()
-    return seen
-
-
-def _findings(signs: Examined) -> list[Finding]:
-    return [finding for _, findings in signs.values() for finding in findings]

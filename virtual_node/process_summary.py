@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
 from controller_runtime.cache.namespace_budget import is_stub
+from controller_runtime.objects import Object
 from controller_runtime.util.event_loop import Slicer
 from controller_runtime.util.keyed import SharedAnswers
 from virtual_node import metrics
@@ -26,10 +28,37 @@ from virtual_node.node_summary import (
 )
 from virtual_node.process_state import ProcessState
 
+T = TypeVar("T")
 _UNKNOWN = PodSummary(PodNumbers(is_running=False, is_trouble=False, used=(0,) * len(RESOURCES)), ())
 """Of a pod whose content is not cached."""
 _Evaluated = dict[str, tuple[str, PodSummary]]
 """Resource version and summary of pods, by uid; the version is empty if the content of the pod is not cached."""
+
+
+async def evaluated(
+    pods: Iterable[Object],
+    before: dict[str, tuple[str, T]],
+    evaluate: Callable[[Object], T],
+    slicer: Slicer,
+    *,
+    version: Callable[[Object], str] = lambda pod: pod.resource_version,
+) -> dict[str, tuple[str, T]]:
+    """Return version and value of each pod, by uid; only pods with another version than in ``before`` are evaluated.
+
+    The values are also added to ``before``, so that after a cancelled call a later one does not begin again.
+    """
+    current: dict[str, tuple[str, T]] = {}
+    for pod in pods:
+        known, now = before.get(pod.uid), version(pod)
+        if known is None or known[0] != now:
+            known = now, evaluate(pod)
+        before[pod.uid] = current[pod.uid] = known
+        await slicer.tick()
+    return current
+
+
+def _version(pod: Object) -> str:
+    return "" if is_stub(pod) else pod.resource_version
 
 
 @dataclass(eq=False, repr=False)
@@ -52,23 +81,18 @@ class ProcessSummary:
             for name in self._evaluated.keys() - caches.keys():
                 del self._evaluated[name]
             # Most pods of a node have equal numbers and no findings; one object for all needs a fifth of the memory.
-            same: dict[PodNumbers, PodSummary] = {}
+            same = {each.numbers: each for each in self.pods() if not each.findings}
+
+            def summary(pod: Object) -> PodSummary:
+                if is_stub(pod):
+                    return _UNKNOWN
+                found = summary_of(pod.to_dict())
+                return found if found.findings else same.setdefault(found.numbers, found)
+
             slicer = Slicer()
             for name, cached in caches.items():
-                before, current = self._evaluated.setdefault(name, {}), _Evaluated()
-                for pod in cached.upper[name].store.list():
-                    known = before.get(pod.uid)
-                    if is_stub(pod):
-                        known = "", _UNKNOWN
-                    elif known is None or known[0] != pod.resource_version:
-                        known = pod.resource_version, summary_of(pod.to_dict())
-                    # Also kept if this call is cancelled, so that a later one does not begin again.
-                    version, summary = known
-                    if not summary.findings:
-                        summary = same.setdefault(summary.numbers, summary)
-                    before[pod.uid] = current[pod.uid] = version, summary
-                    await slicer.tick()
-                self._evaluated[name] = current
+                before, pods = self._evaluated.setdefault(name, {}), cached.upper[name].store.list()
+                self._evaluated[name] = await evaluated(pods, before, summary, slicer, version=_version)
 
     def pods(self) -> Iterator[PodSummary]:
         """Yield the summaries of all pods as of the last ``refresh``."""
