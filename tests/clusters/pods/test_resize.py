@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controller_runtime.apimachinery import quantity
 from hack.sandbox import Cluster, Sandbox
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import becomes, create, eventually, get, ready
@@ -16,10 +17,19 @@ pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 async def resize(upper: Cluster, namespace: str, *, cpu: str) -> None:
     """Request that much for pod ``grows``."""
-    change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}}
-    await upper.kubectl(
-        "-n", namespace, "patch", "pod", "grows", "--subresource=resize", "-p", json.dumps(change)
-    )
+    requests = {"resources": {"requests": {"cpu": cpu}}}
+    await change(upper, namespace, "grows", {"containers": [{"name": "main", **requests}]})
+
+
+async def change(upper: Cluster, namespace: str, name: str, spec: dict[str, Any]) -> None:
+    """Request a resize of a pod."""
+    body = json.dumps({"spec": spec})
+    await upper.kubectl("-n", namespace, "patch", "pod", name, "--subresource=resize", "-p", body)
+
+
+def pending(found: dict[str, Any]) -> list[str]:
+    """Return why a pod's resize is not applied yet."""
+    return [one["reason"] for one in found["status"]["conditions"] if one["type"] == "PodResizePending"]
 
 
 async def test_resize_in_place_is_mirrored(sandbox: Sandbox, upper: Cluster, namespace):
@@ -34,11 +44,10 @@ async def test_resize_in_place_is_mirrored(sandbox: Sandbox, upper: Cluster, nam
         """Return values of the upper status: allocated CPU, actual CPU, and whether the generation is observed."""
         found = await get(upper, namespace, "pod", "grows")
         (container,) = found["status"]["containerStatuses"]
-        pending = [one for one in found["status"]["conditions"] if one["type"] == "PodResizePending"]
         return {
             "allocated": container["allocatedResources"]["cpu"],
             "in force": container["resources"]["requests"]["cpu"],
-            "pending": [one["reason"] for one in pending],
+            "pending": pending(found),
             "observed": found["status"]["observedGeneration"] == found["metadata"]["generation"],
         }
 
@@ -73,3 +82,64 @@ async def test_resize_in_place_is_mirrored(sandbox: Sandbox, upper: Cluster, nam
     # More than the lower node has: a kubelet reports so in a condition.
     await resize(upper, namespace, cpu="9000")
     await becomes(given, {**settled, "pending": ["Infeasible"]}, what="the kubelet's no in the upper status")
+
+
+async def test_pod_level_resources_are_resized(sandbox: Sandbox, upper: Cluster, namespace):
+    """The virtual node declares the feature, without which the upper API server refuses; the status is the kubelet's."""
+    lower = sandbox.lower[0]
+    cpu = {"resources": {"requests": {"cpu": "100m"}}}
+    await create(upper, namespace, pod("whole", "sleep 3600", resources=cpu["resources"]))
+    await ready(upper, namespace, "whole")
+    await change(upper, namespace, "whole", {"resources": {"requests": {"cpu": "150m"}}})
+
+    async def requested() -> str:
+        return str((await get(lower, namespace, "pod", "whole"))["spec"]["resources"]["requests"]["cpu"])
+
+    async def given() -> tuple[Any, ...]:
+        above, below = [(await get(one, namespace, "pod", "whole"))["status"] for one in (upper, lower)]
+        same = [above[field] == below[field] for field in ("allocatedResources", "resources")]
+        return above["allocatedResources"]["cpu"], same
+
+    await becomes(requested, "150m", what="the new size of the lower pod")
+    await becomes(given, ("150m", [True, True]), what="the kubelet's values in the upper status")
+
+
+async def test_an_init_container_is_resized_while_it_runs(upper: Cluster, namespace):
+    """The virtual node declares this feature, too."""
+    init = {"name": "first", "image": "busybox:1.36", "command": ["sleep", "3600"]}
+    small = {"resources": {"requests": {"cpu": "50m"}}}
+    await create(upper, namespace, pod("starts", "sleep 3600", initContainers=[{**init, **small}]))
+
+    async def allocated() -> str:
+        (status,) = (await get(upper, namespace, "pod", "starts"))["status"]["initContainerStatuses"]
+        assert "running" in status["state"]
+        return str(status["allocatedResources"]["cpu"])
+
+    await becomes(allocated, "50m", what="the running init container")
+    larger = {"resources": {"requests": {"cpu": "70m"}}}
+    await change(upper, namespace, "starts", {"initContainers": [{"name": "first", **larger}]})
+    await becomes(allocated, "70m", what="its new size")
+
+
+async def test_a_resize_waits_for_room(sandbox: Sandbox, upper: Cluster, namespace):
+    """The kubelet defers it, and applies it when another pod has gone."""
+    (node,) = (await get(sandbox.lower[0], "", "nodes"))["items"]
+    half = quantity.milli(node["status"]["allocatable"]["cpu"]) // 2
+
+    def requests(cpu: int) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": f"{cpu}m"}}}
+
+    await create(upper, namespace, pod("other", "sleep 3600", container=requests(half)))
+    await create(upper, namespace, pod("grows", "sleep 3600", container=requests(50)))
+    for name in ("other", "grows"):
+        await ready(upper, namespace, name)
+    await resize(upper, namespace, cpu=f"{half + 100}m")
+
+    async def given() -> tuple[list[str], int]:
+        found = await get(upper, namespace, "pod", "grows")
+        (status,) = found["status"]["containerStatuses"]
+        return pending(found), quantity.milli(status["allocatedResources"]["cpu"])
+
+    await becomes(given, (["Deferred"], 50), what="a deferred resize in the upper status")
+    await upper.kubectl("-n", namespace, "delete", "pod", "other", "--grace-period=1")
+    await becomes(given, ([], half + 100), what="the new size once there is room")

@@ -8,8 +8,12 @@ import hashlib
 import json
 import os
 import pty
+import re
 import secrets
-from collections.abc import AsyncIterator
+import signal
+import termios
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -22,6 +26,11 @@ from tests.clusters.virtual_nodes import pod
 from tests.waiting import PATIENCE, create, eventually, get, make_namespace, node_ready, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+_PASSED_ON = re.compile(
+    r'^apiserver_websocket_streaming_requests_total\{proxy_type="proxied_to_kubelet",subresource="(\w+)"\} (\d+)$',
+    re.MULTILINE,
+)
 
 SCRIPT = """
 echo first; echo second >&2; echo third
@@ -47,8 +56,21 @@ async def running(sandbox: Sandbox) -> AsyncIterator[tuple[str, str]]:
     await upper.api.delete(f"/api/v1/namespaces/{namespace}")
 
 
+def over(protocol: str) -> dict[str, str]:
+    """Return kubectl's environment for streams over ``websocket`` or ``spdy``."""
+    names = ("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FORWARD_WEBSOCKETS")
+    return dict.fromkeys(names, str(protocol == "websocket").lower())
+
+
+both_protocols = pytest.mark.parametrize("protocol", ["websocket", "spdy"])
+
+
 async def spawn(
-    sandbox: Sandbox, *arguments: str, stdin: int | None = None, cluster: Cluster | None = None
+    sandbox: Sandbox,
+    *arguments: str,
+    stdin: int | None = None,
+    cluster: Cluster | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> asyncio.subprocess.Process:
     """Run a kubectl in the background on a cluster, by default the upper one."""
     return await asyncio.create_subprocess_exec(
@@ -59,6 +81,7 @@ async def spawn(
         stdin=stdin if stdin is not None else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, **(env or {})},
     )
 
 
@@ -129,19 +152,21 @@ async def test_logs_of_an_unknown_container_are_an_error_that_names_it(upper: Cl
     assert "nope" in done.stderr
 
 
-async def test_exec_carries_output_errors_and_exit_code(upper: Cluster, running):
+@both_protocols
+async def test_exec_carries_output_errors_and_exit_code(upper: Cluster, running, protocol):
     """Stdout and stderr stay separate, and kubectl ends with the command's own code."""
     namespace, name = running
     done = await upper.kubectl(
-        "-n", namespace, "exec", name, "--", "sh", "-c", "echo out; echo err >&2; exit 42", check=False
-    )
+        "-n", namespace, "exec", name, "--", "sh", "-c", "echo out; echo err >&2; exit 42",
+        check=False, env=over(protocol),
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (42, "out\n")
     assert "err\n" in done.stderr
 
 
-@pytest.mark.parametrize("websockets", ["true", "false"])
-async def test_exec_passes_stdin_to_its_end(upper: Cluster, running, websockets):
-    """`exec -i`, over WebSockets and over SPDY."""
+@both_protocols
+async def test_exec_passes_stdin_to_its_end(upper: Cluster, running, protocol):
+    """`exec -i`: the command reads its end of input, and its output still arrives."""
     namespace, name = running
     data = secrets.token_hex(50_000)
     done = await upper.kubectl(
@@ -153,7 +178,7 @@ async def test_exec_passes_stdin_to_its_end(upper: Cluster, running, websockets)
         "--",
         "sha256sum",
         input=data,
-        env={"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": websockets},
+        env=over(protocol),
     )
     assert done.stdout.split()[0] == hashlib.sha256(data.encode()).hexdigest()
 
@@ -167,27 +192,41 @@ def all_of(terminal: int) -> bytes:
     return found
 
 
-async def test_exec_has_a_terminal(sandbox: Sandbox, running):
+@both_protocols
+async def test_exec_has_a_terminal(sandbox: Sandbox, running, protocol):
+    """The command sees the terminal's size, and a change of it."""
     namespace, name = running
+    script = """
+        until stty size | grep -q '33 77'; do sleep 0.1; done; tty && echo first size
+        until stty size | grep -q '44 88'; do sleep 0.1; done; echo second size
+    """
     master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (33, 77))
     process = await asyncio.create_subprocess_exec(
         sandbox.binaries["kubectl"], "--kubeconfig", sandbox.upper.kubeconfig,
-        "-n", namespace, "exec", "-it", name, "--", "sh", "-c", "tty && echo is-a-tty",
-        stdin=slave, stdout=slave, stderr=slave,
+        "-n", namespace, "exec", "-it", name, "--", "sh", "-c", script,
+        stdin=slave, stdout=slave, stderr=slave, env={**os.environ, **over(protocol)},
     )  # fmt: skip
     os.close(slave)
     try:
         async with asyncio.timeout(PATIENCE):
+            seen = b""
+            while b"first size" not in seen:
+                seen += await asyncio.to_thread(os.read, master, 4096)
+            termios.tcsetwinsize(master, (44, 88))
+            process.send_signal(signal.SIGWINCH)
             assert await process.wait() == 0
-        assert b"is-a-tty" in await asyncio.to_thread(all_of, master)
+        assert b"second size" in await asyncio.to_thread(all_of, master)
     finally:
+        await end(process)
         os.close(master)
 
 
-async def test_attach_follows_the_main_process(sandbox: Sandbox, running):
+@both_protocols
+async def test_attach_follows_the_main_process(sandbox: Sandbox, running, protocol):
     """`attach` shows new output of the container's own process."""
     namespace, name = running
-    process = await spawn(sandbox, "-n", namespace, "attach", name)
+    process = await spawn(sandbox, "-n", namespace, "attach", name, env=over(protocol))
     try:
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE):
@@ -199,13 +238,26 @@ async def test_attach_follows_the_main_process(sandbox: Sandbox, running):
         await end(process)
 
 
-async def test_port_forward_serves_requests(sandbox: Sandbox, running):
-    """Sequential and concurrent requests through `port-forward` reach the pod's server."""
+@both_protocols
+async def test_port_forward_serves_requests(sandbox: Sandbox, running, protocol):
+    """Sequential and concurrent requests through `port-forward` reach the pod's server, also beside a port that nothing serves."""
     namespace, name = running
-    process = await spawn(sandbox, "-n", namespace, "port-forward", name, ":8080")
+    process = await spawn(
+        sandbox,
+        "-n",
+        namespace,
+        "port-forward",
+        "--address=127.0.0.1",
+        name,
+        ":8080",
+        ":8081",
+        env=over(protocol),
+    )
     try:
         async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
-            port = await first_port(process)
+            port, unserved = await first_port(process), await first_port(process)
+            with pytest.raises(aiohttp.ClientError):
+                await session.get(f"http://127.0.0.1:{unserved}/")
 
             async def fetch() -> str:
                 async with session.get(f"http://127.0.0.1:{port}/") as answer:
@@ -217,13 +269,30 @@ async def test_port_forward_serves_requests(sandbox: Sandbox, running):
         await end(process)
 
 
-async def test_cp_keeps_every_byte_in_both_directions(upper: Cluster, running, tmp_path: Path):
+@both_protocols
+async def test_cp_keeps_every_byte_in_both_directions(upper: Cluster, running, tmp_path: Path, protocol):
     namespace, name = running
     there, back = tmp_path / "there", tmp_path / "back"
     there.write_bytes(secrets.token_bytes(3_000_000))
-    await upper.kubectl("cp", str(there), f"{namespace}/{name}:/tmp/copied")
-    await upper.kubectl("cp", f"{namespace}/{name}:/tmp/copied", str(back))
+    await upper.kubectl("cp", str(there), f"{namespace}/{name}:/tmp/copied", env=over(protocol))
+    await upper.kubectl("cp", f"{namespace}/{name}:/tmp/copied", str(back), env=over(protocol))
     assert back.read_bytes() == there.read_bytes()
+
+
+async def test_websockets_reach_the_kubelet_port(sandbox: Sandbox, upper: Cluster, running):
+    """The API server passes them on, because the virtual node declares that it accepts them."""
+    namespace, name = running
+
+    async def passed_on() -> Counter[str]:
+        text = (await upper.kubectl("get", "--raw", "/metrics")).stdout
+        return Counter({verb: int(count) for verb, count in _PASSED_ON.findall(text)})
+
+    before = await passed_on()
+    await upper.kubectl("-n", namespace, "exec", name, "--", "true", env=over("websocket"))
+    process = await spawn(sandbox, "-n", namespace, "port-forward", name, ":8080", env=over("websocket"))
+    await first_port(process)
+    await end(process)
+    assert await passed_on() - before == {"exec": 1, "portforward": 1}
 
 
 async def test_debug_adds_an_ephemeral_container(upper: Cluster, namespace):
