@@ -20,6 +20,7 @@ _VALUES: dict[str, Any] = {
     "object": {},
     "quantity": "1",
     "string": "/x",
+    "time": "2026-01-01T00:00:00Z",
 }
 _REQUIRED: dict[str, dict[str, Any]] = {
     **{

@@ -136,29 +136,34 @@ VERDICTS: Mapping[str, Verdict] = {
 }
 """The verdict about each field. A field without a row and without one above it travels, because a newer release may know it."""
 
-_UNCONFINED: tuple[object, ...] = ({"type": "Unconfined"},)
-MUST_ARRIVE: Mapping[str, tuple[str, tuple[object, ...]]] = {
-    "containers.restartPolicy": ("the container would restart by another policy", ()),
-    "containers.restartPolicyRules": ("the container would restart by other rules", ()),
-    "containers.securityContext.appArmorProfile": (
-        "the container would run without the profile",
-        _UNCONFINED,
-    ),
-    "containers.volumeMounts.bindMountOptions": ("the volume would be mounted without the options", ()),
-    "containers.volumeMounts.recursiveReadOnly": (
-        "mounts inside the volume would be writable",
-        ("Disabled", "IfPossible"),
-    ),
-    "hostUsers": ("the containers would run in the user namespace of the node", (True,)),
-    "resources": ("the pod would run without its own requests and limits", ()),
-    "securityContext.appArmorProfile": ("the containers would run without the profile", _UNCONFINED),
-    "securityContext.supplementalGroupsPolicy": ("groups of the image would be added", ("Merge",)),
-    "volumes.*": ("the volume would be an empty directory", ()),
-    "volumes.emptyDir.mode": ("all users could write the directory", (0o777,)),
-    "volumes.projected.sources.*": ("the volume would lack files", ()),
+MUST_ARRIVE: Mapping[str, str] = {
+    "containers.restartPolicy": "the container would restart by another policy",
+    "containers.restartPolicyRules": "the container would restart by other rules",
+    "containers.securityContext.appArmorProfile": "the container would run without the profile",
+    "containers.volumeMounts.bindMountOptions": "the volume would be mounted without the options",
+    "containers.volumeMounts.recursiveReadOnly": "mounts inside the volume would be writable",
+    "hostUsers": "the containers would run in the user namespace of the node",
+    "resources": "the pod would run without its own requests and limits",
+    "securityContext.appArmorProfile": "the containers would run without the profile",
+    "securityContext.supplementalGroupsPolicy": "groups of the image would be added",
+    "volumes.*": "the volume would be an empty directory",
+    "volumes.emptyDir.mode": "all users could write the directory",
+    "volumes.projected.sources.*": "the volume would lack files",
 }
-"""Fields without which a pod must not run: what would be different, and the values that mean the same as no field. A last
-step ``*`` stands for all fields there that have no row of their own."""
+"""Fields without which a pod must not run, and what would be different. A last step ``*`` stands for all fields there that
+have no row of their own."""
+_HANDLERS = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle.postStart", "lifecycle.preStop")
+SAME_AS_ABSENT: Mapping[str, tuple[object, ...]] = {
+    **{f"containers.{handler}.httpGet.protocol": ("HTTP1",) for handler in _HANDLERS},
+    **{f"containers.{handler}.grpc.mode": ("Plaintext",) for handler in _HANDLERS if "." not in handler},
+    "containers.securityContext.appArmorProfile": ({"type": "Unconfined"},),
+    "containers.volumeMounts.recursiveReadOnly": ("Disabled", "IfPossible"),
+    "hostUsers": (True,),
+    "securityContext.appArmorProfile": ({"type": "Unconfined"},),
+    "securityContext.supplementalGroupsPolicy": ("Merge",),
+    "volumes.emptyDir.mode": (0o777,),
+}
+"""Values of new fields that change nothing, so that nothing is lost without them. Newer API servers write some as defaults."""
 
 
 def verdict(path: str) -> Verdict:
@@ -170,7 +175,6 @@ def verdict(path: str) -> Verdict:
     return Verdict.TRAVELS
 
 
-def consequence(path: str, value: object) -> str:
-    """Return what would be different if a lower pod lacked a field with this value; empty: the pod may run without it."""
-    row = MUST_ARRIVE.get(path) or MUST_ARRIVE.get(f"{path.rpartition('.')[0]}.*")
-    return row[0] if row is not None and value not in row[1] else ""
+def consequence(path: str) -> str:
+    """Return what would be different if a lower pod lacked a field; empty: the pod may run without it."""
+    return MUST_ARRIVE.get(path) or MUST_ARRIVE.get(f"{path.rpartition('.')[0]}.*") or ""

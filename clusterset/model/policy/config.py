@@ -104,7 +104,8 @@ class Rules(ConfigStruct):
     csi_drivers: list[str] | None = None
     """Shell patterns of CSI drivers that pods may use for inline volumes."""
     pod_certificates: list[str] | None = None
-    """Shell patterns of signers that pods may ask for certificates by ``podCertificate`` projections."""
+    """Shell patterns of signers of the lower cluster from which pods may request certificates by ``podCertificate``
+    projections. The certificates are for the lower pod, not for the upper ServiceAccount."""
     control_plane: bool | None = None
     """Pods may run on control-plane nodes: they may select these nodes and tolerate their taints. Not set: ``false``."""
     toleration_keys: list[str] | None = None

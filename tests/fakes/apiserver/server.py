@@ -47,7 +47,7 @@ class Server(Storage):
     def __init__(self, *args: Any, **options: Any) -> None:
         self._created: Counter[tuple[str, str]] = Counter()
         self.drop_unknown: Callable[[str, Body], None] = lambda _plural, _body: None
-        """Removes from a changed object the fields that this server's version does not know."""
+        """Removes from a new or changed object the fields that this server's version does not know."""
         self.families = {"IPv4", "IPv6"}
         """Families of Services' addresses."""
         super().__init__(*args, **options)
@@ -76,6 +76,7 @@ class Server(Storage):
         if plural == "services":
             check_addresses(body["spec"], self.objects[plural].values(), self.families)
         whole = new_object(plural, typed(plural, body), metadata)
+        self.drop_unknown(plural, whole)
         if dry_run:
             return whole
         self._created[plural, key] += 1

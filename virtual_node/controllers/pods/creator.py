@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,13 @@ from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.pods import dependencies, lower_pod
+from virtual_node.translate.pods import dependencies, lost_fields, lower_pod
+from virtual_node.translate.pods.lost_fields import LostField
 
 _TOO_LARGE_CHECK = 60.0
 """Seconds until a check whether a pod that was too large, or an object that it is translated with, has changed."""
+_LOST_FOR = 600.0
+"""Seconds for which pods with a field that the lower cluster dropped are refused without a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class PodCreator:
     def __post_init__(self) -> None:
         """Create without any IO."""
         self._lag = metrics.MIRROR_SECONDS.labels(self.context.name, "down")
+        self._dropped: dict[str, float] = {}
+        """Until which loop time the lower cluster is believed to drop a field without which pods must not run, by path."""
 
     def adopt(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod that an earlier process created."""
@@ -144,6 +149,9 @@ class PodCreator:
             return None
         if (paused := await self.delays.pause(upper, record, namespace, body["spec"])) is not None:
             return paused
+        if lost := self._foreseen(body["spec"]):
+            return await self._refuse(upper, record, body, lost)
+        is_unanswered = record.creation.sent
         try:
             with self.namespaces.in_use(namespace):
                 if problems := await self._missing(upper, upper_pod, options):
@@ -159,9 +167,11 @@ class PodCreator:
                 with self.context.lower.caches.growing("Pod", namespace, upper.name, lower.memory):
                     created = await self._send(body, record.creation)
         except AlreadyExists:
-            return await self._name_is_taken(upper, record)
+            return await self._name_is_taken(upper, record, body if is_unanswered else None)
         except ApiError as error:
             return await self.delays.not_created(upper, record, body, error)
+        if lost := await self._lost(upper, body, created):
+            return await self._undo(upper, record, body, from_dict(created), lost)
         self.delays.refusals.created(upper.uid, record.creation)
         self._report_ignored(upper)
         self._report_pull_secrets(upper, body["spec"])
@@ -173,6 +183,40 @@ class PodCreator:
         record.spec.synced = None if upper_pod["spec"].get("ephemeralContainers") else upper
         record.spec.reached = int(created["metadata"].get("generation") or 0)
         return None
+
+    async def _lost(self, upper: Object, body: dict[str, Any], created: Mapping[str, Any]) -> list[LostField]:
+        """Return the fields that the new lower pod lacks and must not run without; report other lost fields by an event."""
+        lost = await run_apart(
+            lambda: lost_fields.lost_fields(body["spec"], created.get("spec") or {}), size=upper.size
+        )
+        must = [field for field in lost if field.consequence]
+        if lost and not must:
+            self.context.warn(upper, lost_fields.EVENT, lost_fields.message(self.context.name, lost))
+        return must
+
+    def _foreseen(self, spec: Mapping[str, Any]) -> list[LostField]:
+        """Return the fields of a pod that the lower cluster has dropped from other pods, and that must not be lost."""
+        now = event_loop.now()
+        self._dropped = {path: until for path, until in self._dropped.items() if until > now}
+        if not self._dropped:
+            return []
+        return [field for field in lost_fields.needed(spec) if field.path in self._dropped]
+
+    async def _undo(
+        self, upper: Object, record: PodRecord, body: dict[str, Any], lower: Object, lost: Sequence[LostField]
+    ) -> Result:
+        """Delete a new lower pod that lacks fields which it needs. No kubelet starts a pod that is already being deleted."""
+        record.lower.given_up = lower.uid
+        await delete_only(self.context.lower, resources.PODS, lower)
+        self._dropped |= dict.fromkeys((field.path for field in lost), event_loop.now() + _LOST_FOR)
+        return await self._refuse(upper, record, body, lost)
+
+    async def _refuse(
+        self, upper: Object, record: PodRecord, body: dict[str, Any], lost: Sequence[LostField]
+    ) -> Result:
+        message = lost_fields.message(self.context.name, lost)
+        await self.delays.refused(upper, record, lost_fields.EVENT, message, event=lost_fields.EVENT)
+        return self.delays.refusals.refused(upper.uid, body["metadata"]["namespace"], record.creation)
 
     def _report_ignored(self, upper: Object) -> None:
         """Write an event about annotations that have no effect, because most pods are created without a user who sees warnings."""
@@ -225,7 +269,16 @@ class PodCreator:
                 creation.sent = False
             raise
 
-    async def _name_is_taken(self, upper: Object, record: PodRecord) -> Result | None:
+    async def _name_is_taken(
+        self, upper: Object, record: PodRecord, unanswered: dict[str, Any] | None
+    ) -> Result | None:
+        """Handle the lower pod that has the name.
+
+        Args:
+            upper: the upper pod.
+            record: of the pod.
+            unanswered: the pod of an earlier request, the response to which was lost; None: there was none.
+        """
         self.delays.refusals.forget(upper.uid)
         existing = await remover.lower_named_as(self.context, upper)
         if existing is None:
@@ -233,6 +286,8 @@ class PodCreator:
         if remover.is_lower_pod_of(self.context, upper, existing, known_uid=record.lower.uid):
             # We created this pod before a restart, or by a request whose response was lost. The informer will
             # show it, unless its labels were removed.
+            if unanswered and (lost := await self._lost(upper, unanswered, existing.to_dict())):
+                return await self._undo(upper, record, unanswered, existing, lost)
             self._note_created(record, existing.uid)
             return Result(requeue_after=PREDECESSOR_RETRY)
         if not ownership.is_owned(existing.labels, self.context.cluster_id):

@@ -37,7 +37,8 @@ class LowerState:
     uid: str = ""
     """Uid of the lower pod that we created or saw. Empty: none yet."""
     given_up: str = ""
-    """Uid of a lower pod that was deleted because the node that it required had no room. Empty: none."""
+    """Uid of a lower pod that was deleted because the node that it required had no room, or because the lower cluster had
+    dropped a field without which it must not run. Empty: none."""
     observed: bool = False
     """The informer has shown the lower pod."""
     last: Object | None = None
