@@ -80,8 +80,9 @@ async def test_values_of_lower_network_plugins_and_admission_stay(
     )
 
 
-async def test_a_container_sees_the_zone_of_its_upper_pod(sandbox: Sandbox, upper: Cluster, namespace):
-    """The zone of the lower pod is that of its lower node, which the API server writes before our next change."""
+@pytest.mark.parametrize("above", ["z-virtual", ""])
+async def test_a_container_sees_one_zone(sandbox: Sandbox, upper: Cluster, namespace: str, above: str):
+    """That of its upper pod, otherwise that of its lower node, which the lower API server writes to the lower pod."""
     lower = sandbox.lower[0]
 
     def bind(_body: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -97,7 +98,7 @@ async def test_a_container_sees_the_zone_of_its_upper_pod(sandbox: Sandbox, uppe
             pod(
                 "web",
                 script,
-                metadata={"labels": {"app": "web", ZONE: "z-virtual"}},
+                metadata={"labels": {"app": "web", **({ZONE: above} if above else {})}},
                 container={
                     "env": [{"name": "ZONE", "valueFrom": reference}],
                     "volumeMounts": [{"name": "d", "mountPath": "/d"}],
@@ -107,10 +108,12 @@ async def test_a_container_sees_the_zone_of_its_upper_pod(sandbox: Sandbox, uppe
         )
         await ready(upper, namespace, "web")
 
+    zone, of_all = above or "z-real", f'{ZONE}="{above}"' if above else ""
+
     async def log() -> str:
         return (await upper.kubectl("-n", namespace, "logs", "web")).stdout
 
-    await becomes(log, f'z-virtual z-virtual {ZONE}="z-virtual"\n', what="environment and files agree")
+    await becomes(log, f"{zone} {zone} {of_all}\n", what="environment and files agree")
     await upper.kubectl("-n", namespace, "label", "pod", "web", "more=1")
 
     async def below() -> list[str | None]:
@@ -118,3 +121,9 @@ async def test_a_container_sees_the_zone_of_its_upper_pod(sandbox: Sandbox, uppe
         return [labels.get("more"), labels.get(ZONE)]
 
     await becomes(below, ["1", "z-real"], what="the lower pod keeps the zone of its node")
+
+    async def label() -> str | None:
+        found: str | None = (await get(upper, namespace, "pod", "web"))["metadata"]["labels"].get(ZONE)
+        return found
+
+    await becomes(label, zone, what="the upper pod's label is the value that the container sees")

@@ -190,8 +190,10 @@ STATE: Mapping[str, tuple[str, ...]] = {
 }
 """Shell patterns of annotations that programs of a cluster write on its pods, by program."""
 _BUILT_IN = tuple(pattern for patterns in STATE.values() for pattern in patterns)
-TOPOLOGY = frozenset({"topology.kubernetes.io/region", "topology.kubernetes.io/zone", names.LABEL_HOSTNAME})
-"""Labels that the API server copies from a node to the pods that are bound to it. A lower pod has those of its lower node."""
+ZONES = frozenset({"topology.kubernetes.io/region", "topology.kubernetes.io/zone"})
+"""Labels that API servers from 1.35 on copy from a node to the pods that are bound to it."""
+TOPOLOGY = ZONES | {names.LABEL_HOSTNAME}
+"""Labels of a pod that name its place. A lower pod has those of its lower node."""
 _OWN = frozenset(
     {names.ANNOTATION_LAST_APPLIED, names.ANNOTATION_DELETION_COST, names.ANNOTATION_REQUIRED_NODE}
 )

@@ -12,6 +12,7 @@ import msgspec
 from clusterset.model import names
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
+from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import Invalid, NotFound
 from controller_runtime.objects import Object
@@ -22,8 +23,8 @@ from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
 from virtual_node.controllers.pods.record import PodRecord, SpecSync, StatusRate
 from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.base.ownership import proof_of_mirroring
+from virtual_node.translate.pods import downward_api, synthetic_status, waits
 from virtual_node.translate.pods import status as pod_status
-from virtual_node.translate.pods import synthetic_status, waits
 
 _MINOR_PATCH_DELAY = 9.0
 """Seconds after a lower pod's creation for which a minor patch (``_is_minor_patch``) waits for the next lower status.
@@ -102,8 +103,11 @@ class StatusWriter:
             sync.compared = compared
             return None
         annotations = _changed_annotations(upper, lower, devices)
-        patch = pod_status.status_patch(current, desired, uid=upper.uid, annotations=annotations)
-        if patch is None or (not annotations and sync.dropped == _digest(patch)):
+        labels = self._zones(upper, lower)
+        patch = pod_status.status_patch(
+            current, desired, uid=upper.uid, annotations=annotations, labels=labels
+        )
+        if patch is None or (not annotations and not labels and sync.dropped == _digest(patch)):
             sync.compared = compared
             sync.changed_at = 0.0
             return None
@@ -127,6 +131,13 @@ class StatusWriter:
         sync.dropped = _digest(dropped) if dropped else 0
         sync.compared = compared
         return None
+
+    def _zones(self, upper: Object, lower: Object) -> dict[str, str]:
+        """Return the labels with the zone and region of the lower pod that the upper pod lacks."""
+        options = self.context.options.get((upper.spec or {}).get("nodeName", ""))
+        if options is None or is_stub(upper):
+            return {}
+        return downward_api.zones_to_report(upper.labels, lower.labels, options.labels)
 
     def _minor_patch_delay(self, now: float) -> float:
         """Return the delay of a minor patch in seconds. While pods start slowly, it is longer than their start."""

@@ -4,7 +4,8 @@ The lower kubelet fills these fields from the lower pod. If the lower pod has th
 single labels and annotations, resources), the reference is kept. If the value differs:
 
 - In the environment, a value that cannot change (uid, namespace, node, ServiceAccount) becomes a literal, and so does a
-label or annotation that the lower pod does not get, such as the zone that the API server copies from the pod's node.
+label or annotation that the lower pod does not get, such as the zone that the API server copies from the pod's node. Without
+a zone on the virtual node, the zone is the lower pod's.
 - In a volume, the reference is changed to an annotation of the lower pod that holds the upper value. The
 kubelet writes changed annotations to the file, so a changed upper label changes the file in the container.
 
@@ -23,7 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.policy.copied_keys import ZONES
 from controller_runtime.apimachinery.translation_budget import TranslationBudget, json_size
+from virtual_node.translate.base.fields import is_label_value
 
 ANNOTATION_UID = f"{names.DOMAIN}/downward-uid"
 ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"
@@ -45,6 +48,39 @@ _SIMPLE_ESCAPES = {
     "\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v",
     "\\": r"\\", '"': r"\"",
 }  # fmt: skip
+
+
+def reads_zone_of_lower_pod(
+    key: str, upper_labels: Mapping[str, str], node_labels: Mapping[str, str]
+) -> bool:
+    """Report whether a label is a zone or region that only the lower pod has, because the virtual node spans several.
+
+    Then the lower pod's label counts everywhere. The API server writes it when it binds the lower pod, before any container
+    starts, and the status writer copies it to the upper pod.
+
+    Args:
+        key: of the label.
+        upper_labels: labels of the upper pod.
+        node_labels: labels of the virtual node, as ``PodOptions`` has them.
+    """
+    return key in ZONES and key not in upper_labels and key not in node_labels
+
+
+def zones_to_report(
+    upper: Mapping[str, str], lower: Mapping[str, str], node_labels: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the labels with the zone and region of a lower pod that its upper pod gets.
+
+    Args:
+        upper: labels of the upper pod.
+        lower: labels of the lower pod.
+        node_labels: as for ``reads_zone_of_lower_pod``.
+    """
+    return {
+        key: lower[key]
+        for key in sorted(ZONES & lower.keys())
+        if reads_zone_of_lower_pod(key, upper, node_labels) and is_label_value(lower[key])
+    }
 
 
 def _copies_all(_field: str, key: str) -> bool:

@@ -64,9 +64,10 @@ def lower_pod(
     if tripped:
         own[names.ANNOTATION_TRIPPED_LABELS] = render_tripped(tripped)
     spec = _scheduled(upper, options, budget) if admitted is None else dict(admitted.requested)
-    _translate(spec, upper, options, stays, budget)
+    differs = _differs(upper, options, stays)
+    _translate(spec, upper, options, differs, budget)
     if spec.get("volumes"):
-        spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper, stays, budget)
+        spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper, differs, budget)
         own |= extra_annotations
     if node := required_node(metadata.get("annotations") or {}, options.policy.of(metadata["namespace"])):
         own[names.ANNOTATION_REQUIRED_NODE] = node
@@ -97,6 +98,17 @@ def stays_above(upper: Mapping[str, Any], options: PodOptions) -> downward_api.S
         return key in ignored or names.is_reserved(key) or is_upper_only(field, key, rules)
 
     return stays
+
+
+def _differs(upper: Mapping[str, Any], options: PodOptions, stays: downward_api.Stays) -> downward_api.Stays:
+    """Return a function that reports for a field and key whether containers must not read the lower pod's value."""
+    labels = upper["metadata"].get("labels") or {}
+
+    def differs(field: str, key: str) -> bool:
+        is_below = field == "labels" and downward_api.reads_zone_of_lower_pod(key, labels, options.labels)
+        return not is_below and stays(field, key)
+
+    return differs
 
 
 def created(
@@ -170,11 +182,11 @@ def ephemeral_containers(
     above = upper["spec"]
     if not above.get("ephemeralContainers"):
         return []
-    stays = stays_above(upper, options)
+    differs = _differs(upper, options, stays_above(upper, options))
     spec = {
         "volumes": above.get("volumes") or [],
         "ephemeralContainers": [
-            _literal_fields(container, upper, stays, budget) for container in above["ephemeralContainers"]
+            _literal_fields(container, upper, differs, budget) for container in above["ephemeralContainers"]
         ],
     }
     if options.service_accounts:
@@ -212,13 +224,13 @@ def _translate(
     spec: dict[str, Any],
     upper: Mapping[str, Any],
     options: PodOptions,
-    stays: downward_api.Stays,
+    differs: downward_api.Stays,
     budget: TranslationBudget,
 ) -> None:
     """Replace references to the upper pod, its claims and its identity in a spec, in place."""
     for kind in _CONTAINER_KINDS:
         if kind in spec:
-            spec[kind] = [_literal_fields(container, upper, stays, budget) for container in spec[kind]]
+            spec[kind] = [_literal_fields(container, upper, differs, budget) for container in spec[kind]]
     _with_claims(spec, upper)
     if options.service_accounts:
         service_account.with_upper_identity(spec, upper, options)
@@ -229,14 +241,14 @@ def _translate(
 def _literal_fields(
     container: Mapping[str, Any],
     upper: Mapping[str, Any],
-    stays: downward_api.Stays,
+    differs: downward_api.Stays,
     budget: TranslationBudget,
 ) -> Mapping[str, Any]:
     """Replace environment references by the upper value where the lower pod's value would differ."""
     env = container.get("env")
     if not env or not any("valueFrom" in variable for variable in env):
         return container
-    return {**container, "env": [downward_api.literal(variable, upper, stays, budget) for variable in env]}
+    return {**container, "env": [downward_api.literal(variable, upper, differs, budget) for variable in env]}
 
 
 def _with_claims(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:

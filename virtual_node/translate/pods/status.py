@@ -314,6 +314,7 @@ def status_patch(
     *,
     uid: str,
     annotations: Mapping[str, str | None] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any] | None:
     """Return a strategic merge patch for ``pods/status`` that turns one status into another; None: nothing to do.
 
@@ -325,6 +326,7 @@ def status_patch(
         desired: the result of ``upper_status``, or another complete status.
         uid: the upper pod's uid, as a precondition, so that another pod of the same name is not changed.
         annotations: annotations to set in the same patch, or to remove (None).
+        labels: labels to set in the same patch.
     """
     change: dict[str, Any] = {}
     for field, value in desired.items():
@@ -342,11 +344,13 @@ def status_patch(
         if field in desired or value is None:
             continue
         change[field] = [{"$patch": "replace"}] if field in _REPLACED_LISTS else None
-    if not change and not annotations:
+    if not change and not annotations and not labels:
         return None
     metadata: dict[str, Any] = {"uid": uid}
     if annotations:
         metadata["annotations"] = dict(annotations)
+    if labels:
+        metadata["labels"] = dict(labels)
     return {"metadata": metadata, "status": change} if change else {"metadata": metadata}
 
 

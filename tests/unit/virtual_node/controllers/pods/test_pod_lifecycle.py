@@ -59,6 +59,19 @@ async def test_scheduled_is_written_with_the_next_status_as_long_as_pods_start_s
         assert await start("three", after=11) == 2, "the delay is 9 s again"
 
 
+async def test_an_upper_pod_gets_the_zone_of_its_lower_pod_once():
+    """If its virtual node has none. A later zone does not replace it, because containers have read the first."""
+    zone = "topology.kubernetes.io/zone"
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        for value in ("z1", "z2"):
+            scene.lower.change("pods", KEY, metadata={"labels": {zone: value}})
+            await asyncio.sleep(60)
+            assert scene.above()["metadata"]["labels"][zone] == "z1"
+        assert scene.below()["metadata"]["labels"][zone] == "z2"
+
+
 async def test_a_status_that_an_older_upper_cluster_shortens_is_written_once():
     """A field that its API server drops always differs: it is not sent again, and the rest is mirrored."""
 

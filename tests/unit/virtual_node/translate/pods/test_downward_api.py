@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,9 +113,9 @@ def test_volume_items_refer_to_annotations_with_the_upper_values(kind):
         "uid": "u-1",
         "namespace": "shop",
         "zone": "z-virtual",
-        "region": "",
         "queue": "gold",
     }
+    assert paths["region"] == "metadata.labels['topology.kubernetes.io/region']"
     assert paths["app"] == "metadata.labels['app']"
     assert ZONE not in lower["metadata"]["labels"]
 
@@ -170,3 +171,40 @@ def test_ignored_labels_and_annotations_stay_in_the_upper_cluster_but_reach_the_
     assert [annotations[key] for key in keys] == ["leader", "gold"]
     assert all(key.startswith(downward_api.ANNOTATION_KEY) for key in keys)
     assert read[2] == "metadata.labels['none']"
+
+
+@pytest.mark.parametrize(
+    ("upper", "of_node", "source"),
+    [
+        ({}, {}, "lower"),
+        ({ZONE: "z-virtual"}, {}, "upper"),
+        ({}, {ZONE: "z-virtual"}, "upper"),  # an upper cluster that does not copy the label
+        ({}, {"topology.kubernetes.io/region": "r"}, "lower"),
+    ],
+)
+def test_a_virtual_node_without_a_zone_leaves_the_zone_to_the_lower_node(
+    upper: dict[str, str], of_node: dict[str, str], source: str
+):
+    """Environment, volume and label have the same source."""
+    is_of_lower_pod = source == "lower"
+    pod = json.loads(json.dumps(UPPER))
+    pod["metadata"]["labels"] = upper
+    reference = _reference(f"metadata.labels['{ZONE}']")
+    container: dict[str, Any] = pod["spec"]["containers"][0]
+    container["env"] = [reference]
+    item = {"path": "zone", "fieldRef": {"fieldPath": f"metadata.labels['{ZONE}']"}}
+    pod["spec"]["volumes"] = [{"name": "info", "downwardAPI": {"items": [item]}}]
+    pod["spec"]["ephemeralContainers"] = [{"name": "debug", "env": [reference]}]
+    options = replace(OPTIONS, labels=of_node)
+    spec = lower_pod.lower_pod(pod, options)["spec"]
+    (debug,) = lower_pod.ephemeral_containers(pod, options)
+    assert (spec["containers"][0]["env"] == [reference]) is is_of_lower_pod
+    assert (debug["env"] == [reference]) is is_of_lower_pod
+    assert (spec["volumes"][0]["downwardAPI"]["items"] == [item]) is is_of_lower_pod
+    reported = downward_api.zones_to_report(upper, {ZONE: "z-real", "other": "x"}, of_node)
+    assert reported == ({ZONE: "z-real"} if is_of_lower_pod else {})
+
+
+def test_a_zone_that_is_no_label_value_is_not_reported():
+    """The upper API server would refuse the status with it."""
+    assert downward_api.zones_to_report({}, {ZONE: "not valid"}, {}) == {}
