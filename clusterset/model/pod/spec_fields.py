@@ -143,7 +143,6 @@ MUST_ARRIVE: Mapping[str, str] = {
     "containers.volumeMounts.bindMountOptions": "the volume would be mounted without the options",
     "containers.volumeMounts.recursiveReadOnly": "mounts inside the volume would be writable",
     "hostUsers": "the containers would run in the user namespace of the node",
-    "resources": "the pod would run without its own requests and limits",
     "securityContext.appArmorProfile": "the containers would run without the profile",
     "securityContext.supplementalGroupsPolicy": "groups of the image would be added",
     "volumes.*": "the volume would be an empty directory",

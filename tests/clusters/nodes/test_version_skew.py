@@ -289,10 +289,11 @@ async def test_fields_that_one_version_does_not_know_do_no_harm(pair: Pair) -> N
     if pair.lower_minor < 34 <= pair.upper_minor:
         # The newer API server requires both of them or neither.
         del made["spec"]["containers"][0]["restartPolicyRules"]
-    # kubectl refuses fields that the server does not know; other clients do not, and the server drops them.
-    await pair.upper.kubectl(
-        "-n", pair.namespace, "create", "--validate=ignore", "-f", "-", input=json.dumps(made)
-    )
+    if pair.lower_minor < 35 <= pair.upper_minor:
+        # The older API server drops them, and the pod needs them; see the next test.
+        for field in ("restartPolicy", "restartPolicyRules"):
+            made["spec"]["containers"][0].pop(field, None)
+    await _create(pair, made)
     await pair.upper.kubectl(
         "-n", pair.namespace, "wait", "--for=condition=Ready", "pod/new", f"--timeout={PATIENCE:.0f}s"
     )
@@ -304,6 +305,55 @@ async def test_fields_that_one_version_does_not_know_do_no_harm(pair: Pair) -> N
     await becomes(changed, "yes", what="the label in the lower cluster")
     found = await get(pair.upper, pair.namespace, "pod", "new")
     assert found["status"]["qosClass"] == ("Burstable" if pair.upper_minor >= 34 else "BestEffort")
+    if pair.lower_minor < 34 <= pair.upper_minor:
+        assert "runs it without them: spec.resources." in await _lost_fields(pair, "new")
+    else:
+        assert not await _lost_fields(pair, "new")
+
+
+async def test_a_pod_does_not_run_without_a_field_that_it_needs(pair: Pair) -> None:
+    """The older API server below drops it."""
+    made = pod("needy", "sleep 3600", node=pair.node)
+    if pair.lower_minor < 33 <= pair.upper_minor:
+        field, made["spec"]["hostUsers"] = "spec.hostUsers", False
+    elif pair.lower_minor < 35 <= pair.upper_minor:
+        field = "spec.containers[main].restartPolicy"
+        rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
+        made["spec"]["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
+    else:
+        pytest.skip("the lower API server knows all fields of the upper one")
+    await _create(pair, made)
+
+    async def refused() -> bool:
+        return field in await _lost_fields(pair, "needy")
+
+    await eventually(refused, what="the event that names the field")
+    await pair.upper.kubectl(
+        "-n",
+        pair.namespace,
+        "wait",
+        "--for=condition=virtual-node.io/Admitted=False",
+        "pod/needy",
+        "--timeout=10s",
+    )
+    pods = await get(pair.lower, pair.namespace, "pods")
+    assert "needy" not in [one["metadata"]["name"] for one in pods["items"]]
+    assert (await get(pair.upper, pair.namespace, "pod", "needy"))["status"]["phase"] == "Pending"
+
+
+async def _create(pair: Pair, body: dict[str, Any]) -> None:
+    """Create a pod. kubectl refuses fields that the server does not know; other clients do not, and the server drops them."""
+    arguments = ("-n", pair.namespace, "create", "--validate=ignore", "-f", "-")
+    await pair.upper.kubectl(*arguments, input=json.dumps(body))
+
+
+async def _lost_fields(pair: Pair, name: str) -> str:
+    """Return the messages of the events about lost fields of a pod."""
+    selector = f"--field-selector=reason=FieldsLost,involvedObject.name={name}"
+    found = await pair.upper.kubectl(
+        "-n", pair.namespace, "get", "events", selector, "-o", "jsonpath={..message}"
+    )
+    return found.stdout
 
 
 async def test_nothing_is_written_repeatedly(pair: Pair) -> None:

@@ -37,7 +37,7 @@ RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "val
         ({"hostUsers": True}, {}, []),
         ({"hostUsers": False}, {"hostUsers": True}, []),
         ({"hostnameOverride": "h"}, {}, [("spec.hostnameOverride", False)]),
-        ({"resources": {"limits": {"cpu": "1"}}}, {}, [("spec.resources", True)]),
+        ({"resources": {"limits": {"cpu": "1"}}}, {}, [("spec.resources", False)]),
         ({"resources": {"limits": {}}}, {}, []),
         (
             container(restartPolicyRules=RULES),
