@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.policy.copied_keys import ZONES
 from hack.sandbox.commands.helm import NAMESPACE
 from tests.clusters.attacks.stolen_tokens import DESCHEDULER, VIRTUAL_NODE, Attack
 from tests.clusters.attacks.victims import (
@@ -47,7 +48,8 @@ _REPORTED = {
             names.ANNOTATION_LOWER_UID: "u",
             names.ANNOTATION_ALLOCATED_DEVICES: "{}",
             names.ANNOTATION_REQUIRED_NODE: "",
-        }
+        },
+        "labels": dict.fromkeys(ZONES, "a"),
     },
     **_FORGED,
 }
@@ -78,6 +80,7 @@ REFUSED: list[tuple[Attack, str]] = [
         for change in (
             # With the label, the pod gets the traffic of a Service.
             {"metadata": {"labels": {"app": "web"}}},
+            {"metadata": {"labels": {**dict.fromkeys(ZONES, "a"), names.LABEL_HOSTNAME: "a"}}},
             {"metadata": {"finalizers": ["example.com/forever"]}},
             {"metadata": {"annotations": {"a": "b"}}, **_FORGED},
         )

@@ -24,6 +24,7 @@ import virtual_node.rights.copies
 import virtual_node.rights.daemon
 import webhook.rights
 from clusterset.model import names
+from clusterset.model.policy.copied_keys import ZONES
 from clusterset.model.rights import (
     EXTENDER_LEASE,
     EXTENDER_SECRET,
@@ -475,7 +476,7 @@ def test_policies_match_the_releases_accounts_and_labels():
     mentioned = {
         "virtual-node": (
             *(csi_driver()["metadata"]["name"], pvc.SELECTED_NODE),
-            *(*names.REPORTED_ON_PODS, names.ANNOTATION_REQUIRED_NODE),
+            *(*names.REPORTED_ON_PODS, names.ANNOTATION_REQUIRED_NODE, *ZONES),
         ),
         "descheduler": (
             *(names.TAINT_STALE_CLUSTER, names.ANNOTATION_SILENCE, names.ANNOTATION_DRAIN_STATUS),
