@@ -15,13 +15,13 @@ from typing import Any
 from clusterset.model.overrides import recorded_changes
 from clusterset.model.policy.findings import containers
 from controller_runtime import resources
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.errors import ConfigError
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import KINDS, full
 from virtual_node.commands.parsers import diagnose as parser
 from virtual_node.config import program
-from virtual_node.examine import probes
+from virtual_node.examine import path_reading, probes  # noqa: F401 - registers how facts are read
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, examine, in_depth
 from virtual_node.examine.facts import known
@@ -29,13 +29,13 @@ from virtual_node.examine.finding import Finding
 from virtual_node.examine.health import add_reports
 from virtual_node.examine.objects import Json, cluster_of, is_virtual
 from virtual_node.examine.path import INSTALLED, KUBELETS
-from virtual_node.examine.path_reading import installation
 from virtual_node.examine.pod_view import PodView
 from virtual_node.examine.read_pod import read_lower, read_pod
 from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader, bounded, refusal
 from virtual_node.examine.rules import apis  # noqa: F401 - registers the rule about the kubelet API
 from virtual_node.examine.rules.unexplained import healthy
 from virtual_node.examine.rules.workloads import healthy_node, of_node, of_workload
+from virtual_node.examine.source import Source
 
 AGENT = "virtual-node-diagnose"
 
@@ -192,10 +192,7 @@ async def _node(reader: Reader, name: str) -> list[Finding]:
     now = await probes.clock(reader.client)
     snapshot = known(now, nodes=[node], leases=leases, bound=(), waiting=())
     snapshot.upper.put(KUBELETS, {name: await probes.kubelet(reader.client, node, bound)})
-    try:
-        snapshot.upper.put(INSTALLED, await installation(reader))
-    except ApiError as error:
-        snapshot.upper.refuse(INSTALLED, str(error))
+    await Source(snapshot.upper, reader).load([INSTALLED])
     add_reports(snapshot)
     result = [
         _sentence(one)

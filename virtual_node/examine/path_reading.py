@@ -14,11 +14,10 @@ from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.client.verbs import Verbs, find
 from controller_runtime.errors import ApiError, Forbidden
-from controller_runtime.resources import Resource
 from virtual_node.examine import cluster_dns, probes
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION
-from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
-from virtual_node.examine.objects import Json, is_virtual, key, last_seen
+from virtual_node.examine.facts import BOUND, COMPONENTS, NODES
+from virtual_node.examine.objects import Json, key, last_seen
 from virtual_node.examine.path import (
     DENIED,
     DESCHEDULERS,
@@ -36,19 +35,16 @@ from virtual_node.examine.path import (
     Probe,
     Webhook,
 )
-from virtual_node.examine.pods import WAITING as WITHOUT_NODE
-from virtual_node.examine.process import INSTALLED_AS, LABEL_NAME, LABEL_PART_OF
 from virtual_node.examine.reader import (
     DESCHEDULER_LEASE,
     NODE_LEASES,
-    VIRTUAL_NODES,
     Need,
     Reader,
     missing_rights,
 )
 from virtual_node.examine.rules.webhook import client_configs, is_ours
 from virtual_node.examine.snapshot import Fact, NotReadError, View, objects
-from virtual_node.examine.source import Source, reads
+from virtual_node.examine.source import Source, labelled, reads
 from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.services.endpoints import LABEL_SERVICE
 
@@ -86,76 +82,18 @@ async def read_version(client: Verbs, cluster: View) -> None:
         cluster.put(CLOCK_SKEW, (moment - datetime.now(UTC)).total_seconds())
 
 
-@reads(NODES)
-async def _nodes(source: Source) -> Sequence[Json]:
-    listed = await _list(source.reader.client, resources.NODES, label_selector=VIRTUAL_NODES)
-    return [node for node in listed if is_virtual(node)]
-
-
-@reads(BOUND)
-async def _bound(source: Source) -> Sequence[Json]:
-    client, nodes = source.reader.client, await source.fact(NODES)
-    listed = await asyncio.gather(
-        *(
-            _list(client, resources.PODS, field_selector=f"spec.nodeName={node['metadata']['name']}")
-            for node in nodes
-        )
-    )
-    return [pod for of_node in listed for pod in of_node]
-
-
-@reads(WAITING)
-async def _waiting(source: Source) -> Sequence[Json]:
-    return await _list(source.reader.client, resources.PODS, field_selector=WITHOUT_NODE)
-
-
-@reads(LEASES)
-async def _leases(source: Source) -> dict[str, Json]:
-    listed = await _list(source.reader.client, resources.LEASES, namespace=NODE_LEASES)
-    return {lease["metadata"]["name"]: lease for lease in listed}
-
-
-@reads(SWARMS)
-async def _swarms(source: Source) -> Sequence[Json]:
-    return await source.reader.swarms()
-
-
-@reads(COMPONENTS)
-async def _components(source: Source) -> Sequence[Json]:
-    return (await source.fact(INSTALLED)).pods
-
-
 @reads(INSTALLED)
 async def _installed(source: Source) -> Installation:
-    return await installation(source.reader)
-
-
-async def installation(reader: Reader) -> Installation:
-    """Return Deployments and pods with the chart's labels, and log lines or a warning of pods that fail.
-
-    Raises:
-        ApiError: Deployments or pods cannot be listed.
-    """
-    found: dict[Resource, list[Json]] = {}
-    for resource in (resources.DEPLOYMENTS, resources.PODS):
-        # A manual installation may have only the first label, an installation by the chart has the second.
-        listed = await asyncio.gather(
-            *(
-                _list(reader.client, resource, label_selector=f"{label}={INSTALLED_AS}")
-                for label in (LABEL_NAME, LABEL_PART_OF)
-            )
-        )
-        found[resource] = list({key(one): one for some in listed for one in some}.values())
-    pods = found[resources.PODS]
-    return Installation(
-        found[resources.DEPLOYMENTS], pods, {key(pod): await reader.last_words(pod) for pod in pods}
-    )
+    """Return Deployments and pods with the chart's labels, and log lines or a warning of pods that fail."""
+    reader, pods = source.reader, await source.fact(COMPONENTS)
+    deployments = await labelled(reader, resources.DEPLOYMENTS)
+    return Installation(deployments, pods, {key(pod): await reader.last_words(pod) for pod in pods})
 
 
 @reads(EVENTS)
 async def _events(source: Source) -> Sequence[Json]:
     selector = "involvedObject.kind=Pod,type=Warning"
-    found = await _list(source.reader.client, resources.EVENTS, field_selector=selector)
+    found = await source.reader.objects(resources.EVENTS, field_selector=selector)
     return sorted(found, key=last_seen)
 
 
@@ -193,11 +131,11 @@ async def _schedulers(source: Source) -> Sequence[Json]:
 @reads(DESCHEDULERS)
 async def _deschedulers(source: Source) -> Sequence[Json]:
     """Return the descheduler's Leases. With the chart, there is one in the release's namespace."""
-    client = source.reader.client
     try:
-        return await _list(client, resources.LEASES, field_selector=f"metadata.name={DESCHEDULER_LEASE}")
+        selector = f"metadata.name={DESCHEDULER_LEASE}"
+        return await source.reader.objects(resources.LEASES, field_selector=selector)
     except Forbidden:
-        found = await find(client, resources.LEASES, DESCHEDULER_LEASE, namespace=_SYSTEM)
+        found = await find(source.reader.client, resources.LEASES, DESCHEDULER_LEASE, namespace=_SYSTEM)
         return [found] if found else []
 
 
@@ -209,18 +147,17 @@ async def _domain(source: Source) -> str:
 @reads(WEBHOOK)
 async def _webhook(source: Source) -> Webhook:
     """Return configurations, endpoints and answers of the webhook, and the result of creating a dry-run pod."""
-    upper, namespace = source.reader.client, source.options[NAMESPACE]
-    listed = await _list(upper, resources.MUTATING_WEBHOOK_CONFIGURATIONS)
-    ours = list(filter(is_ours, listed))
+    reader, namespace = source.reader, source.options[NAMESPACE]
+    ours = list(filter(is_ours, await reader.objects(resources.MUTATING_WEBHOOK_CONFIGURATIONS)))
     if not ours:
         return Webhook(namespace=namespace)
     clients = [client for _, client in client_configs(ours)]
     services = [client["service"] for client in clients if client.get("service")]
     urls = {client["url"]: client for client in clients if client.get("url")}
     endpoints, answers, (trial, pod) = await asyncio.gather(
-        asyncio.gather(*(_ready_endpoints(upper, service) for service in services)),
+        asyncio.gather(*(_ready_endpoints(reader, service) for service in services)),
         asyncio.gather(*(_answer(url, client) for url, client in urls.items())),
-        _try(upper, namespace),
+        _try(reader.client, namespace),
     )
     named = [f"{service['namespace']}/{service['name']}" for service in services]
     return Webhook(
@@ -233,10 +170,10 @@ async def _webhook(source: Source) -> Webhook:
     )
 
 
-async def _ready_endpoints(upper: Verbs, service: Json) -> int:
+async def _ready_endpoints(reader: Reader, service: Json) -> int:
     selector = f"{LABEL_SERVICE}={service['name']}"
-    slices = await _list(
-        upper, resources.ENDPOINT_SLICES, namespace=service["namespace"], label_selector=selector
+    slices = await reader.objects(
+        resources.ENDPOINT_SLICES, namespace=service["namespace"], label_selector=selector
     )
     return sum(
         # The API defines an unset ready condition as ready.
@@ -292,13 +229,12 @@ def webhook_test_pod() -> dict[str, Any]:
 
 @reads(objects("Node"))
 async def _lower_nodes(source: Source) -> Sequence[Json]:
-    return await _list(source.reader.client, resources.NODES)
+    return await source.reader.objects(resources.NODES)
 
 
 @reads(BELOW)
 async def _below(source: Source) -> Sequence[Json]:
-    return await _list(
-        source.reader.client,
+    return await source.reader.objects(
         resources.PODS,
         label_selector=names.LABEL_UPPER_UID,
         field_selector="status.phase=Pending",
@@ -316,7 +252,3 @@ async def _names(source: Source) -> Names:
         domain=(await cluster_dns.read(lower)).domain,
         installed=await cluster_dns.name_servers(lower),
     )
-
-
-async def _list(client: Verbs, resource: Resource, **selection: Any) -> list[Json]:
-    return [found.to_dict() for found in (await client.list(resource, **selection)).items]

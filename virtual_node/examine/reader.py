@@ -136,14 +136,28 @@ class Reader:
         Raises:
             ApiError: any other error.
         """
+        found = await self._list(resource, selection)
+        return None if isinstance(found, Forbidden) else found
 
-        async def read() -> list[Object] | None:
+    async def objects(self, resource: Resource, **selection: Unpack[ListOptions]) -> list[Json]:
+        """Return the objects of a collection as dicts, sorted by key.
+
+        Raises:
+            ApiError: the list is forbidden, or the cluster does not answer.
+        """
+        found = await self._list(resource, selection)
+        if isinstance(found, Forbidden):
+            raise found
+        return [each.to_dict() for each in found]
+
+    async def _list(self, resource: Resource, selection: ListOptions) -> list[Object] | Forbidden:
+        async def read() -> list[Object] | Forbidden:
             try:
                 listed = await self.client.list(resource, **selection)
-            except Forbidden:
+            except Forbidden as error:
                 self.missing[Need("list", resource, namespace=selection.get("namespace"))] = None
-                return None
-            return sorted(listed.items, key=lambda one: one.key)
+                return error
+            return sorted(listed.items, key=lambda each: each.key)
 
         given = frozenset(item for item in selection.items() if item[1] is not None)
         return await self._once(("list", resource, given), read)

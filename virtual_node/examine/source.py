@@ -1,13 +1,22 @@
-"""Reads facts of a cluster through its API, when a tool or another fact needs them."""
+"""Reads facts of a cluster through its API, when a tool or another fact needs them.
+
+The facts of the upper cluster by which all tools judge an installation are read here. Imports little, because ``status`` does.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from controller_runtime import resources
 from controller_runtime.errors import ApiError
-from virtual_node.examine.reader import Reader
+from controller_runtime.resources import Resource
+from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
+from virtual_node.examine.objects import Json, is_virtual, key
+from virtual_node.examine.pods import WAITING as WITHOUT_NODE
+from virtual_node.examine.process import INSTALLED_AS, LABEL_NAME, LABEL_PART_OF
+from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.examine.snapshot import Fact, NotReadError, View
 
 T = TypeVar("T")
@@ -68,3 +77,49 @@ def reads(fact: Fact[T]) -> Callable[[Read[T]], Read[T]]:
         return read
 
     return register
+
+
+@reads(NODES)
+async def _nodes(source: Source) -> Sequence[Json]:
+    listed = await source.reader.objects(resources.NODES, label_selector=VIRTUAL_NODES)
+    return list(filter(is_virtual, listed))
+
+
+@reads(BOUND)
+async def _bound(source: Source) -> Sequence[Json]:
+    selectors = [f"spec.nodeName={node['metadata']['name']}" for node in await source.fact(NODES)]
+    read = source.reader.objects
+    listed = await asyncio.gather(*(read(resources.PODS, field_selector=each) for each in selectors))
+    return [pod for of_node in listed for pod in of_node]
+
+
+@reads(WAITING)
+async def _waiting(source: Source) -> Sequence[Json]:
+    return await source.reader.objects(resources.PODS, field_selector=WITHOUT_NODE)
+
+
+@reads(LEASES)
+async def _leases(source: Source) -> dict[str, Json]:
+    listed = await source.reader.objects(resources.LEASES, namespace=NODE_LEASES)
+    return {lease["metadata"]["name"]: lease for lease in listed}
+
+
+@reads(SWARMS)
+async def _swarms(source: Source) -> Sequence[Json]:
+    return await source.reader.swarms()
+
+
+@reads(COMPONENTS)
+async def _components(source: Source) -> Sequence[Json]:
+    return await labelled(source.reader, resources.PODS)
+
+
+async def labelled(reader: Reader, resource: Resource) -> list[Json]:
+    """Return the objects of our installation: one by hand may have only the first label, the chart sets the second.
+
+    Raises:
+        ApiError: the list is forbidden, or the cluster does not answer.
+    """
+    selectors = [f"{label}={INSTALLED_AS}" for label in (LABEL_NAME, LABEL_PART_OF)]
+    listed = await asyncio.gather(*(reader.objects(resource, label_selector=each) for each in selectors))
+    return list({key(each): each for found in listed for each in found}.values())

@@ -14,14 +14,21 @@ from controller_runtime.apimachinery.readable import count, guess
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.process import terminal
-from virtual_node.commands.common import connect, installation, output
+from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import status as parser
 from virtual_node.commands.status import rows, summaries
 from virtual_node.config import program
 from virtual_node.examine import probes
+from virtual_node.examine.components import failing
+from virtual_node.examine.engine import of_all_pods
+from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING, WORDS
+from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.health import Health
-from virtual_node.examine.objects import cluster_of
+from virtual_node.examine.health import health as health_of
+from virtual_node.examine.objects import cluster_of, key
 from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Need, Reader
+from virtual_node.examine.snapshot import Snapshot, View
+from virtual_node.examine.source import Source
 
 if TYPE_CHECKING:
     from controller_runtime.client.client import Client
@@ -135,11 +142,10 @@ async def _gather(
     reader: Reader, options: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], Health, datetime]:
     """Return the described nodes, the health, and the time by the API server's clock."""
+    view = View(UPPER)
     # Nothing of this needs the names of the virtual nodes.
     early = asyncio.gather(
-        reader.all(resources.LEASES, namespace=NODE_LEASES),
-        probes.clock(reader.client),
-        installation.prefetch(reader),
+        probes.clock(reader.client), Source(view, reader).load((LEASES, WAITING, COMPONENTS, SWARMS))
     )
     try:
         nodes = _named(await reader.virtual_nodes(options.selector), options.names)
@@ -147,24 +153,34 @@ async def _gather(
         early.cancel()
         await asyncio.gather(early, return_exceptions=True)
         raise
-    leases, now, _ = await early
-    by_name = {lease.name: lease.to_dict() for lease in leases or ()}
-    found = await summaries.read(reader, nodes, by_name)
+    now, _ = await early
+    leases = view.get(LEASES) or {}
+    found = await summaries.read(reader, nodes, leases)
     described = [
-        {**rows.row(node.to_dict(), pods, by_name.get(node.name), now=now), "lag": lag}
+        {**rows.row(node.to_dict(), pods, leases.get(node.name), now=now), "lag": lag}
         for node, (pods, lag) in zip(nodes, found, strict=True)
     ]
     known = [pods for pods, _ in found if pods is not None]
-    health = await installation.judge(
-        reader,
-        nodes=[node.to_dict() for node in nodes],
-        bound=() if len(known) == len(nodes) else None,
-        of_bound=[finding for pods in known for finding in pods.findings or ()],
-        leases=None if leases is None else by_name,
-        now=now,
-    )
+    view.put(NODES, [node.to_dict() for node in nodes])
+    view.put_known(BOUND, () if len(known) == len(nodes) else None)
+    of_bound = [each for pods in known for each in pods.findings or ()]
+    health = await judge(reader, Snapshot(now, upper=view), of_bound)
     health = _about(nodes, health) if options.names or options.selector else health
     return described, health, now
+
+
+async def judge(reader: Reader, snapshot: Snapshot, of_bound: Sequence[Finding]) -> Health:
+    """Return the health of an installation, with log lines or events that explain failing components.
+
+    Args:
+        reader: reader of the upper cluster.
+        snapshot: the facts that could be read.
+        of_bound: findings about pods on the virtual nodes, which are examined already.
+    """
+    components = failing(snapshot.upper.get(COMPONENTS) or (), snapshot.now)
+    words = {key(pod): (await reader.last_words(pod) or [""])[-1] for pod in components}
+    snapshot.upper.put(WORDS, words)
+    return health_of(snapshot, of_pods=[*of_all_pods(snapshot), *of_bound])
 
 
 def _about(nodes: Sequence[Object], health: Health) -> Health:

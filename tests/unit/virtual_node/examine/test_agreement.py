@@ -19,16 +19,15 @@ from hypothesis import strategies as st
 
 from clusterset.config import Cluster
 from clusterset.model import names
-from controller_runtime import resources
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
 from tests.thorough import IS_THOROUGH
 from tests.unit.virtual_node.commands.doctor_facts import healthy as patient
 from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, node, pod, swarm, waits
 from virtual_node import metrics, process_health
 from virtual_node.commands import doctor
-from virtual_node.commands.common import installation
 from virtual_node.commands.inspect import command as inspect_command
+from virtual_node.commands.status import command as status_command
 from virtual_node.config.types import Config
 from virtual_node.examine import reading
 from virtual_node.examine.clusters import IDENTITY
@@ -36,12 +35,11 @@ from virtual_node.examine.codes import CHECKED
 from virtual_node.examine.codes import SWARMS as FAULTS_OF_SWARMS
 from virtual_node.examine.engine import examine
 from virtual_node.examine.facts import BOUND as BOUND_PODS
-from virtual_node.examine.facts import COMPONENTS, LEASES
+from virtual_node.examine.facts import COMPONENTS, LEASES, known
 from virtual_node.examine.facts import SWARMS as SWARM_LIST
 from virtual_node.examine.facts import WAITING as WAITING_PODS
 from virtual_node.examine.health import Health, Verdict
 from virtual_node.examine.path import Installation
-from virtual_node.examine.reader import Reader
 from virtual_node.examine.reports import Report
 from virtual_node.examine.snapshot import Fact, Snapshot, objects
 from virtual_node.process_health import ProcessHealth
@@ -219,26 +217,7 @@ def by_process(world: World) -> tuple[Health, Health]:
 
 
 class _Reader:
-    """One user's access to the upper cluster."""
-
-    swarms = Reader.swarms
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.client = SimpleNamespace(list=self._swarms)
-
-    async def _swarms(self, resource: object) -> Any:
-        assert resource is names.SWARMS
-        return SimpleNamespace(items=[from_dict(_named(one)) for one in self._world.swarm_objects()])
-
-    async def all(
-        self, resource: object, *, field_selector: str = "", label_selector: str = "", **_more: Any
-    ) -> list[Object] | None:
-        if resource is not resources.PODS:
-            return []
-        kind = "components" if label_selector else "waiting"
-        found = self._world.components() if label_selector else self._world.waiting_pods()
-        return None if kind in self._world.forbidden else list(map(from_dict, map(_named, found)))
+    """No component has a log line or an event."""
 
     async def last_words(self, _pod: object) -> list[str]:
         return []
@@ -246,14 +225,18 @@ class _Reader:
 
 def by_status(world: World) -> Health:
     """Return the verdict of ``virtual-node status``."""
-    reading = installation.judge(
-        cast("Any", _Reader(world)),
-        nodes=world.node_objects(),
-        bound=None if "bound" in world.forbidden else world.bound_pods(),
-        leases=None if "leases" in world.forbidden else world.leases(),
-        now=NOW,
+    facts = {
+        "nodes": world.node_objects(),
+        "leases": world.leases(),
+        "bound": world.bound_pods(),
+        "waiting": world.waiting_pods(),
+        "components": world.components(),
+        "swarms": world.swarm_objects(),
+    }
+    snapshot = known(
+        NOW, **{name: None if name in world.forbidden else found for name, found in facts.items()}
     )
-    return asyncio.run(reading)
+    return asyncio.run(status_command.judge(cast("Any", _Reader()), snapshot, ()))
 
 
 def by_doctor(world: World) -> tuple[bool, bool]:

@@ -145,10 +145,10 @@ async def test_refused_credentials_end_the_reading():
 async def test_a_failing_credential_plugin_is_one_plain_error(monkeypatch: pytest.MonkeyPatch):
     """The commands print a ConfigError as one line; an ExceptionGroup would be a traceback."""
 
-    async def refuse(_client: Client) -> None:
+    async def refuse(*_given: object) -> None:
         raise ConfigError("the exec plugin failed")
 
-    monkeypatch.setattr("virtual_node.examine.path_reading.installation", refuse)
+    monkeypatch.setattr("virtual_node.examine.path_reading.labelled", refuse)
     with pytest.raises(ConfigError, match="the exec plugin failed"):
         await _look()
 
