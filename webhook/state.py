@@ -116,8 +116,8 @@ class State:
         return pins
 
     def _volume(self, name: str) -> dict[str, Any] | None:
-        found = self._volumes.store.get(name)
-        return found.to_dict() if found is not None else None
+        volume = self._volumes.store.get(name)
+        return volume.to_dict() if volume is not None else None
 
     def _avoid(self, pod: Mapping[str, Any], namespace: str) -> list[str]:
         owner = movable.controller(pod["metadata"])
