@@ -59,7 +59,10 @@ async def _work(
     mover = Mover(client, view, recorder, options.eviction, options.freeze_namespace, options.freeze_period)
     context = Context(mover, options.interval)
     known = registry.strategies()
-    strategies = [known[one.name](context, one.params, where=one.where) for one in options.strategies]
+    strategies = [
+        known[strategy.name](context, strategy.params, where=strategy.where)
+        for strategy in options.strategies
+    ]
     await synced()
     await _load(mover.memory)
     _log.info(

@@ -36,7 +36,7 @@ class Limits(msgspec.Struct, kw_only=True):
     rounds: Annotated[int, Setting(MOVING, "--max-deschedules N")] = 5
     """Rounds of moves per owner, after which its pods stay. 0: no limit."""
     window: Annotated[Positive, Setting(MOVING, "--deschedule-window D", parse=duration)] = 7200.0
-    """Time without a round after which an owner's rounds are forgotten."""
+    """Time without a round after which the owner's rounds are deleted."""
 
 
 class EvictionOptions(msgspec.Struct, kw_only=True):
@@ -57,7 +57,7 @@ class EvictionOptions(msgspec.Struct, kw_only=True):
     make_before_break: Annotated[bool, Setting(MOVING, "--make-before-break")] = True
     """Evict a Ready pod of a Deployment only after its replacement is Ready."""
     wave: Annotated[int, Meta(ge=1), Setting(MOVING, "--pods-per-wave N")] = 20
-    """Pods whose replacements start at the same time."""
+    """Maximum number of replacements that start at the same time."""
     pass_seconds: float = 60.0
     """Length of a pass in seconds for the three maximums, also for strategies without passes of their own."""
     limits: Limits = msgspec.field(default_factory=Limits)

@@ -134,7 +134,7 @@ class Memory:
         self._histories: dict[str, History] = {}
         self._changed = asyncio.Event()
         self._batches: dict[str, tuple[dict[str, str | None], asyncio.Future[None]]] = {}
-        """By ConfigMap: the keys to be written next, and the future of that write."""
+        """ConfigMap → the changes that the next write contains, and the future that this write completes."""
         self._locks = {name: asyncio.Lock() for name in (node_avoidance.CONFIG_MAP, HISTORY)}
         self._log = log.get_logger(component="memory")
         self._subscribers: list[Callable[[], None]] = []
@@ -253,7 +253,7 @@ class Memory:
             on_thaw()
 
     async def _reduce(self, rest_of: Callable[[str, dict[str, datetime]], dict[str, datetime]]) -> bool:
-        """Keep only the nodes that ``rest_of`` returns for each owner; return whether any was removed."""
+        """Keep for each owner only the frozen nodes that ``rest_of`` returns; return whether a node was removed."""
         kept = {
             key: (namespace, rest)
             for key, (namespace, nodes) in self._frozen.items()
@@ -270,10 +270,10 @@ class Memory:
         return True
 
     async def _read(self, name: str) -> dict[str, Any]:
-        found = await find(self.client, resources.CONFIG_MAPS, name, namespace=self.namespace)
-        if found is None:
+        config_map = await find(self.client, resources.CONFIG_MAPS, name, namespace=self.namespace)
+        if config_map is None:
             return {}
-        return found.get("data") or {}
+        return config_map.get("data") or {}
 
     async def _write(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Write keys. Changes that arrive during a write are combined into the next write.

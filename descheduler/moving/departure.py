@@ -115,30 +115,30 @@ def decide(
         cancelled: UID of a pod → why it must stay.
         unseen: UIDs of pods that may run although they are not Ready, because their lower cluster does not answer.
     """
-    leaving = {one.old_uid for one in departures}
+    leaving = {departure.old_uid for departure in departures}
     available = (
         count_available(pods, departures[0].owner_uid, owner, now=now, leaving=leaving) if departures else 0
     )
     decisions = []
-    for one in sorted(departures, key=lambda one: (one.deadline, one.old_uid)):
-        pod, is_unseen = pods.get(one.old_uid), one.old_uid in unseen
+    for departure in sorted(departures, key=lambda departure: (departure.deadline, departure.old_uid)):
+        pod, is_unseen = pods.get(departure.old_uid), departure.old_uid in unseen
         step, why = _step(
-            one,
+            departure,
             pod,
             owner,
             available,
             now=now,
-            why_cancelled=cancelled.get(one.old_uid, ""),
+            why_cancelled=cancelled.get(departure.old_uid, ""),
             is_unseen=is_unseen,
         )
         if step is Step.EVICT and pod is not None and is_true(pod.get("status"), "Ready"):
             available -= 1
-        decisions.append(Decision(one, step, why))
+        decisions.append(Decision(departure, step, why))
     return decisions
 
 
 def _step(
-    one: Departure,
+    departure: Departure,
     pod: Mapping[str, Any] | None,
     owner: Owner | None,
     available: int,
@@ -147,7 +147,7 @@ def _step(
     why_cancelled: str,
     is_unseen: bool,
 ) -> tuple[Step, str]:
-    if pod is None or pod["metadata"].get("deletionTimestamp") or not is_released(one, pod):
+    if pod is None or pod["metadata"].get("deletionTimestamp") or not is_released(departure, pod):
         return Step.FORGET, ""
     status = pod.get("status")
     if owner is None:
@@ -160,9 +160,9 @@ def _step(
     if why_cancelled:
         return Step.RESTORE, why_cancelled
     # While the pod is Ready, it is one of the available pods.
-    if available - is_ready >= min(owner.desired, one.need):
+    if available - is_ready >= min(owner.desired, departure.need):
         return Step.EVICT, ""
-    if now >= timestamps.parse(one.deadline):
+    if now >= timestamps.parse(departure.deadline):
         return (
             Step.RESTORE,
             f"its replacement was not Ready in time{': ' if owner.trouble else ''}{owner.trouble}",
@@ -197,18 +197,20 @@ def is_available(pod: Mapping[str, Any], min_ready: float, now: datetime) -> boo
     return (now - timestamps.parse(since)).total_seconds() >= min_ready
 
 
-def is_released(one: Departure, pod: Mapping[str, Any]) -> bool:
+def is_released(departure: Departure, pod: Mapping[str, Any]) -> bool:
     """Report whether the pod has another hash than before the release, and no other owner has adopted it."""
     labels = pod["metadata"].get("labels") or {}
     owner = movable.controller(pod["metadata"])
-    return labels.get(drain.TEMPLATE_HASH) != one.template_hash and (
-        owner is None or owner.get("uid") == one.owner_uid
+    return labels.get(drain.TEMPLATE_HASH) != departure.template_hash and (
+        owner is None or owner.get("uid") == departure.owner_uid
     )
 
 
-def release(one: Departure, version: str) -> dict[str, Any]:
+def release(departure: Departure, version: str) -> dict[str, Any]:
     """Return the merge patch that makes the ReplicaSet release the pod; it is refused if the pod has changed."""
-    return _patch(one.old_uid, version, drain.released_hash(one.template_hash), one.template_hash)
+    return _patch(
+        departure.old_uid, version, drain.released_hash(departure.template_hash), departure.template_hash
+    )
 
 
 def restore(uid: str, version: str, template_hash: str) -> dict[str, Any]:
@@ -257,8 +259,12 @@ async def read_owner(client: Client, namespace: str, *, kind: str, name: str, ui
     wanted = (spec.get("selector") or {}).get("matchLabels") or {}
     selector = ",".join(f"{key}={value}" for key, value in wanted.items() if key != drain.TEMPLATE_HASH)
     listed = await client.list(resources.PODS, namespace=namespace, label_selector=selector or None)
-    failures = (one for one in status.get("conditions") or () if one.get("type") == "ReplicaFailure")
-    trouble = next((one.get("message") or "" for one in failures if one.get("status") == "True"), "")
+    failures = (
+        condition for condition in status.get("conditions") or () if condition.get("type") == "ReplicaFailure"
+    )
+    trouble = next(
+        (failure.get("message") or "" for failure in failures if failure.get("status") == "True"), ""
+    )
     owner = Owner(int(spec.get("replicas", 1)), float(spec.get("minReadySeconds") or 0), trouble, is_deleted)
     return Owned(owner, body, {pod.uid: pod.to_dict() for pod in listed.items})
 
@@ -269,7 +275,10 @@ async def read_released(client: Client, departures: Iterable[Departure]) -> dict
     Raises:
         ApiError: a request failed.
     """
-    found = [await find(client, resources.PODS, one.pod_name, namespace=one.namespace) for one in departures]
+    found = [
+        await find(client, resources.PODS, departure.pod_name, namespace=departure.namespace)
+        for departure in departures
+    ]
     return {pod["metadata"]["uid"]: pod for pod in found if pod is not None}
 
 
@@ -283,8 +292,8 @@ async def deployment_of(client: Client, replica_set: Mapping[str, Any]) -> dict[
     owner = movable.controller(metadata)
     if owner is None or owner.get("kind") != "Deployment":
         return None
-    found = await find(client, resources.DEPLOYMENTS, owner["name"], namespace=metadata["namespace"])
-    return found if found is not None and found["metadata"]["uid"] == owner["uid"] else None
+    deployment = await find(client, resources.DEPLOYMENTS, owner["name"], namespace=metadata["namespace"])
+    return deployment if deployment is not None and deployment["metadata"]["uid"] == owner["uid"] else None
 
 
 async def is_selected_by_hash(client: Client, namespace: str, labels: Mapping[str, str]) -> bool:
@@ -351,7 +360,7 @@ async def plan(
             how = How.ONE_AT_A_TIME
         else:
             surge = drain.surge(deployment)
-    moving = {one.old_uid for one in active if one.owner_key == f"{pod.namespace}/{uid}"}
+    moving = {departure.old_uid for departure in active if departure.owner_key == f"{pod.namespace}/{uid}"}
     available = count_available(found.pods, uid, found.owner, now=now, leaving=moving)
     if how is How.ONE_AT_A_TIME:
         missing = available < found.owner.desired
@@ -365,7 +374,7 @@ async def plan(
         return Plan(how, f"{len(moving)} replacements of its Deployment are not Ready yet (maxSurge)")
     if len(active) >= wave:
         return Plan(how, f"{len(active)} replacements are not Ready yet (--pods-per-wave)", is_total=True)
-    if (count := sum(one.namespace == pod.namespace for one in active)) >= share(wave):
+    if (count := sum(departure.namespace == pod.namespace for departure in active)) >= share(wave):
         return Plan(how, f"{count} replacements of its namespace are not Ready yet (half of --pods-per-wave)")
     return Plan(how, need=available)
 
@@ -375,15 +384,15 @@ def share(wave: int) -> int:
     return (wave + 1) // 2
 
 
-def _are_all_old(found: Owned, uid: str, now: datetime) -> bool:
+def _are_all_old(owned: Owned, uid: str, now: datetime) -> bool:
     """Report whether all replicas of an owner exist, and none of them is new."""
     ages = [
-        now - timestamps.parse(one["metadata"]["creationTimestamp"])
-        for one in found.pods.values()
-        if not one["metadata"].get("deletionTimestamp")
-        and (movable.controller(one["metadata"]) or {}).get("uid") == uid
+        now - timestamps.parse(pod["metadata"]["creationTimestamp"])
+        for pod in owned.pods.values()
+        if not pod["metadata"].get("deletionTimestamp")
+        and (movable.controller(pod["metadata"]) or {}).get("uid") == uid
     ]
-    return len(ages) >= found.owner.desired and min(ages, default=_NEW) >= _NEW
+    return len(ages) >= owned.owner.desired and min(ages, default=_NEW) >= _NEW
 
 
 async def _must_end_first(

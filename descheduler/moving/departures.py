@@ -89,7 +89,7 @@ class Departures:
     recorder: EventRecorder
     store: RecordStore[Departure]
     wave: int
-    """Maximum number of pods whose replacements start at the same time."""
+    """Maximum number of replacements that start at the same time."""
     now: Callable[[], datetime]
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class Departures:
         """
         await eviction.rehearse(self.client, pod.metadata)
         owner = pod.controller or {}
-        one = Departure(
+        departure = Departure(
             namespace=pod.namespace,
             pod_name=pod.name,
             old_uid=pod.uid,
@@ -164,21 +164,24 @@ class Departures:
             deadline=timestamps.rfc3339(self.now() + timedelta(seconds=request.timeout)),
             request=request.drain,
         )
-        await self.store.write(one)
-        self._releasing.add(one.old_uid)
-        self._track(one)
+        await self.store.write(departure)
+        self._releasing.add(departure.old_uid)
+        self._track(departure)
         try:
-            patch = steps.release(one, pod.resource_version)
+            patch = steps.release(departure, pod.resource_version)
             await self.client.patch(resources.PODS, pod.name, patch, namespace=pod.namespace)
         except ApiError as error:
             if error.code and error.code < 500:  # the pod is unchanged
-                await self._forget(one)
+                await self._forget(departure)
             raise
         finally:  # also if the result of the patch is unknown, because the next decision reads the pod
-            self._releasing.discard(one.old_uid)
-            self._enqueue(one)
+            self._releasing.discard(departure.old_uid)
+            self._enqueue(departure)
         self.recorder.event(
-            pod, "Normal", "Replacing", f"Leaves {one.node} when its replacement is Ready: {one.reason}"
+            pod,
+            "Normal",
+            "Replacing",
+            f"Leaves {departure.node} when its replacement is Ready: {departure.reason}",
         )
 
     async def _load(self) -> None:
@@ -196,25 +199,25 @@ class Departures:
                     self._enqueue(one)
                 break
 
-    def _track(self, one: Departure) -> None:
-        self.active[one.old_uid] = one
-        self._held.release(one.old_uid)
-        self.view.leaving.add(one.old_uid)
+    def _track(self, departure: Departure) -> None:
+        self.active[departure.old_uid] = departure
+        self._held.release(departure.old_uid)
+        self.view.leaving.add(departure.old_uid)
         _REPLACING.set(len(self.active))
 
-    async def _forget(self, one: Departure) -> None:
-        await self.store.remove(one)
-        self.active.pop(one.old_uid, None)
-        pod = self.view.pods.store.get(one.pod)
-        if pod is not None and pod.uid == one.old_uid and not _has_owner(pod):
-            self._held.hold(one.old_uid)
-            self.controller.queue.add_after((one.namespace, one.pod_name, True), _POLL)
-        elif one.old_uid not in self._held:
-            self.view.leaving.discard(one.old_uid)
+    async def _forget(self, departure: Departure) -> None:
+        await self.store.remove(departure)
+        self.active.pop(departure.old_uid, None)
+        pod = self.view.pods.store.get(departure.pod)
+        if pod is not None and pod.uid == departure.old_uid and not _has_owner(pod):
+            self._held.hold(departure.old_uid)
+            self.controller.queue.add_after((departure.namespace, departure.pod_name, True), _POLL)
+        elif departure.old_uid not in self._held:
+            self.view.leaving.discard(departure.old_uid)
         _REPLACING.set(len(self.active))
 
-    def _enqueue(self, one: Departure) -> None:
-        self.controller.queue.add_after((one.namespace, one.owner_uid, False), _SETTLE)
+    def _enqueue(self, departure: Departure) -> None:
+        self.controller.queue.add_after((departure.namespace, departure.owner_uid, False), _SETTLE)
 
     def _pod_changed(self, pod: Object) -> None:
         one = self.active.get(pod.uid)
@@ -228,7 +231,10 @@ class Departures:
                 self._held.release(pod.uid)
             if self.active and (owner := pod.controller) is not None:
                 key = (pod.namespace, str(owner.get("uid")), False)
-                if any(key == (one.namespace, one.owner_uid, False) for one in self.active.values()):
+                if any(
+                    key == (departure.namespace, departure.owner_uid, False)
+                    for departure in self.active.values()
+                ):
                     self.controller.queue.add_after(key, _SETTLE)
 
     def _pod_deleted(self, pod: Object) -> None:
@@ -242,9 +248,10 @@ class Departures:
             await self._restore_unrecorded(self.view.pods.store.get(f"{namespace}/{what}"))
             return None
         mine = [
-            one
-            for one in self.active.values()
-            if (one.namespace, one.owner_uid) == (namespace, what) and one.old_uid not in self._releasing
+            departure
+            for departure in self.active.values()
+            if (departure.namespace, departure.owner_uid) == (namespace, what)
+            and departure.old_uid not in self._releasing
         ]
         if not mine:
             return None
@@ -257,26 +264,32 @@ class Departures:
             listed,
             found.owner if found is not None else None,
             now=self.now(),
-            cancelled={one.old_uid: why for one in mine if (why := self._why_cancelled(one))},
-            unseen={one.old_uid for one in mine if self._may_run_unseen(one)},
+            cancelled={
+                departure.old_uid: why for departure in mine if (why := self._why_cancelled(departure))
+            },
+            unseen={departure.old_uid for departure in mine if self._may_run_unseen(departure)},
         )
         for decision in decisions:
             await self._act(decision, listed)
-        return Result(requeue_after=_POLL) if any(one.old_uid in self.active for one in mine) else None
+        return (
+            Result(requeue_after=_POLL)
+            if any(departure.old_uid in self.active for departure in mine)
+            else None
+        )
 
-    def _why_cancelled(self, one: Departure) -> str:
+    def _why_cancelled(self, departure: Departure) -> str:
         """Return why a pod must stay although its replacement may become Ready later; empty: it may leave."""
-        node = self.view.nodes.store.get(one.node)
-        if one.request and (node is None or drain.requested(node.annotations) != one.request):
+        node = self.view.nodes.store.get(departure.node)
+        if departure.request and (node is None or drain.requested(node.annotations) != departure.request):
             return "the drain was cancelled"
-        pod = self.view.pods.store.get(one.pod)
-        if pod is not None and pod.uid == one.old_uid and not self.view.alternatives(pod):
+        pod = self.view.pods.store.get(departure.pod)
+        if pod is not None and pod.uid == departure.old_uid and not self.view.alternatives(pod):
             return "no other ready virtual node admits it"
         return ""
 
-    def _may_run_unseen(self, one: Departure) -> bool:
-        pod = self.view.pods.store.get(one.pod)
-        return pod is not None and pod.uid == one.old_uid and self.view.may_run_unseen(pod)
+    def _may_run_unseen(self, departure: Departure) -> bool:
+        pod = self.view.pods.store.get(departure.pod)
+        return pod is not None and pod.uid == departure.old_uid and self.view.may_run_unseen(pod)
 
     async def _act(self, decision: steps.Decision, listed: Mapping[str, dict[str, Any]]) -> None:
         one, step, why = decision.departure, decision.step, decision.why
@@ -295,7 +308,7 @@ class Departures:
             self._held.hold(one.old_uid)
             await self._end(one, why)
 
-    async def _evict(self, one: Departure, pod: dict[str, Any]) -> str | None:
+    async def _evict(self, departure: Departure, pod: dict[str, Any]) -> str | None:
         """Evict a pod; return an empty text, or why the pod must stay; None: try again later.
 
         Raises:
@@ -308,52 +321,54 @@ class Departures:
         except Conflict:
             return None
         except ApiError as error:
-            return self._why_restored(one, error)
-        self._left(one, pod)
+            return self._why_restored(departure, error)
+        self._left(departure, pod)
         return ""
 
-    async def _delete(self, one: Departure, pod: dict[str, Any]) -> None:
+    async def _delete(self, departure: Departure, pod: dict[str, Any]) -> None:
         """Delete a pod whose owner was deleted. Disruption budgets do not apply, as in garbage collection.
 
         Raises:
             ApiError: a request failed.
         """
         try:
-            await self.client.delete(resources.PODS, one.pod_name, namespace=one.namespace, uid=one.old_uid)
+            await self.client.delete(
+                resources.PODS, departure.pod_name, namespace=departure.namespace, uid=departure.old_uid
+            )
         except (NotFound, Conflict):
             return  # the pod is gone; another pod may have its name
-        self._left(one, pod)
+        self._left(departure, pod)
 
-    async def _restore(self, one: Departure, pod: Mapping[str, Any], why: str) -> bool:
+    async def _restore(self, departure: Departure, pod: Mapping[str, Any], why: str) -> bool:
         """Restore the label of a pod, so that its ReplicaSet adopts it; return False if the pod has changed.
 
         Raises:
             ApiError: a request failed.
         """
-        patch = steps.restore(one.old_uid, pod["metadata"]["resourceVersion"], one.template_hash)
+        patch = steps.restore(departure.old_uid, pod["metadata"]["resourceVersion"], departure.template_hash)
         try:
-            await self.client.patch(resources.PODS, one.pod_name, patch, namespace=one.namespace)
+            await self.client.patch(resources.PODS, departure.pod_name, patch, namespace=departure.namespace)
         except (Conflict, NotFound):
             return False
-        _ROLLED_BACK.labels(one.strategy).inc()
+        _ROLLED_BACK.labels(departure.strategy).inc()
         self._log.warning(
             "pod stays, its replacement is given up",
-            pod=one.pod,
-            uid=one.old_uid,
-            node=one.node,
+            pod=departure.pod,
+            uid=departure.old_uid,
+            node=departure.node,
             why=why,
         )
-        self.recorder.event(pod, "Warning", "RescheduleRolledBack", f"Stays on {one.node}: {why}")
+        self.recorder.event(pod, "Warning", "RescheduleRolledBack", f"Stays on {departure.node}: {why}")
         return True
 
-    def _why_restored(self, one: Departure, error: ApiError) -> str | None:
+    def _why_restored(self, departure: Departure, error: ApiError) -> str | None:
         """Return why a pod whose eviction failed must stay; None: try again.
 
         Raises:
             ApiError: ``error``, if it is not TooManyRequests, and either the deadline is not over or the server
                 did not respond.
         """
-        is_late = self.now() >= timestamps.parse(one.deadline)
+        is_late = self.now() >= timestamps.parse(departure.deadline)
         if eviction.is_final(error) or (is_late and eviction.is_budget(error)):
             return f"its disruption budget refuses the eviction: {error.message}"
         if isinstance(error, TooManyRequests):
@@ -362,21 +377,21 @@ class Departures:
             return f"its eviction failed: {error.message}"
         raise error
 
-    def _left(self, one: Departure, pod: dict[str, Any]) -> None:
-        MOVED.labels(one.node, one.strategy, str(How.REPLACED_FIRST)).inc()
+    def _left(self, departure: Departure, pod: dict[str, Any]) -> None:
+        MOVED.labels(departure.node, departure.strategy, str(How.REPLACED_FIRST)).inc()
         self._log.info(
             "pod moved after its replacement was ready",
-            pod=one.pod,
-            uid=one.old_uid,
-            node=one.node,
-            strategy=one.strategy,
+            pod=departure.pod,
+            uid=departure.old_uid,
+            node=departure.node,
+            strategy=departure.strategy,
         )
-        self.recorder.event(pod, "Normal", "Rescheduled", f"Moved off {one.node}: {one.reason}")
+        self.recorder.event(pod, "Normal", "Rescheduled", f"Moved off {departure.node}: {departure.reason}")
 
-    async def _end(self, one: Departure, why: str) -> None:
-        await self._forget(one)
+    async def _end(self, departure: Departure, why: str) -> None:
+        await self._forget(departure)
         for listener in list(self._listeners):
-            listener(one, why)
+            listener(departure, why)
 
     async def _restore_unrecorded(self, pod: Object | None) -> None:
         """Restore the label of a pod that is marked as released but has no record."""

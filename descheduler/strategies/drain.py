@@ -64,9 +64,9 @@ class _Drain:
     refused: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Owner whose pod could not move → monotonic time of the next attempt for any of its pods, and why."""
     failing: dict[str, float] = field(default_factory=dict)
-    """Owner for whose pods every request has failed → monotonic time of the first failure."""
+    """Owner with pods that could not be moved yet → monotonic time of the first failed request."""
     failed: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Owner whose pods stay because a move was undone → its namespace, and why."""
+    """Owner with pods that stay because a move was undone → its namespace, and the reason."""
 
 
 class Drain(Strategy):
@@ -154,7 +154,7 @@ class Drain(Strategy):
                 found.stopped = "" if before.stopped.startswith(_NOT_CORDONED) else before.stopped
         return found
 
-    async def _work_through(self, name: str, found: _Drain, request: Request, stopped: str) -> None:
+    async def _work_through(self, name: str, drain: _Drain, request: Request, stopped: str) -> None:
         """Request the move of every pod on the node that can move now, and store the state of each."""
         bound = [
             pod
@@ -162,17 +162,17 @@ class Drain(Strategy):
             if not movable.is_of_node(pod.controller) and not is_finished(pod.status)
         ]
         here = {pod.uid for pod in bound}
-        for uid in found.pods.keys() - here:
-            found.moved += 1
-            del found.pods[uid]
-            found.retry_at.pop(uid, None)
+        for uid in drain.pods.keys() - here:
+            drain.moved += 1
+            del drain.pods[uid]
+            drain.retry_at.pop(uid, None)
         now = asyncio.get_running_loop().time()
-        found.refused = {owner: one for owner, one in found.refused.items() if now < one[0]}
+        drain.refused = {owner: one for owner, one in drain.refused.items() if now < one[0]}
         blocked: dict[str, str] = {}
         wave = self.context.mover.departures.wave
         moving = Counter(pod.namespace for pod in bound if self._is_in_wave(pod))
         for pod in sorted(
-            pods.least_important_first(bound), key=lambda one: found.retry_at.get(one.uid, 0.0)
+            pods.least_important_first(bound), key=lambda one: drain.retry_at.get(one.uid, 0.0)
         ):
             if sum(min(count, share(wave)) for count in moving.values()) >= wave:
                 blocked[""] = f"{wave} pods are moving (--pods-per-wave)"
@@ -181,8 +181,8 @@ class Drain(Strategy):
                     "other pods of its namespace are moving (half of --pods-per-wave)"
                 )
             was_moving = self._is_in_wave(pod)
-            state = await self._judge(pod, found, request, stopped or found.stopped, blocked)
-            found.pods[pod.uid] = state
+            state = await self._judge(pod, drain, request, stopped or drain.stopped, blocked)
+            drain.pods[pod.uid] = state
             moving[pod.namespace] += state == PodState(pod.key, "moving", _STARTING) and not was_moving
 
     def _is_in_wave(self, pod: Object) -> bool:
@@ -211,21 +211,21 @@ class Drain(Strategy):
         return None
 
     async def _judge(
-        self, pod: Object, found: _Drain, request: Request, stopped: str, blocked: dict[str, str]
+        self, pod: Object, drain: _Drain, request: Request, stopped: str, blocked: dict[str, str]
     ) -> PodState:
         """Request the move of a pod unless it is moving or must wait; return its state."""
         if (state := self._unchanged(pod)) is not None:
             return state
         now, owner = asyncio.get_running_loop().time(), pods.owner_key(pod)
-        before = found.pods.get(pod.uid)
-        is_early = before is not None and now < found.retry_at.get(pod.uid, 0.0)
-        if owner in found.failed:
-            return PodState(pod.key, "stays", found.failed[owner][1])
+        before = drain.pods.get(pod.uid)
+        is_early = before is not None and now < drain.retry_at.get(pod.uid, 0.0)
+        if owner in drain.failed:
+            return PodState(pod.key, "stays", drain.failed[owner][1])
         if before is not None and is_early and before.state == "stays":
             return before
         if why := stopped or blocked.get("") or blocked.get(f"{pod.namespace}/") or blocked.get(owner, ""):
             return PodState(pod.key, "waiting", why)
-        until, why = found.refused.get(owner, (0.0, ""))
+        until, why = drain.refused.get(owner, (0.0, ""))
         if now < until:
             return PodState(pod.key, "waiting", why)
         if before is not None and is_early:
@@ -236,25 +236,25 @@ class Drain(Strategy):
             avoid=False,  # the node is cordoned
             counts=False,
             timeout=request.pod_timeout_seconds,
-            drain=found.text,
+            drain=drain.text,
             local_storage=request.delete_empty_dir_data,
         )
         outcome = await self.try_move(pod, move)
-        since = found.failing.setdefault(owner, now)
+        since = drain.failing.setdefault(owner, now)
         if outcome.cause != "request failed":
             since = now
-            del found.failing[owner]
+            del drain.failing[owner]
         if outcome.moved:
             return PodState(pod.key, "moving", _STARTING)
         if outcome.cause in _STAYING or now - since >= request.pod_timeout_seconds:
-            found.retry_at[pod.uid] = now + _STAYING_POLL
+            drain.retry_at[pod.uid] = now + _STAYING_POLL
             return PodState(pod.key, "stays", outcome.why)
         if outcome.cause == "wave":
             blocked["" if outcome.is_total else owner] = outcome.why
         else:  # the owner's other pods would probably be refused, too; another one is tried next
             wait = outcome.retry_after or _POLL
-            found.retry_at[pod.uid] = now + wait
-            found.refused[owner] = (now + min(wait, _POLL), outcome.why)
+            drain.retry_at[pod.uid] = now + wait
+            drain.refused[owner] = (now + min(wait, _POLL), outcome.why)
         return PodState(pod.key, "waiting", outcome.why)
 
     async def _annotate(self, node: str, value: str | None) -> None:

@@ -37,7 +37,7 @@ class PressureParams(Params):
 
 
 class Pressure(PeriodicStrategy):
-    """Moves pods off clusters whose pods wait for CPU, memory or IO."""
+    """Moves pods off clusters in which pods wait for CPU, memory or IO."""
 
     name: ClassVar[str] = "Pressure"
     params_type: ClassVar[type[Params]] = PressureParams

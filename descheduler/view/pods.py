@@ -87,7 +87,7 @@ def shrink(pod: Object) -> Object:
 def stub(pod: Object) -> Object:
     """Return a shrunk pod without what its user can write in any size: it uses room on its node, and is not moved."""
     spec, status = pod.spec or {}, pod.status or {}
-    ready = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
+    ready = [condition for condition in status.get("conditions") or () if condition.get("type") == "Ready"]
     return namespace_budget.stub(pod).with_fields(
         spec={**pick(spec, ("nodeName", "priority")), "containers": pod_resources.summed(spec)},
         status={**pick(status, ("phase",)), "conditions": [pick(one, ("type", "status")) for one in ready]},

@@ -159,7 +159,7 @@ class Rooms:
             self._usages[booking.node].requested.subtract(requests_of(pod))
 
     def _pod_added(self, pod: Object) -> None:
-        """Note that a moved pod has a successor, which counts itself from the next read on."""
+        """Record that a moved pod has a successor, which counts itself from the next read on."""
         owner = pods.owner_key(pod) if self._bookings else ""
         for uid, booking in self._bookings.items():
             if booking.owner == owner and uid != pod.uid and not booking.has_successor:
