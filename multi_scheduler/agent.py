@@ -150,7 +150,7 @@ class Agent:
         return ""
 
     def bound(self, uid: str, node: str) -> None:
-        """Note that the extender, not the scheduler, bound a pod (``--bind``)."""
+        """Record that the extender, not the scheduler, bound a pod (``--bind``)."""
 
 
 def load(name: str, context: AgentContext) -> Agent:

@@ -54,7 +54,7 @@ async def _serve(options: SchedulerSettings, upper: Client, lower: LowerClients)
         shared = Shared(config, upper, bound, recorder, directory=directory)
         lower.inform(directory)
         lower.inform(shared)
-        agents = [Weighted(one.name, shared.agent(one), one.weight) for one in config.agents]
+        agents = [Weighted(agent.name, shared.agent(agent), agent.weight) for agent in config.agents]
         certificates = _certificates(options, upper)
         extender = Extender(agents, directory, upper=upper, scores_real_nodes=config.upper_usage is not None)
         bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))
@@ -81,7 +81,10 @@ async def _serve(options: SchedulerSettings, upper: Client, lower: LowerClients)
         await server.start()
         stack.push_async_callback(server.stop)
         _log.info(
-            "serving", port=server.port, clusters=sorted(lower.clients), agents=[one.name for one in agents]
+            "serving",
+            port=server.port,
+            clusters=sorted(lower.clients),
+            agents=[agent.name for agent in agents],
         )
         await stack.enter_async_context(lifecycle.collecting_garbage())
         async with asyncio.TaskGroup() as group:

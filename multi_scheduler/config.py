@@ -53,7 +53,7 @@ def problems(config: Config) -> Iterator[str]:
         yield "agents: at least one agent is required, such as fit"
     names = [agent.name for agent in config.agents]
     yield from (
-        f"agents: {name}: there twice" for name in sorted({one for one in names if names.count(one) > 1})
+        f"agents: {name}: there twice" for name in sorted({name for name in names if names.count(name) > 1})
     )
 
 

@@ -33,7 +33,7 @@ class Follower(Protocol):
         """Begin to use a lower cluster."""
 
     async def remove(self, cluster: str) -> None:
-        """End the use of a lower cluster and of its client."""
+        """Stop using a lower cluster, and close its client."""
 
 
 @dataclass(eq=False)

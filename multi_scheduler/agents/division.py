@@ -75,7 +75,7 @@ class DividedPods:
             self._controller[uid] = controller
 
     def assumed(self, uid: str) -> str | None:
-        """Return the cluster where a pod counts without being bound; None: nowhere."""
+        """Return the cluster that was chosen for an unbound pod and counts it; None: no cluster."""
         controller = self._controller.get(uid)
         return self._assumed[controller][uid][0] if controller is not None else None
 
@@ -119,7 +119,7 @@ def controller_key(namespace: str, references: Iterable[Mapping[str, object]]) -
 
     Any user can write the UID of another namespace's controller into a pod, so the namespace is part of the key.
     """
-    found = next((one.get("uid") for one in references if one.get("controller")), None)
+    found = next((reference.get("uid") for reference in references if reference.get("controller")), None)
     return f"{namespace}/{found}" if found else ""
 
 
@@ -188,7 +188,7 @@ class DivisionAgent(ViewAgent[DivisionSettings]):
         candidates = {node.cluster for node in nodes}
         chosen = division.choose(weights, counts, candidates, declared.max_skew)
         first = division.behind(weights, counts)[0]
-        others = sum(counts[one] for one in weights)
+        others = sum(counts[cluster] for cluster in weights)
         if chosen is None:
             for one in candidates & weights.keys():
                 reasons[one] = (
@@ -244,7 +244,7 @@ class DivisionAgent(ViewAgent[DivisionSettings]):
         found = division.parse(annotations)
         if found is None:
             return None
-        unknown = next((one for one in found.weights if one not in self._clusters), None)
+        unknown = next((cluster for cluster in found.weights if cluster not in self._clusters), None)
         if unknown is not None:
             raise ValueError(f"{_ANNOTATION}: there is no lower cluster {unknown[:60]}")
         if group_of(metadata.get("namespace", ""), metadata.get("labels") or {}, annotations) is not None:

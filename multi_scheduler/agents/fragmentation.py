@@ -237,7 +237,7 @@ class Fragmentation:
         best = (float("inf"), -1)
         for left in sorted({left for left in devices if left >= share}):
             first = devices.index(left)
-            taken = [one - share for one in devices[first : first + number]]
+            taken = [device - share for device in devices[first : first + number]]
             after = tuple(sorted([*devices[:first], *taken, *devices[first + number :]]))
             gradient = before - self._usable(which, free - cpu, after) - number * share
             best = min(best, (gradient, left))

@@ -198,7 +198,7 @@ class Memory:
             del self.pending[next(iter(self.pending))]
 
     def bound(self, uid: str, node: str, now: float) -> bool:
-        """Note a pod's node; if the pod's decision did not rank this node, drop the decision and return False."""
+        """Record a pod's node; if the pod's decision did not rank this node, drop the decision and return False."""
         decision = self.pending.get(uid)
         if decision is None or node not in decision.names:
             self.pending.pop(uid, None)

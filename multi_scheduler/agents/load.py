@@ -213,7 +213,7 @@ class LoadAgent(NodeAgent[LoadSettings]):
         cpu, capacity = node.measured("cpu"), node.allocatable.get("cpu", 0)
         if cpu is None or not capacity:
             return None
-        coming = sum(self._predicted(one) for one in pod.spec.get("containers") or ())
+        coming = sum(self._predicted(container) for container in pod.spec.get("containers") or ())
         coming += quantity.milli((pod.spec.get("overhead") or {}).get("cpu", 0))
         for placed in node.unmeasured(settling=_SETTLING):
             request, limit = placed.requests.get("cpu", 0), placed.limits.get("cpu", 0)

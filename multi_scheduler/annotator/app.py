@@ -57,7 +57,7 @@ async def _work(options: AnnotatorSettings, upper: Client, lower: LowerClients) 
         # One readable lower cluster is enough, as others may be unreachable.
         "view": lambda: (
             "no lower cluster has been read yet"
-            if all(one.feed.trouble() for one in shared.state.clusters.values())
+            if all(cluster.feed.trouble() for cluster in shared.state.clusters.values())
             else None
         ),
     }

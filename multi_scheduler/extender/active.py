@@ -61,7 +61,7 @@ class Situation:
     """What a process knows at a moment. Times are in seconds."""
 
     authority_left: float = 0.0
-    """Until the authority ends; 0 or less: there is none."""
+    """Seconds for which this replica may still answer; 0 or less: it may not."""
     knows_bound_pods: bool = True
     """Whether all pods that an earlier holder bound are known."""
     is_stopping: bool = False
@@ -228,7 +228,7 @@ class ActiveReplica:
             self._called_at = event_loop.now()
 
     def filtered(self, uid: str) -> None:
-        """Note a pod that was filtered, so that it may be bound."""
+        """Record a pod that was filtered, so that it may be bound."""
         if not self.binds:
             return
         self._filtered.pop(uid, None)

@@ -76,13 +76,13 @@ class Extender:
 
     def __post_init__(self) -> None:
         """Sort the agents so that those with ``is_last`` are asked last."""
-        self.agents = sorted(self.agents, key=lambda one: one.agent.is_last)
+        self.agents = sorted(self.agents, key=lambda agent: agent.agent.is_last)
         self._decisions = Decisions()
         self._log = log.get_logger(component="extender")
 
     def alone(self) -> dict[str, Extender]:
         """Return by agent name an extender that asks only this agent."""
-        return {one.name: replace(self, agents=[one]) for one in self.agents}
+        return {agent.name: replace(self, agents=[agent]) for agent in self.agents}
 
     async def filter(self, asked: Candidates) -> Filtered:
         """Return the nodes that no agent rejects, and the first reason for each rejected node.
@@ -178,7 +178,9 @@ class Extender:
             if bar := weighted.agent.bars_binding(uid, node):
                 self._log.info("not bound", pod=f"{namespace}/{name}", node=node, error=bar)
                 return bar
-        found = {key: value for one in self.agents for key, value in one.agent.annotations(uid, node).items()}
+        found = {
+            key: value for agent in self.agents for key, value in agent.agent.annotations(uid, node).items()
+        }
         # The API server copies the Binding's annotations to the pod, so the virtual node sees them with the node name.
         body = {
             "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": found},
@@ -216,7 +218,7 @@ class Extender:
             others: candidates that are no virtual nodes of configured clusters.
             nodes: Node objects, as in ``Candidates``.
         """
-        bar = next((bar for one in self.agents if (bar := one.agent.bars_real_nodes(pod))), "")
+        bar = next((bar for agent in self.agents if (bar := agent.agent.bars_real_nodes(pod))), "")
         reasons = {
             name: self.directory.refusal(name, nodes[name] if nodes else None) or bar for name in others
         }
@@ -341,8 +343,8 @@ def sentence(node: str, opinions: Collection[Opinion]) -> str:
 
     ``Bound to vn-a. Agent fit: vn-a 87, vn-b 40 (weight 1); rejected: vn-c (0/3 nodes are available: 3 Too many pods)``
     """
-    sentences = [text for one in opinions if (text := _answer_text(one, node))]
-    if not any(one.scores for one in opinions):
+    sentences = [text for opinion in opinions if (text := _answer_text(opinion, node))]
+    if not any(opinion.scores for opinion in opinions):
         sentences.append("Only one node was left, so no agent scored it")
     return ". ".join([f"Bound to {node}", *sentences])
 

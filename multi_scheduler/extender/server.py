@@ -107,7 +107,7 @@ class ExtenderServer(HttpsServer):
         return protocol.filter_result(asked, answer.passing, answer.failed, answer.unresolvable)
 
     def filtered(self, asked: protocol.Candidates) -> None:
-        """Note that the pod of a filter call may be bound."""
+        """Record that the pod of a filter call may be bound."""
         if self._active is not None:
             self._active.filtered(asked.pod["metadata"].get("uid", ""))
 

@@ -74,7 +74,7 @@ class Uncounted:
                 names.pop(node, None)
 
     def offered(self, node: VirtualNode) -> None:
-        """Note that a name is known to be a virtual node."""
+        """Record that a name is known to be a virtual node."""
         if node.name in self._names.get("", ()):
             self._file(node.name)
 
@@ -125,7 +125,7 @@ _STATES = ("bound", "nominated", "tentative", "waiting")
 
 @dataclass(eq=False)
 class Accounting:
-    """Makes and ends the reservations of bound pods."""
+    """Creates and releases the reservations of bound pods."""
 
     find_node: Callable[[str], VirtualNode | None]
     """Returns a virtual node by its name; None: not known yet, or not a virtual node."""
@@ -243,7 +243,7 @@ class Accounting:
     # --- reservations for pods that have none -------------------------------------------------------
 
     def offered(self, node: VirtualNode) -> None:
-        """Note that the scheduler named a virtual node, so that pods which are bound to it can be counted."""
+        """Record that the scheduler named a virtual node, so that pods which are bound to it can be counted."""
         self._uncounted.offered(node)
 
     def prepare(self, cluster: str) -> str:
@@ -343,12 +343,12 @@ class Accounting:
             has_arrived = self.lower_pod(pod) is not None
             if wanted is None or not (has_arrived or uid in new):
                 continue
-            found = Judgement(
+            judgement = Judgement(
                 lacking={name: (wanted, self.judge.clusters[cluster].gate.judge(pod.to_dict(), node))}
             )
-            self.judge.grow([node], found)
-            if found.places:
-                self.reservations.reserve(uid, found.places, stage=Stage.BOUND, priority=priority_of(pod))
+            self.judge.grow([node], judgement)
+            if judgement.places:
+                self.reservations.reserve(uid, judgement.places, stage=Stage.BOUND, priority=priority_of(pod))
                 if has_arrived:
                     self.reservations.arrived(uid)
 

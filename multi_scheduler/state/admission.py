@@ -302,7 +302,7 @@ class Admission:
         return namespace in self._quotas
 
     def left(self, namespace: str, *, counted_by: float) -> None:
-        """Note that a lower pod was deleted or finished; the quota controller will recount the quotas of its namespace.
+        """Record that a lower pod was deleted or finished; the quota controller will recount the quotas of its namespace.
 
         Args:
             namespace: lower namespace with quotas.

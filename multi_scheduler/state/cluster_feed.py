@@ -87,7 +87,7 @@ class AdmissionFeed:
             self.look()
 
     def left(self, namespace: str) -> None:
-        """Note that a lower pod was deleted or finished."""
+        """Record that a lower pod was deleted or finished."""
         if self._admission.has_quotas(namespace):
             self._admission.left(namespace, counted_by=event_loop.now() + _COUNTED)
 
@@ -101,7 +101,7 @@ class AdmissionFeed:
         return self._is_settled
 
     def look(self) -> None:
-        """Apply readable rules and ignore unreadable ones; log when this changes."""
+        """Apply the rules that can be read, and ignore the others; log when this changes."""
         for informer in self.informers:
             plural, error = informer.resource.plural, informer.last_error
             is_refused = isinstance(error, ApiError) and error.code in _REFUSALS
@@ -136,7 +136,7 @@ _TOO_LARGE_PAUSE = 300.0
 
 
 class _ReconnectedError(Exception):
-    """Ends the informers, because the client's connection was replaced."""
+    """Stops the informers, because the client's connection was replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Feed:
     async def run(self) -> None:
         """Follow the cluster until cancelled.
 
-        When it exceeds its limit of memory, it is forgotten for five minutes. When its client has another connection, it is
+        When it exceeds its limit of memory, its state is discarded for five minutes. When its client has another connection, it is
         read again.
         """
         self.client.on_reconnect(self._reconnected.set)

@@ -214,7 +214,7 @@ class ClusterState:
         return self.find_node(name) or self._known_nodes.get(name)
 
     def know(self, nodes: Sequence[VirtualNode]) -> None:
-        """Note that the scheduler named these virtual nodes."""
+        """Record these virtual nodes, which the scheduler named in a call."""
         for node in nodes:
             self._known_nodes[node.name] = node
             self.accounting.offered(node)

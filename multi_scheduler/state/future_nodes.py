@@ -43,14 +43,14 @@ class Kind:
     failed_until: float = 0.0
 
     def failed(self, now: float) -> float:
-        """Note that no node was added in time; return for how many seconds the kind is not used."""
+        """Record that no node was added in time; return for how many seconds the kind is not used."""
         if self.failed_until <= now:
             self.failed_until = now + BACKOFF[min(self.failures, len(BACKOFF) - 1)]
             self.failures += 1
         return self.failed_until - now
 
     def succeeded(self) -> None:
-        """Note that a node was added."""
+        """Record that a node was added."""
         self.failures, self.failed_until = 0, 0.0
 
     def node(self, name: str) -> dict[str, Any]:
@@ -66,7 +66,8 @@ class Kind:
             },
             "spec": {
                 "taints": [
-                    {"key": one.key, "value": one.value, "effect": one.effect} for one in self.shape.taints
+                    {"key": taint.key, "value": taint.value, "effect": taint.effect}
+                    for taint in self.shape.taints
                 ]
             },
             # The features of a new node are unknown. The virtual node declares those of the existing ones.
@@ -140,7 +141,7 @@ class Failure:
 
     kind: Kind
     keys: list[str]
-    """Keys of the reservations on it."""
+    """Keys of the reservations on the expected node."""
     seconds: float
     """Seconds for which the kind is not used; 0: there was no lower pod that the autoscaler could see."""
 
@@ -190,7 +191,7 @@ class FutureNodes:
                 priority = kind.pool.autoscaling.priority
                 rank = math.isinf(deadline), kind.shape.price, -priority, not is_growing, deadline
                 offers.append(Offer(slot, kind, rank))
-        return min(offers, key=lambda one: one.rank, default=None)
+        return min(offers, key=lambda offer: offer.rank, default=None)
 
     def why_not(self, wanted: Demand) -> str:
         """Return for users why no new node is offered to a pod; empty: the cluster cannot grow."""
@@ -234,7 +235,7 @@ class FutureNodes:
             self._refresh()
 
     def arrived(self, key: str) -> None:
-        """Note that the lower pod of a reservation exists. The first such pod restarts the time limit of its node."""
+        """Record that the lower pod of a reservation exists. The first such pod restarts the time limit of its node."""
         placed = self.index.placed(key)
         if placed is not None and not self._is_requested(placed.node):
             self._restart(self._nodes[placed.node])
@@ -259,7 +260,7 @@ class FutureNodes:
             self._restart(self._nodes[placed.node])
 
     def node_changed(self, name: str, node: Node | None) -> list[str]:
-        """Note an existing node that was added, changed or, with None, deleted; return keys of reservations that moved to it."""
+        """Record an existing node that was added, changed or, with None, deleted; return keys of reservations that moved to it."""
         before = self._existing.pop(name, [])
         after: list[Kind] = []
         for pool in self.pools:
@@ -279,7 +280,7 @@ class FutureNodes:
         return []
 
     def landed(self, key: str, name: str) -> str:
-        """Note that a pod with a reservation on a future node got an existing node.
+        """Record that a pod with a reservation on a future node got an existing node.
 
         If that node has a moved reservation that is not larger, the two reservations exchange their nodes.
 
@@ -331,7 +332,9 @@ class FutureNodes:
         """Move the reservations of the expected node with the earliest deadline to an existing one."""
         for kind in kinds:
             kind.succeeded()
-        expected = [one for one in self._nodes.values() if one.kind in kinds and not math.isinf(one.deadline)]
+        expected = [
+            node for node in self._nodes.values() if node.kind in kinds and not math.isinf(node.deadline)
+        ]
         if not expected:
             return []
         node = min(expected, key=lambda one: one.deadline)

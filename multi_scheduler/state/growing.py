@@ -57,7 +57,7 @@ class Growing:
             self.recorder.event(pod, "Normal", _WAITING, text)
 
     def landed(self, uid: str, lower_node: Callable[[str, str], str]) -> None:
-        """Note that a lower pod has a lower node, which may not be the one that was reserved.
+        """Record that a lower pod has a lower node, which may not be the one that was reserved.
 
         Args:
             uid: UID of the upper pod.

@@ -103,25 +103,25 @@ class Judge:
         Malformed data of a lower cluster rejects only the nodes of this cluster. With ``moves_others``, other reservations
         may make way for the pod.
         """
-        found = Judgement()
+        judgement = Judgement()
         demands: dict[Any, Demand] = {}
         has_claims = bool(claim_names(pod))
         for node in nodes:
             try:
-                self._judge_node(pod, node, found, demands, has_claims=has_claims)
+                self._judge_node(pod, node, judgement, demands, has_claims=has_claims)
             except TooManyRequirementsError as error:
-                found.unresolvable[node.name] = str(error)
+                judgement.unresolvable[node.name] = str(error)
             except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
-                found.unresolvable[node.name] = malformed.note(node.cluster, error)
+                judgement.unresolvable[node.name] = malformed.note(node.cluster, error)
         if moves_others:
-            self._move_others(nodes, found)
-        return found
+            self._move_others(nodes, judgement)
+        return judgement
 
     def _judge_node(
         self,
         pod: Mapping[str, Any],
         node: VirtualNode,
-        found: Judgement,
+        judgement: Judgement,
         demands: dict[Any, Demand],
         *,
         has_claims: bool,
@@ -135,17 +135,17 @@ class Judge:
             return  # not a configured lower cluster, so the node passes
         if trouble := lower.feed.trouble():
             if self.settings.unreachable == "Reject":
-                found.unresolvable[node.name] = (
+                judgement.unresolvable[node.name] = (
                     f"lower cluster {node.cluster} cannot be looked into: {trouble}"
                 )
-                found.unknown.add(node.name)
+                judgement.unknown.add(node.name)
             return
         gated = lower.gate.judge(pod, node)
         if gated.refusal:
-            found.unresolvable[node.name] = gated.refusal
-            found.counted_by = max(found.counted_by, gated.counted_by)
+            judgement.unresolvable[node.name] = gated.refusal
+            judgement.counted_by = max(judgement.counted_by, gated.counted_by)
             if gated.may_change:
-                found.retryable.append((node.cluster, None))
+                judgement.retryable.append((node.cluster, None))
             return
         wanted = demands.get(gated.demand_key)
         if wanted is None or has_claims:
@@ -153,16 +153,16 @@ class Judge:
         rejections: Counter[str] = Counter()
         index = lower.index
         if slots := index.feasible(wanted, rejections):
-            predicted = found.judged[node.name] = predict(index, wanted, slots, self.settings.lower)
-            found.places[node.name] = _place(node, wanted, predicted.place.node, gated)
+            predicted = judgement.judged[node.name] = predict(index, wanted, slots, self.settings.lower)
+            judgement.places[node.name] = _place(node, wanted, predicted.place.node, gated)
         else:
             sentence = f"lower cluster {node.cluster}: {no_fit(len(index), rejections)}"
-            rejected = found.resolvable if is_resolvable(rejections) else found.unresolvable
+            rejected = judgement.resolvable if is_resolvable(rejections) else judgement.unresolvable
             rejected[node.name] = sentence
-            found.retryable.append((node.cluster, wanted))
-            found.lacking[node.name] = wanted, gated
+            judgement.retryable.append((node.cluster, wanted))
+            judgement.lacking[node.name] = wanted, gated
 
-    def _move_others(self, nodes: Sequence[VirtualNode], found: Judgement) -> None:
+    def _move_others(self, nodes: Sequence[VirtualNode], judgement: Judgement) -> None:
         """Let other reservations make way for the pod where it lacks room.
 
         Two arrangements in one cluster would not know of each other, and neither would one know of a place that the pod
@@ -170,52 +170,54 @@ class Judge:
         """
         work = Work()
         for node in nodes:
-            if node.name not in found.lacking or node.cluster in {
-                one.cluster for one in found.places.values()
+            if node.name not in judgement.lacking or node.cluster in {
+                place.cluster for place in judgement.places.values()
             }:
                 continue
-            wanted, gated = found.lacking[node.name]
+            wanted, gated = judgement.lacking[node.name]
             index, entry = self.clusters[node.cluster].index, Entry(_NEW, wanted)
             try:
                 moves = placing.make_room(index, entry, self.entries(node.cluster), work)
             except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
-                found.resolvable.pop(node.name, None)
-                found.unresolvable[node.name] = malformed.note(node.cluster, error)
+                judgement.resolvable.pop(node.name, None)
+                judgement.unresolvable[node.name] = malformed.note(node.cluster, error)
                 continue
             if moves is not None:
                 name = moves.pop(_NEW)
-                found.judged[node.name] = Prediction(placed_on(name, wanted), 0.0, [name], wanted)
-                found.places[node.name] = replace(_place(node, wanted, name, gated), moves=moves)
-                for rejected in (found.resolvable, found.unresolvable, found.lacking):
+                judgement.judged[node.name] = Prediction(placed_on(name, wanted), 0.0, [name], wanted)
+                judgement.places[node.name] = replace(_place(node, wanted, name, gated), moves=moves)
+                for rejected in (judgement.resolvable, judgement.unresolvable, judgement.lacking):
                     rejected.pop(node.name, None)
             elif work.is_spent:
-                found.unknown.add(node.name)
+                judgement.unknown.add(node.name)
 
-    def grow(self, nodes: Sequence[VirtualNode], found: Judgement) -> None:
+    def grow(self, nodes: Sequence[VirtualNode], judgement: Judgement) -> None:
         """Add to a result without places the best node that a lower cluster may add, and reasons where no new node helps."""
         offers = []
         for node in nodes:
             lower = self.clusters.get(node.cluster)
-            if lower is None or not lower.futures or node.name not in found.lacking:
+            if lower is None or not lower.futures or node.name not in judgement.lacking:
                 continue
             futures = lower.futures
-            wanted, gated = found.lacking[node.name]
+            wanted, gated = judgement.lacking[node.name]
             if (offer := futures.offer(wanted)) is not None:
                 offers.append((offer.rank, node.name, node, offer, wanted, gated))
             else:
-                for rejected in (found.resolvable, found.unresolvable):
+                for rejected in (judgement.resolvable, judgement.unresolvable):
                     if node.name in rejected:
                         rejected[node.name] += f"; {futures.why_not(wanted)}"
         if offers:
-            _, name, node, offer, wanted, gated = min(offers, key=lambda one: one[:2])
+            _, name, node, offer, wanted, gated = min(offers, key=lambda offer: offer[:2])
             predicted = replace(
                 predict(self.clusters[node.cluster].futures.index, wanted, [offer.slot], self.settings.lower),
                 price=offer.kind.shape.price,
             )
-            found.judged[name] = predicted
-            found.places[name] = replace(_place(node, wanted, predicted.place.node, gated), is_future=True)
-            found.resolvable.pop(name, None)
-            found.unresolvable.pop(name, None)
+            judgement.judged[name] = predicted
+            judgement.places[name] = replace(
+                _place(node, wanted, predicted.place.node, gated), is_future=True
+            )
+            judgement.resolvable.pop(name, None)
+            judgement.unresolvable.pop(name, None)
 
     def demand(self, gated: GateResult, node: VirtualNode) -> Demand:
         """Return an admitted pod's requirements for the lower nodes behind a virtual node."""

@@ -131,8 +131,8 @@ def _contradiction(spec: Mapping[str, Any]) -> str:
     return ""
 
 
-def _objection(bound: Bound, found: _Amounts) -> str:
-    for requests, limits in found:
+def _objection(bound: Bound, amounts: _Amounts) -> str:
+    for requests, limits in amounts:
         if problem := _OBJECTIONS[bound.verb](
             bound, requests.get(bound.resource), limits.get(bound.resource)
         ):

@@ -51,7 +51,7 @@ class Entry:
     waits: bool = False
     """Whether no node had room at the last placing, so that only nodes that changed later can have room."""
     is_skipped: bool = False
-    """Whether the last placing ended before this reservation because of the limit of work."""
+    """Whether the last placing reached the limit of work before it tried this reservation."""
 
     @property
     def is_movable(self) -> bool:
@@ -362,7 +362,7 @@ def _most_free(index: ClusterIndex, nodes: Iterable[str]) -> dict[str, int]:
 
 
 def _kind(entry: Entry) -> object:
-    """Return a value that is equal for reservations that need the same, if they are plain."""
+    """Return a value that is equal for reservations with equal requirements and requests."""
     return entry.wanted.key, tuple(sorted(entry.wanted.requests.items()))
 
 
@@ -440,8 +440,8 @@ def choose(index: ClusterIndex, wanted: Demand, candidates: Iterable[Mirrored]) 
 
 def _on_node(index: ClusterIndex, wanted: Demand, node: str, candidates: list[Mirrored]) -> list[Mirrored]:
     """Return the victims on one node. Candidates are kept while the pod still fits, those with the highest priority first."""
-    candidates.sort(key=lambda one: (-one.priority, one.uid))
-    with without(index, [one.key for one in candidates]) as put_back:
+    candidates.sort(key=lambda candidate: (-candidate.priority, candidate.uid))
+    with without(index, [candidate.key for candidate in candidates]) as put_back:
         if not index.feasible(wanted, only=node):
             return []
         victims = []
@@ -454,8 +454,12 @@ def _on_node(index: ClusterIndex, wanted: Demand, node: str, candidates: list[Mi
 
 
 def _cost(victims: list[Mirrored]) -> tuple[int, int, int]:
-    priorities = [one.priority for one in victims]
-    return max(priorities, default=0), sum(one + _LOWEST_PRIORITY for one in priorities), len(victims)
+    priorities = [victim.priority for victim in victims]
+    return (
+        max(priorities, default=0),
+        sum(priority + _LOWEST_PRIORITY for priority in priorities),
+        len(victims),
+    )
 
 
 @contextlib.contextmanager

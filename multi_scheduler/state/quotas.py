@@ -48,7 +48,7 @@ class Charge:
     usage: Mapping[str, int]
     """Amounts by resource name as in quotas; cpu in millicores, all else in base units. Without zeros."""
     unset: Mapping[str, Sequence[str]]
-    """By resource name as in quotas: containers that do not set the resource although a quota on it requires that."""
+    """Resource name as in quotas → containers without a value for the resource, which a quota on it requires."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -122,7 +122,7 @@ class Reservations:
     """UIDs by lower cluster."""
     _nominated: set[str] = field(default_factory=set)
     _unsettled: set[str] = field(default_factory=set)
-    """Lower clusters with a reservation without room that has not been placed yet."""
+    """Lower clusters with reservations that the last placing did not try."""
 
     def __post_init__(self) -> None:
         self._changed = asyncio.Event()
@@ -230,7 +230,7 @@ class Reservations:
         return bool(option.entry.node)
 
     def bind(self, uid: str, node: str) -> bool:
-        """Note that the upper pod was bound to a node; return whether it had a reservation there."""
+        """Record that the upper pod was bound to a node; return whether it had a reservation there."""
         held = self._held.get(uid)
         if held is None or node not in held.on:
             self.release(uid)
@@ -261,13 +261,13 @@ class Reservations:
         self.reserve(uid, places, stage=Stage.NOMINATED, priority=priority, seconds=NOMINATION_SECONDS)
 
     def await_end(self, uid: str, keys: frozenset[str]) -> None:
-        """Note that the pods with these index keys are being evicted for a pod, so they count as gone for its reservation."""
+        """Record that the pods with these index keys are being evicted for a pod, so they count as gone for its reservation."""
         held = self._held.get(uid)
         for option in held.on.values() if held is not None else ():
             option.entry.awaits = keys
 
     def nominate(self, uid: str, node: str, *, has_failed: bool) -> bool:
-        """Note the nominated node of a pending pod; return whether the pod has a reservation there.
+        """Record the nominated node of a pending pod; return whether the pod has a reservation there.
 
         kube-scheduler nominates a node after preemption, and from 1.35 on also while a plug-in holds an attempt that
         has not failed.
@@ -322,14 +322,14 @@ class Reservations:
         return held.on.keys()
 
     def join_group(self, uid: str) -> None:
-        """Note that a pod's group keeps its reservation, as with ``is_of_group``."""
+        """Record that a pod's group keeps its reservation, as with ``is_of_group``."""
         held = self._held[uid]
         held.is_of_group = True
         for option in held.on.values():
             self._tentative[option.cluster].discard(uid)
 
     def leave_group(self, uid: str) -> None:
-        """Note that a pod's group no longer keeps its room: only an attempt that goes on still needs it."""
+        """Record that a pod's group no longer keeps its room: only an attempt that goes on still needs it."""
         held = self._held.get(uid)
         if held is None or held.stage is Stage.BOUND:
             return
@@ -465,13 +465,13 @@ class Reservations:
         )
 
     def moved(self, keys: Iterable[str]) -> None:
-        """Note that a new lower node exists, to which these reservations moved."""
+        """Record that a new lower node exists, to which these reservations moved."""
         for key in keys:
             self._reread(key)
         self.note_change()
 
     def landed(self, uid: str, name: Callable[[str], str]) -> None:
-        """Note that a pod that waits for a new lower node got an existing one.
+        """Record that a pod that waits for a new lower node got an existing one.
 
         Args:
             uid: UID of the upper pod.
@@ -486,7 +486,7 @@ class Reservations:
                     self._reread(exchanged)
 
     def not_added(self, key: str) -> None:
-        """Note that the new lower node of a reservation was not added in time: bound pods wait for any room."""
+        """Record that the new lower node of a reservation was not added in time: bound pods wait for any room."""
         uid, _, node = key.partition("@")
         held, option = self._held.get(uid), self._option(uid, node)
         if held is None or option is None:

@@ -42,27 +42,27 @@ class Pressure:
     io: Stall = Stall()
 
 
-def pressure_load(pods: float, found: Pressure, *, utilization: float | None) -> float:
+def pressure_load(pods: float, pressure: Pressure, *, utilization: float | None) -> float:
     """Return a node's load from 0 to 1.
 
     Args:
         pods: number of pods as a share of the node's limit.
-        found: pressure of the node.
+        pressure: pressure of the node.
         utilization: CPU utilization, 0 to 1; None: unknown, so CPU pressure does not count.
     """
-    cpu = found.cpu.some10 if _is_busy(utilization) else 0.0
-    memory = 0.5 * found.memory.some10 + 0.5 * found.memory.full10
-    waiting = _CPU * cpu + _MEMORY * memory + _IO * found.io.some10
+    cpu = pressure.cpu.some10 if _is_busy(utilization) else 0.0
+    memory = 0.5 * pressure.memory.some10 + 0.5 * pressure.memory.full10
+    waiting = _CPU * cpu + _MEMORY * memory + _IO * pressure.io.some10
     return clamp(_PODS * pods + waiting / 100)
 
 
-def pressure_score(pods: float, found: Pressure, *, utilization: float | None, is_pressed: bool) -> float:
+def pressure_score(pods: float, pressure: Pressure, *, utilization: float | None, is_pressed: bool) -> float:
     """Return 1 for an empty node without pressure, 0 for a node under pressure. Arguments as for ``load``."""
-    return 0.0 if is_pressed else 1 - pressure_load(pods, found, utilization=utilization)
+    return 0.0 if is_pressed else 1 - pressure_load(pods, pressure, utilization=utilization)
 
 
 def is_pressed(
-    found: Pressure, thresholds: Thresholds, *, utilization: float | None, was_pressed: bool = False
+    pressure: Pressure, thresholds: Thresholds, *, utilization: float | None, was_pressed: bool = False
 ) -> bool:
     """Report whether a node is under pressure.
 
@@ -70,9 +70,9 @@ def is_pressed(
     """
     # CPU counts by ``some``, because ``full`` is always 0 for a node's CPU.
     pairs = (
-        (found.cpu.some10, found.cpu.some60, thresholds.cpu, _is_busy(utilization)),
-        (found.memory.full10, found.memory.full60, thresholds.memory, True),
-        (found.io.full10, found.io.full60, thresholds.io, True),
+        (pressure.cpu.some10, pressure.cpu.some60, thresholds.cpu, _is_busy(utilization)),
+        (pressure.memory.full10, pressure.memory.full60, thresholds.memory, True),
+        (pressure.io.full10, pressure.io.full60, thresholds.io, True),
     )
     return any(
         counts and long >= threshold and (was_pressed or short >= threshold)

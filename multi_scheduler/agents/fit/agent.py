@@ -145,13 +145,13 @@ class FitAgent(Agent):
         with self.state.reservations.without_own(uid, priority):
             return self.state.predict(pod, nodes, unfinished=unfinished)
 
-    def _transient(self, uid: str, priority: int, found: Judgement) -> str:
+    def _transient(self, uid: str, priority: int, judgement: Judgement) -> str:
         """Return why no node passes now but one may in a few seconds; empty: the rejections stay right."""
-        recent = self._may_change(uid, found.retryable, at_most=RECENT_SECONDS)
-        if recent or (priority <= 0 and self._may_change(uid, found.retryable)):
+        recent = self._may_change(uid, judgement.retryable, at_most=RECENT_SECONDS)
+        if recent or (priority <= 0 and self._may_change(uid, judgement.retryable)):
             return "room is reserved for pods that are being bound and may not use it"
-        if found.unknown and not found.resolvable:
-            return next(text for name, text in found.unresolvable.items() if name in found.unknown)
+        if judgement.unknown and not judgement.resolvable:
+            return next(text for name, text in judgement.unresolvable.items() if name in judgement.unknown)
         return ""
 
     def bars_real_nodes(self, pod: Mapping[str, Any]) -> str:

@@ -31,9 +31,9 @@ NOMINATED = "nominatedNodeName"
 FAILURE = "failure"
 """Field of a cached pod's status with the digest of the last failure."""
 _PATIENCE = 0.5
-"""Seconds for which the watches may report a pod that none of them knows, before it is read."""
+"""Seconds to wait for a watch event about an unknown pod, before the pod is read from the API server."""
 _AGAIN = 5.0
-"""Seconds after which such a pod is read again."""
+"""Seconds after which an unknown pod is read from the API server again."""
 
 
 def failure(status: Mapping[str, Any] | None) -> str:
@@ -71,7 +71,7 @@ class Attempts:
         self._log = log.get_logger(component="fit")
 
     def begin(self, pod: Mapping[str, Any]) -> float:
-        """Note a filter call that passes; return for how many seconds its attempt can go on."""
+        """Record a filter call that passes; return for how many seconds its attempt can go on."""
         known = from_dict({"metadata": pod["metadata"]})
         uid, last = known.uid, failure(pod.get("status"))
         self._asked[uid] = last
@@ -101,7 +101,7 @@ class Attempts:
             self._leave(pod)
 
     def bound(self, uid: str) -> None:
-        """Note that a pod is bound."""
+        """Record that a pod is bound."""
         self._left.pop(uid, None)
         self._forget(uid)
 

@@ -200,7 +200,7 @@ class GroupFilter:
             return rejected(nodes, f"pod group {group} waits until preempted pods have ended")
         self._reservations.release(uid)
         with self.planner.growing():
-            found = self.planner.judge(pod, [node]) if node.name in {one.name for one in nodes} else None
+            found = self.planner.judge(pod, [node]) if node.name in {each.name for each in nodes} else None
         if found is None or not found.places:
             self.held.drop(group.key)
             return None
@@ -212,16 +212,16 @@ class GroupFilter:
         others = {one.name: text for one in nodes if one.name != node.name}
         return Verdict(judged=found.judged, rejections=Rejections({}, others))
 
-    def _alone(self, nodes: Sequence[VirtualNode], found: Standing) -> Verdict:
+    def _alone(self, nodes: Sequence[VirtualNode], standing: Standing) -> Verdict:
         """Let a pod start by itself; if the group must run in one place, only where its other members run."""
-        homes = self.members.homes(found.group)
+        homes = self.members.homes(standing.group)
         allowed = [node for node in nodes if not homes.clusters or node.cluster in homes.clusters]
         if homes.domains:
-            topology = found.group.topology
+            topology = standing.group.topology
             limited = (within(node, topology, value) for node in allowed for value in homes.domains)
             allowed = [node for node in limited if node is not None]
         names = {node.name for node in allowed}
-        text = f"the other pods of pod group {found.group} run in {', '.join(sorted(homes.clusters))}"
+        text = f"the other pods of pod group {standing.group} run in {', '.join(sorted(homes.clusters))}"
         others = {node.name: text for node in nodes if node.name not in names}
         return Verdict(rejections=Rejections({}, others), alone=allowed)
 
@@ -238,7 +238,7 @@ class GroupFilter:
             and found.needed
             and not found.waits_for
             and found.rank < ready.rank
-            and any(one.uid in self.members.candidates for one in found.members)
+            and any(member.uid in self.members.candidates for member in found.members)
         ]
         if not earlier:
             return None
@@ -255,7 +255,7 @@ class GroupFilter:
         state = (
             (
                 self.planner.grows,
-                *((one.uid, self.members.candidates.get(one.uid)) for one in ready.members),
+                *((member.uid, self.members.candidates.get(member.uid)) for member in ready.members),
             ),
             self._reservations.changes,
             self._changes(),
@@ -350,7 +350,7 @@ class GroupEviction:
             for uid in planned:
                 self.state.reservations.leave_group(uid)
 
-        lower = [one for one in candidates if one.priority < -ready.rank[0]]
+        lower = [candidate for candidate in candidates if candidate.priority < -ready.rank[0]]
         index = self.state.clusters[node.cluster].index
         try:
             victims = choose_victims(index, lower, ending, reserve=reserve, release=release)
@@ -402,8 +402,8 @@ def choose_victims(
         reserve: reserves room for the group; returns whether there is enough.
         release: releases these reservations.
     """
-    placed_ones = (one for one in candidates if index.placed(one.key) is not None)
-    ordered = sorted(placed_ones, key=lambda one: (one.priority, one.uid))
+    placed_ones = (candidate for candidate in candidates if index.placed(candidate.key) is not None)
+    ordered = sorted(placed_ones, key=lambda candidate: (candidate.priority, candidate.uid))
 
     def fits(count: int) -> bool:
         with without(index, [*ending, *(one.key for one in ordered[:count])]):

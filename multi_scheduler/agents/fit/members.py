@@ -97,12 +97,12 @@ class Members:
         self.pod_groups = PodGroups(self.upper)
 
     def asked_by(self, scheduler: str) -> None:
-        """Note the name of a scheduler that calls this extender."""
+        """Record the name of a scheduler that calls this extender."""
         if len(self._schedulers) < _MOST_SCHEDULERS:
             self._schedulers.add(scheduler)
 
     def offer(self, uid: str, nodes: Sequence[VirtualNode]) -> None:
-        """Note the virtual nodes that the scheduler offers to a member."""
+        """Record the virtual nodes that the scheduler offers to a member."""
         self._nodes |= {node.name: node for node in nodes}
         self.candidates[uid] = frozenset(node.name for node in nodes)
 
@@ -113,27 +113,27 @@ class Members:
             tasks.create_task(self.pod_groups.run())
 
     def bound(self, uid: str) -> None:
-        """Note that a pod is bound."""
+        """Record that a pod is bound."""
         self.held.bound(uid)
         self.candidates.pop(uid, None)
 
     def standing(self, key: str) -> Standing | None:
         """Return what a group needs to start, as its oldest pending member declares the group; None: no member is usable."""
-        members = [one for one in self.pending.members(key) if one.scheduler in self._schedulers]
+        members = [member for member in self.pending.members(key) if member.scheduler in self._schedulers]
         if not members:
             return None
-        pod = min(members, key=lambda one: (one.created, one.name)).pod
+        pod = min(members, key=lambda member: (member.created, member.name)).pod
         declared = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
         group = self.pod_groups.resolve(declared)
         if group is None or group.problem:
             return None
         bound = {one.uid for one in self.state.bound_pods.of_group(key)}
-        pending = [one for one in members if one.uid not in bound]
+        pending = [member for member in members if member.uid not in bound]
         return standing(group, pending, len(bound), now=time.time())
 
     def offered(self, ready: Standing) -> list[VirtualNode]:
         """Return the virtual nodes that the scheduler offered to any of the members."""
-        names = {name for one in ready.members for name in self.candidates.get(one.uid, ())}
+        names = {name for member in ready.members for name in self.candidates.get(member.uid, ())}
         nodes = [self._nodes[name] for name in sorted(names)]
         return [node for node in nodes if node.cluster in self.state.clusters]
 

@@ -148,7 +148,7 @@ class Shortfall:
     """Whether the time for planning was used up, so that there may be room."""
 
     def note(self, option: Option, count: int, text: str) -> None:
-        """Note for how many members an option has room, and why not for more."""
+        """Record for how many members an option has room, and why not for more."""
         for node in option.nodes:
             if count >= self.most.get(node.name, 0):
                 self.most[node.name] = count
@@ -162,7 +162,7 @@ class _TimeIsUpError(Exception):
 def _least(members: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
     """Return by resource what each member requests at least, including ``pods``."""
     requests = [pod_resources.pod_requests(pod["spec"]) for _uid, pod in members]
-    least = {name: min(one.get(name, 0) for one in requests) for name in requests[0]}
+    least = {name: min(request.get(name, 0) for request in requests) for name in requests[0]}
     return {**{name: count for name, count in least.items() if count > 0}, "pods": 1}
 
 
@@ -227,15 +227,15 @@ class Planner:
         namespace, started = ready.group.namespace, self.cpu()
         self._until, self._is_trial = started + self.budget.left(namespace), is_trial
         try:
-            found = self._plan(ready, nodes, candidates, homes)
+            shortfall = self._plan(ready, nodes, candidates, homes)
         except _TimeIsUpError:
             text = f"planning the pod groups of namespace {namespace} takes too long; group {ready.group} is tried again later"
-            found = Shortfall({node.name: text for node in nodes}, is_unfinished=True)
+            shortfall = Shortfall({node.name: text for node in nodes}, is_unfinished=True)
         finally:
             self._is_trial = False
-        if is_trial or isinstance(found, Shortfall):
+        if is_trial or isinstance(shortfall, Shortfall):
             self.budget.spend(namespace, self.cpu() - started)
-        return found
+        return shortfall
 
     def _plan(
         self,
@@ -246,7 +246,9 @@ class Planner:
     ) -> dict[str, VirtualNode] | Shortfall:
         self._check_time()
         members = [
-            (one.uid, one.pod.to_dict()) for one in ready.members[:MOST_MEMBERS] if one.pod is not None
+            (member.uid, member.pod.to_dict())
+            for member in ready.members[:MOST_MEMBERS]
+            if member.pod is not None
         ]
         # ``options`` computes room on existing nodes only.
         is_large = (bool(ready.group.topology) or ready.needed >= _LARGE) and not self.grows
@@ -291,7 +293,7 @@ class Planner:
                     break
                 self._check_time()
                 if attempted := self.state.reservations.attempted_on(uid):
-                    if node := next((one for one in option.nodes if one.name in attempted), None):
+                    if node := next((node for node in option.nodes if node.name in attempted), None):
                         placed[uid] = node
                     continue
                 allowed = candidates.get(uid)
@@ -336,8 +338,8 @@ class Planner:
         found = self.judge(pod, nodes)
         return max((self._value(node, found) for node in nodes), default=0.0)
 
-    def _value(self, node: VirtualNode, found: Judgement) -> float:
-        return score(self.state.clusters[node.cluster].index, found.judged.get(node.name), self.strategy)
+    def _value(self, node: VirtualNode, judgement: Judgement) -> float:
+        return score(self.state.clusters[node.cluster].index, judgement.judged.get(node.name), self.strategy)
 
 
 def _too_small(ready: Standing, option: Option, count: int) -> str:

@@ -60,8 +60,8 @@ class Standing:
 
         The member of lowest priority counts, so that one important pod does not advance its group.
         """
-        priority = min((one.priority for one in self.members), default=0)
-        return -priority, min((one.created for one in self.members), default=0.0), self.group.key
+        priority = min((member.priority for member in self.members), default=0)
+        return -priority, min((member.created for member in self.members), default=0.0), self.group.key
 
 
 def standing(group: Group, pending: Collection[Member], bound: int, *, now: float) -> Standing:
@@ -124,7 +124,7 @@ class HeldGroups:
         return key in self._held
 
     def hold(self, key: str, nodes: Mapping[str, VirtualNode], *, seconds: float = HELD_SECONDS) -> None:
-        """Note reservations for members of a group that had none; other groups lose these members.
+        """Record reservations for members of a group that had none; other groups lose these members.
 
         ``nodes`` are by UID of a member. ``seconds`` is the time until the reservations expire without progress.
         """
@@ -149,12 +149,12 @@ class HeldGroups:
         return len(self.nodes(key))
 
     def passed(self, uid: str) -> None:
-        """Note that a member passed the filter."""
+        """Record that a member passed the filter."""
         if (key := self._group_of.get(uid)) is not None:
             self._held[key].deadline = self.clock() + HELD_SECONDS
 
     def bound(self, uid: str) -> None:
-        """Note that a member is bound; its reservation no longer belongs to the group."""
+        """Record that a member is bound; its reservation no longer belongs to the group."""
         self.passed(uid)
         if key := self._forget(uid):
             self._expiries.pop(key, None)
@@ -162,7 +162,7 @@ class HeldGroups:
                 self.started(key)
 
     def deleted(self, uid: str) -> None:
-        """Note that a pod was deleted."""
+        """Record that a pod was deleted."""
         self._forget(uid)
 
     def drop(self, key: str) -> None:

@@ -111,7 +111,7 @@ def selector_size(selector: Mapping[str, Any] | None) -> int:
         return 0
     expressions = selector.get("matchExpressions") or ()
     return len(selector.get("matchLabels") or ()) + sum(
-        1 + len(one.get("values") or ()) for one in expressions
+        1 + len(expression.get("values") or ()) for expression in expressions
     )
 
 
@@ -130,7 +130,7 @@ def check_size(spec: Mapping[str, Any], terms: Iterable[Mapping[str, Any]]) -> N
     for term in terms:
         expressions = [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
         count += 1 + len(expressions)
-        values += sum(len(one.get("values") or ()) for one in expressions)
+        values += sum(len(expression.get("values") or ()) for expression in expressions)
     if count > MOST_NODE_REQUIREMENTS or values > MOST_NODE_VALUES:
         raise TooManyRequirementsError(
             f"the pod or its volumes have {count} node selectors and tolerations with {values} values, and the limits are "

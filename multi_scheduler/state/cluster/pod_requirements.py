@@ -166,10 +166,15 @@ def _of_any_cluster(selector: Mapping[str, Any] | None) -> Mapping[str, Any] | N
     Terms of lower pods select only the pods of their upper cluster (``clusterset.model.pod.affinity_terms``).
     """
     expressions = (selector or {}).get("matchExpressions") or ()
-    if selector is None or not any(one.get("key") == names.LABEL_UPPER_CLUSTER for one in expressions):
+    if selector is None or not any(
+        expression.get("key") == names.LABEL_UPPER_CLUSTER for expression in expressions
+    ):
         return selector
     loose = {"key": names.LABEL_UPPER_CLUSTER, "operator": "Exists"}
-    kept = [loose if one.get("key") == names.LABEL_UPPER_CLUSTER else one for one in expressions]
+    kept = [
+        loose if expression.get("key") == names.LABEL_UPPER_CLUSTER else expression
+        for expression in expressions
+    ]
     return {**selector, "matchExpressions": kept}
 
 
@@ -190,7 +195,7 @@ def _no_pod(_labels: Mapping[str, str]) -> bool:
 def _label_keys(selector: Mapping[str, Any]) -> set[str]:
     """Return the label keys that a LabelSelector refers to."""
     expressions = selector.get("matchExpressions") or ()
-    return {*(selector.get("matchLabels") or ()), *(one.get("key", "") for one in expressions)}
+    return {*(selector.get("matchLabels") or ()), *(expression.get("key", "") for expression in expressions)}
 
 
 Port = tuple[str, str, int]

@@ -20,7 +20,7 @@ _KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The prediction for a pod in a cluster with room."""
+    """The lower node that will probably run a pod, and what the pod leaves free there."""
 
     place: Placed
     """Placement on the most likely node."""
@@ -53,7 +53,7 @@ def predict(
     if lower == "LeastAllocated":
         rooms = [sum(shares) for shares in zip(*left, strict=True)]
     else:
-        devices = (one for one in index.devices if one in wanted.requests)
+        devices = (device for device in index.devices if device in wanted.requests)
         more = [index.left_over(looked_at, wanted, resource) for resource in devices]
         rooms = [-sum(shares) for shares in zip(*left, *more, strict=True)]
     avoided = index.avoided(wanted.key, wanted.spec)

@@ -43,7 +43,7 @@ class Placements:
         return node.labels.get(key) if node is not None else None
 
     def host(self, slot: int) -> str | None:
-        """Return the hostname domain of the node in a slot; None: the node has no label with it."""
+        """Return the value of the node's label ``kubernetes.io/hostname``; None: no such node or label."""
         return self.label(slot, LABEL_HOSTNAME)
 
 
