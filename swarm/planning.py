@@ -189,7 +189,7 @@ class Observed:
     gone: Collection[str] = ()
     """UIDs of pods that provably run no job any more."""
     fenced: Collection[str] = ()
-    """UIDs of pods whose session was ended after the fence time."""
+    """UIDs of pods that lost their session after the fence time."""
 
 
 def advance(ledger: Ledger, wanted: Wanted, observed: Observed, *, now: float) -> tuple[Ledger, Assignment]:

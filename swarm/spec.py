@@ -181,13 +181,18 @@ def _check_selector(field: str, selector: Mapping[str, Any] | None) -> matching.
         matcher = matching.compile_selector(selector or {})
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
-    for one in expressions:
-        if (one.operator in {"In", "NotIn"}) != bool(one.values):
-            raise ValueError(f"{field}: key {one.key!r}: In and NotIn need values, other operators need none")
-    for key in [*labels, *(one.key for one in expressions)]:
+    for expression in expressions:
+        if (expression.operator in {"In", "NotIn"}) != bool(expression.values):
+            raise ValueError(
+                f"{field}: key {expression.key!r}: In and NotIn need values, other operators need none"
+            )
+    for key in [*labels, *(expression.key for expression in expressions)]:
         if not _is_label(LABEL_KEY, key, 317):
             raise ValueError(f"{field}: {key[:100]!r} is not a label key")
-    for value in [*labels.values(), *(value for one in expressions for value in one.values or ())]:
+    for value in [
+        *labels.values(),
+        *(value for expression in expressions for value in expression.values or ()),
+    ]:
         if not _is_label(LABEL_VALUE, value, 63):
             raise ValueError(f"{field}: {value[:100]!r} is not a label value")
     return matcher

@@ -232,7 +232,9 @@ def set_metrics(swarm: Object, status: Mapping[str, Any]) -> None:
     """Set the metrics from a status."""
     for state, field_name in _STATES.items():
         _JOBS.labels(swarm.namespace, swarm.name, state).set(status[field_name])
-    behind = [one for one in status["workers"] if one["acknowledgedVersion"] < one["assignedVersion"]]
+    behind = [
+        worker for worker in status["workers"] if worker["acknowledgedVersion"] < worker["assignedVersion"]
+    ]
     _WORKERS.labels(swarm.namespace, swarm.name, "all").set(len(status["workers"]))
     _WORKERS.labels(swarm.namespace, swarm.name, "behind").set(len(behind))
 

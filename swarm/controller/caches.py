@@ -112,8 +112,8 @@ def shrink_pod(pod: Object) -> Object:
     kept: dict[str, Any] = {field: status[field] for field in ("phase", "podIP") if field in status}
     kept["conditions"] = ready_only(status)
     kept["containerStatuses"] = [
-        {"state": {kind: {} for kind in one.get("state") or ()}}
-        for one in status.get("containerStatuses") or ()
+        {"state": {kind: {} for kind in container.get("state") or ()}}
+        for container in status.get("containerStatuses") or ()
     ]
     shrunk = pod.without("spec", "status").with_fields(spec={"nodeName": spec.get("nodeName")}, status=kept)
     return shrunk.with_only(labels=lambda _key: True, owners=lambda one: bool(one.get("controller")))

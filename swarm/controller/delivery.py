@@ -96,7 +96,7 @@ def check_whole(found: Object) -> None:
 
 def owner(found: Object | Mapping[str, Any]) -> str:
     """Return the UID of the owner that is marked as controller; empty if there is none."""
-    return next((one.get("uid", "") for one in _owners(found) if one.get("controller")), "")
+    return next((owner.get("uid", "") for owner in _owners(found) if owner.get("controller")), "")
 
 
 def _owners(found: Object | Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -111,7 +111,7 @@ def check_owner(swarm: Object, found: Object | Mapping[str, Any], name: str) -> 
     Raises:
         NameTaken: the Swarm is not an owner of the object.
     """
-    if not any(one.get("uid") == swarm.uid for one in _owners(found)):
+    if not any(owner.get("uid") == swarm.uid for owner in _owners(found)):
         raise NameTaken(f"{name} exists and does not belong to Swarm {swarm.name}: delete or rename it")
 
 

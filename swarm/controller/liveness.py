@@ -79,8 +79,8 @@ class Liveness:
     async def _is_absent(self, holder: Holder, namespace: str) -> bool:
         if holder.uid in self._absent:
             return True
-        found = await find(self.client, resources.PODS, holder.pod, namespace=namespace)
-        return found is None or bool(found["metadata"]["uid"] != holder.uid)
+        pod = await find(self.client, resources.PODS, holder.pod, namespace=namespace)
+        return pod is None or bool(pod["metadata"]["uid"] != holder.uid)
 
     def _has_settled(self, holder: Holder) -> bool:
         now = self.clock()

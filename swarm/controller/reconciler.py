@@ -415,7 +415,7 @@ def _waits(parsed: SwarmSpec, wanted: planning.Wanted, after: Ledger, now: float
 
 def _verdicts(rendered: Mapping[str, Any]) -> dict[str, str]:
     """Return the status of each condition by type. ``kubectl wait`` reads these, so a change is written immediately."""
-    return {found["type"]: found["status"] for found in rendered.get("conditions") or ()}
+    return {condition["type"]: condition["status"] for condition in rendered.get("conditions") or ()}
 
 
 def _settings(swarm: Object, parsed: SwarmSpec, jobs: Sequence[Job]) -> share.Settings:

@@ -55,7 +55,7 @@ class WorkerAddresses:
         spec, status = node.spec or {}, node.status or {}
         if node.labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
             # The address of the node may be any address: pods in the host network have it.
-            own = {one.get("address") for one in status.get("addresses") or ()}
+            own = {address.get("address") for address in status.get("addresses") or ()}
             return "" if is_pod_address(pod.ip) or pod.ip in own else f"{pod.ip!r} is no address of a pod"
         if not is_pod_address(pod.ip):
             return f"{pod.ip!r} is no address of a pod"

@@ -52,7 +52,7 @@ class _Followed:
     dropped: dict[str, int]
     """Name → bytes of ConfigMaps beyond their namespace's limit, which are cached without data."""
     has_more: bool = False
-    """Whether there are more of them, which are not cached."""
+    """Whether further selected ConfigMaps exist, which are not cached."""
     parsed: dict[tuple[str, str], tuple[str, list[JobSpec]]] = field(default_factory=dict)
     """Name and key of a ConfigMap → resourceVersion and jobs of the last valid list."""
 
@@ -207,14 +207,14 @@ def _read(
 def _text(selector: Mapping[str, Any]) -> str:
     """Return a label selector as a query parameter."""
     parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
-    for one in selector.get("matchExpressions") or ():
-        key, values = one["key"], ",".join(one.get("values") or ())
+    for expression in selector.get("matchExpressions") or ():
+        key, values = expression["key"], ",".join(expression.get("values") or ())
         parts.append(
             {
                 "In": f"{key} in ({values})",
                 "NotIn": f"{key} notin ({values})",
                 "Exists": key,
                 "DoesNotExist": f"!{key}",
-            }[one["operator"]]
+            }[expression["operator"]]
         )
     return ",".join(parts)

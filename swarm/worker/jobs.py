@@ -121,31 +121,31 @@ def ended(held: Mapping[str, Held], name: str, error: str | None, now: float) ->
     return after
 
 
-def _next(one: Held, wanted: Job | None, now: float) -> tuple[Held | None, Action | None]:
+def _next(held: Held, wanted: Job | None, now: float) -> tuple[Held | None, Action | None]:
     """Return the job in its next phase (None: no longer held), and the handler to call (None: no handler)."""
-    due = now >= (_due_at(one) or now)
-    other = wanted is None or wanted.token != one.job.token
-    match one.phase:
+    due = now >= (_due_at(held) or now)
+    other = wanted is None or wanted.token != held.job.token
+    match held.phase:
         case Phase.STARTING | Phase.RUNNING if other:
-            return replace(one, phase=Phase.STOPPING, since=now, error=""), Action.STOP
-        case Phase.RUNNING if one.error and due:
-            return replace(one, failures=0, error=""), None
+            return replace(held, phase=Phase.STOPPING, since=now, error=""), Action.STOP
+        case Phase.RUNNING if held.error and due:
+            return replace(held, failures=0, error=""), None
         case Phase.UNSTOPPED if due:
-            return replace(one, phase=Phase.STOPPING, since=now), Action.STOP
+            return replace(held, phase=Phase.STOPPING, since=now), Action.STOP
         case Phase.WAITING if due or other:
             if wanted is None:
                 return None, None
-            return replace(one, job=wanted, phase=Phase.STARTING, since=now), Action.START
+            return replace(held, job=wanted, phase=Phase.STARTING, since=now), Action.START
         case _:
-            return one, None
+            return held, None
 
 
-def _due_at(one: Held) -> float | None:
+def _due_at(held: Held) -> float | None:
     """Return the loop time at which ``decide`` must change the job without another event; None: never."""
-    if one.phase in {Phase.WAITING, Phase.UNSTOPPED}:
-        return one.retry_at
-    if one.phase is Phase.RUNNING and one.error:
-        return one.since + _HEALTHY
+    if held.phase in {Phase.WAITING, Phase.UNSTOPPED}:
+        return held.retry_at
+    if held.phase is Phase.RUNNING and held.error:
+        return held.since + _HEALTHY
     return None
 
 

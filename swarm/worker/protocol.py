@@ -150,12 +150,12 @@ def accept(applied: Applied, share: Share, *, session: str, pod_uid: str, can_re
     before = applied.wanted or {}
     fence = share.fence_seconds if share.exclusive else 0.0
     starts = {
-        one.name: Job(one.name, _token(one, before, share.version), one.weight)
-        for one in share.jobs
-        if one.state == "start"
+        job.name: Job(job.name, _token(job, before, share.version), job.weight)
+        for job in share.jobs
+        if job.state == "start"
     }
     if applied.wanted is None or not share.restart:
-        on_hold = frozenset(one.name for one in share.jobs if one.state == "hold")
+        on_hold = frozenset(job.name for job in share.jobs if job.state == "hold")
         return Applied(share.version, share.version, starts, on_hold, fence)
     released = {name: job for name, job in starts.items() if name in applied.on_hold and name not in before}
     return replace(applied, seen=share.version, wanted={**before, **released}, fence_seconds=fence)
@@ -276,7 +276,7 @@ class Membership:
             self.fenced = True
             return False
         self.applied = applied
-        self.stopped = frozenset(one.name for one in share.jobs if one.state == "stop")
+        self.stopped = frozenset(job.name for job in share.jobs if job.state == "stop")
         return False
 
     def renewed(self, sent_at: float, now: float) -> None:

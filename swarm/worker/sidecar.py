@@ -402,4 +402,4 @@ async def _run(flags: argparse.Namespace) -> int:
 
 def _settings(flags: argparse.Namespace) -> Settings:
     given = vars(flags)
-    return Settings(**{one.name: given[one.name] for one in dataclasses.fields(Settings)})
+    return Settings(**{field.name: given[field.name] for field in dataclasses.fields(Settings)})

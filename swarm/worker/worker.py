@@ -230,7 +230,7 @@ class Worker:
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
-            failed = next((error for one in tasks if one.done() and (error := one.exception())), None)
+            failed = next((error for task in tasks if task.done() and (error := task.exception())), None)
             if isinstance(failed, ReplacedError):
                 _log.error("stopping all jobs: %s", failed)
             elif failed is not None:
