@@ -46,7 +46,7 @@ class Cache(Protocol):
         """Return the last resourceVersion that the cache has read."""
 
     def expect(self, created: Object) -> None:
-        """Note an object that exists and that the cache may not show yet."""
+        """Record an object that exists and that the cache may not show yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class Candidate:
         return term_of(self._lease)
 
     def give_up(self) -> None:
-        """End the authority at once; the Lease stays as it is, and expires."""
+        """Stop leading at once; leave the Lease unchanged, so that it expires."""
         self._renewed_at = None
 
     async def attempt(self) -> bool:
@@ -129,7 +129,7 @@ class Candidate:
         return held
 
     async def release(self) -> None:
-        """End the authority, then release the Lease. If that fails, it expires."""
+        """Stop leading, then release the Lease. If the release fails, the Lease expires."""
         self._renewed_at = None
         try:
             async with asyncio.timeout(self.renew_deadline / 2):

@@ -242,7 +242,11 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
             owners: reports whether an owner reference is kept; None: none is.
         """
         metadata = self.metadata
-        kept = [one for one in metadata.owner_references if owners(one)] if owners is not None else []
+        kept = (
+            [reference for reference in metadata.owner_references if owners(reference)]
+            if owners is not None
+            else []
+        )
         reduced = msgspec.structs.replace(
             metadata,
             labels=_chosen(metadata.labels, labels),

@@ -47,7 +47,7 @@ def parse_selector(text: str) -> Matcher:
     """
     # A comma separates the parts, except in parentheses.
     requirements = [_requirement(part.strip()) for part in _PART.findall(text) if part.strip()]
-    return lambda labels: all(holds(one, labels) for one in requirements)
+    return lambda labels: all(holds(requirement, labels) for requirement in requirements)
 
 
 def compile_selector(selector: Mapping[str, Any]) -> Matcher:
@@ -147,7 +147,8 @@ def admits(
         return False
     tolerations = spec.get("tolerations") or ()
     return all(
-        taint.get("effect") not in _SCHEDULING_EFFECTS or any(tolerates(one, taint) for one in tolerations)
+        taint.get("effect") not in _SCHEDULING_EFFECTS
+        or any(tolerates(toleration, taint) for toleration in tolerations)
         for taint in taints
     )
 
@@ -157,8 +158,8 @@ def matches_term(term: Mapping[str, Any], *, name: str, labels: Mapping[str, str
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not expressions and not fields:
         return False
-    return all(holds(one, labels) for one in expressions) and all(
-        holds(one, {"metadata.name": name}) for one in fields
+    return all(holds(expression, labels) for expression in expressions) and all(
+        holds(field, {"metadata.name": name}) for field in fields
     )
 
 

@@ -260,7 +260,7 @@ class Informer:
         return as_number(self.resource_version) >= as_number(version)
 
     def expect(self, created: Object) -> None:
-        """Note an object that exists and that the cache may not show yet.
+        """Record an object that exists and that the cache may not show yet.
 
         If it is deleted before the cache shows it, and the cache lists instead of reading all events, handlers get the
         deletion, which nothing else reports.
@@ -388,7 +388,7 @@ class Informer:
         self._deliver_deletion(final)
 
     def _reported(self, current: Object) -> None:
-        """Note that the server reported this state."""
+        """Record that the server reported this state."""
         expected = self._expected.get(current.key)
         if expected is not None and (
             expected.uid == current.uid
@@ -431,7 +431,7 @@ def unsynced(informers: Iterable[Informer]) -> str | None:
 
 
 class BoundedInformer(Informer):
-    """Keeps an object as a stub while its namespace has no room for it."""
+    """Stores an object as a stub while its namespace exceeds its memory limit."""
 
     def __init__(
         self,

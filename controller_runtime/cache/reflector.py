@@ -114,7 +114,7 @@ class Reflector:
         self._to_list = asyncio.Event()
         """Whether the collection must be listed again."""
         self._silence: asyncio.Timeout | None = None
-        """Ends the running watch; None: no watch runs."""
+        """Timeout of the running watch; None: no watch runs."""
         self._log = structlog.get_logger(informer=self.name, cluster=self.client.cluster)
 
     @property

@@ -26,7 +26,7 @@ from controller_runtime.util.event_loop import Slicer
 class SharedInformers:
     """The common caches of one server.
 
-    Objects of a namespace whose objects exceed the limit are stubs (``namespace_budget``).
+    Objects of a namespace that exceeds its memory limit are stored as stubs (``namespace_budget``).
     """
 
     def __init__(self, client: Client, *, bytes_per_namespace: int = 0) -> None:
@@ -160,7 +160,7 @@ class _SharedInformer(Informer):
             await task
 
     def expect(self, created: Object) -> None:
-        """Note an object in the common cache, as ``Informer.expect``."""
+        """Record an object in the common cache, as ``Informer.expect``."""
         self._source.informer.expect(created)
 
     def _delivered(self) -> list[Object]:

@@ -69,7 +69,7 @@ class Client(Transport, Verbs):
         return self.turn
 
     def wrote(self, resource: Resource, answer: Mapping[str, Any], *, is_created: bool) -> None:
-        """Note the response to a write, so that no controller decides from an older cache."""
+        """Record the response to a write, so that no controller decides from an older cache."""
         consistency.wrote(self, resource, answer, is_created=is_created)
 
     async def watch(

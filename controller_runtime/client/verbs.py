@@ -111,7 +111,7 @@ class Verbs(abc.ABC):
     def wrote(  # noqa: B027 - a client without caches has nothing to note
         self, resource: Resource, answer: Mapping[str, Any], *, is_created: bool
     ) -> None:
-        """Note the response to a write, for caches of the resource."""
+        """Record the response to a write, for caches of the resource."""
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
         """Send one request as ``receive`` does, and return the complete body of the response.

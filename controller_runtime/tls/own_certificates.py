@@ -45,7 +45,7 @@ _KEY = re.compile(rb"-----BEGIN [^-]+-----.+?-----END [^-]+-----\n?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Content of the Secret."""
+    """The CAs and the serving key pair that the replicas of a program share in a Secret."""
 
     authorities: tuple[KeyPair, ...]
     """The CA, then earlier CAs that are still trusted, newest first. An earlier CA can have an empty key; it signs no more."""

@@ -46,7 +46,7 @@ class Restarts:
 
     BASE, MAXIMUM = 1.0, 60.0
     STEADY = 120.0
-    """Seconds; after a longer run, earlier ends no longer count."""
+    """Seconds; after a run that was longer, earlier failures no longer count."""
 
     def __init__(self) -> None:
         self._failures = 0

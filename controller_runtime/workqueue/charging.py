@@ -15,7 +15,7 @@ P = ParamSpec("P")
 Charge = Callable[[float], None]
 """Charges seconds of work."""
 _LEAST = 0.001
-"""Seconds from which work is charged before it ends."""
+"""Minimum seconds of running work that are charged before the work has ended."""
 _charge: ContextVar[Charge | None] = ContextVar("charge", default=None)
 """Charges the key that is reconciled in this context."""
 _REMEMBERED = 1000

@@ -18,7 +18,7 @@ _TURN = 0.001
 """Seconds that each key counts in addition to the time that it took, so that flows with short work take turns by
 count."""
 _PRUNE = 1000
-"""Number of flows from which those without keys are forgotten."""
+"""Number of flows above which flows without keys are removed."""
 
 
 @dataclass(eq=False, slots=True)
