@@ -29,7 +29,7 @@ class Difference:
     """Path of the field, below the cluster's entry."""
     one: str
     other: str
-    """The values in the two files."""
+    """Value of the field in the other file; ``one`` is its value in the first file."""
 
 
 def differences(one: ClusterSet, other: ClusterSet) -> Iterator[Difference]:

@@ -63,7 +63,7 @@ class SharedStorage(ConfigStruct):
     name: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
     """Name of the storage, the same in all clusters. Labels of the virtual nodes contain it."""
     drivers: Annotated[list[str], Meta(min_length=1)]
-    """CSI drivers whose volume handles mean the same volume in all of these clusters."""
+    """CSI drivers with volume handles that identify the same volume in all of these clusters."""
     secret: SecretReference | None = None
     """Secret in this cluster that the driver gets for volumes of another cluster. Without it, volumes that need a Secret
     stay in their cluster."""
@@ -82,7 +82,7 @@ class VolumeConfig(ConfigStruct):
     """What happens to the lower claim when an upper claim is deleted. Delete: it is deleted, and the lower
     volume's reclaim policy decides about the data. Retain: the lower claim stays."""
     orphans: Literal["Keep", "Delete"] = "Keep"
-    """What happens to a lower claim whose upper claim disappeared without a regular deletion."""
+    """What happens to a lower claim after its upper claim disappeared without a regular deletion."""
     allowed_host_paths: list[str] = []
     """Directories of lower nodes that pods may mount, in addition to ``policy.hostPaths``."""
     binder_image: str = "registry.k8s.io/pause:3.10"

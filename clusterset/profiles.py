@@ -70,7 +70,7 @@ def select(
     """
     kubeconfigs: dict[str, bytes] = {}
     refused: dict[str, str] = {}
-    for profile in sorted(profiles, key=lambda one: one.key):
+    for profile in sorted(profiles, key=lambda profile: profile.key):
         name = settings.name_prefix + profile.name
         try:
             _check_name(profile.name, name, settings, taken)

@@ -144,7 +144,7 @@ def most(autoscaling: Autoscaling, existing: Sequence[Sequence[int]]) -> dict[st
     total: dict[str, int] = {}
     for resource in {name for amounts, _ in offers for name in amounts}:
         remaining, found_amount = max(0, autoscaling.max_nodes - nodes), 0
-        for amounts, number in sorted(offers, key=lambda one: -one[0].get(resource, 0)):
+        for amounts, number in sorted(offers, key=lambda offer: -offer[0].get(resource, 0)):
             taken = min(number, remaining)
             remaining -= taken
             found_amount += taken * amounts.get(resource, 0)

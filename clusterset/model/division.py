@@ -89,7 +89,11 @@ def behind(weights: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:
     pods = 1 + sum(counts.get(cluster, 0) for cluster in weights)
     return sorted(
         weights,
-        key=lambda one: (counts.get(one, 0) * total - pods * weights[one], -weights[one], one),
+        key=lambda cluster: (
+            counts.get(cluster, 0) * total - pods * weights[cluster],
+            -weights[cluster],
+            cluster,
+        ),
     )
 
 
@@ -106,7 +110,7 @@ def choose(
 def is_within(weights: Mapping[str, int], counts: Mapping[str, int], cluster: str, max_skew: int) -> bool:
     """Report whether a cluster may take the next pod: it then has at most ``max_skew`` pods above its share."""
     total = sum(weights.values())
-    pods = 1 + sum(counts.get(one, 0) for one in weights)
+    pods = 1 + sum(counts.get(cluster, 0) for cluster in weights)
     return (counts.get(cluster, 0) + 1 - max_skew) * total <= pods * weights[cluster]
 
 

@@ -277,17 +277,19 @@ def applied(
     """
     budget = budget or TranslationBudget()
     result = dict(pod)
-    for one in overrides:
-        if one.metadata:
-            result["metadata"] = merged(result["metadata"], one.metadata, strategic=True)
-        result["spec"] = _spec(result["spec"], one, budget)
+    for override in overrides:
+        if override.metadata:
+            result["metadata"] = merged(result["metadata"], override.metadata, strategic=True)
+        result["spec"] = _spec(result["spec"], override, budget)
     return result
 
 
 def for_images(overrides: Sequence[CompiledOverride]) -> list[CompiledOverride]:
     """Return the overrides reduced to their image rewrites, as debug containers get them."""
     return [
-        replace(one, tolerations=(), metadata={}, containers={}, spec={}) for one in overrides if one.images
+        replace(override, tolerations=(), metadata={}, containers={}, spec={})
+        for override in overrides
+        if override.images
     ]
 
 
@@ -300,31 +302,36 @@ def rewritten(image: str, rewrites: Sequence[ImageRewrite]) -> str:
     if not rewrites or not image or len(image) > _LONGEST_IMAGE:
         return image
     name = repository_name(image)
-    for one in rewrites:
-        rest = name.removeprefix(one.source)
-        if len(rest) < len(name) and (one.source.endswith("/") or not rest or rest[0] in "/:@"):
-            return one.to + rest
+    for rewrite in rewrites:
+        rest = name.removeprefix(rewrite.source)
+        if len(rest) < len(name) and (rewrite.source.endswith("/") or not rest or rest[0] in "/:@"):
+            return rewrite.to + rest
     return image
 
 
-def _spec(spec: Mapping[str, Any], one: CompiledOverride, budget: TranslationBudget) -> dict[str, Any]:
+def _spec(spec: Mapping[str, Any], override: CompiledOverride, budget: TranslationBudget) -> dict[str, Any]:
     result = dict(spec)
-    where = f"Override {one.name} in each container"
-    if one.images:
-        _rewrite(result, one.images, where, budget)
-    if one.tolerations:
+    where = f"Override {override.name} in each container"
+    if override.images:
+        _rewrite(result, override.images, where, budget)
+    if override.tolerations:
         own = result.get("tolerations") or []
         budget.work(
-            len(one.tolerations) * len(own), f"Override {one.name}: tolerations", "use fewer tolerations"
+            len(override.tolerations) * len(own),
+            f"Override {override.name}: tolerations",
+            "use fewer tolerations",
         )
-        result["tolerations"] = [*own, *(added for added in one.tolerations if added not in own)]
-    for kind, patches in one.containers.items():
+        result["tolerations"] = [
+            *own,
+            *(added for added in override.tolerations if added not in own),
+        ]
+    for kind, patches in override.containers.items():
         if result.get(kind):
             budget.work(len(patches) * len(result[kind]), where, _ADVICE)
             size = sum(json_size(patch) for patch in patches if patch["name"] == ALL_CONTAINERS)
             budget.add(size * len(result[kind]), where, _ADVICE)
             result[kind] = [_container(container, patches) for container in result[kind]]
-    return merged(result, one.spec, strategic=True) if one.spec else result
+    return merged(result, override.spec, strategic=True) if override.spec else result
 
 
 def _container(container: Mapping[str, Any], patches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -384,7 +391,7 @@ def _container_patch(configured: Mapping[str, Any]) -> dict[str, Any]:
     """Return the patch of a container. A variable's value replaces its source, and the reverse; quantities are text."""
     patch = dict(configured)
     if variables := patch.get("env"):
-        patch["env"] = [one if "$patch" in one else _variable(one) for one in variables]
+        patch["env"] = [variable if "$patch" in variable else _variable(variable) for variable in variables]
     if resources := patch.pop("resources", None):
         patch["resources"] = {
             kind: {name: value if value is None else str(value) for name, value in values.items()}

@@ -118,7 +118,7 @@ def status_of(annotations: Mapping[str, str]) -> Status | None:
 
 def summary(pods: Mapping[str, PodState], *, request: str, moved: int, stopped: str) -> Status:
     """Return the status for the pods, by UID, that are still on the virtual node."""
-    listed = sorted(pods.values(), key=lambda one: (one.state != "stays", one.state != "moving", one.pod))
+    listed = sorted(pods.values(), key=lambda pod: (pod.state != "stays", pod.state != "moving", pod.pod))
     count = {state: sum(one.state == state for one in listed) for state in ("moving", "waiting", "stays")}
     return Status(
         request=request,

@@ -24,7 +24,7 @@ CONFIG_MAP = "virtual-node-unschedulable"
 _KEY = re.compile(r"[\w.-]{1,253}", re.ASCII)
 
 Frozen = tuple[str, dict[str, datetime]]
-"""Namespace of an owner, and the time at which each node was frozen for it."""
+"""Namespace of an owner, and the time from which the owner's pods avoid each node."""
 
 
 def owner_key(namespace: str, uid: str) -> str:

@@ -136,14 +136,14 @@ class Effective:
     @property
     def annotations(self) -> AnnotationRules:
         """Return the rule about annotations of pods."""
-        found: AnnotationRules = self.values["annotations"]
-        return found
+        rules: AnnotationRules = self.values["annotations"]
+        return rules
 
     @property
     def metadata(self) -> MetadataRules:
         """Return the rule about labels and annotations of copies other than pods."""
-        found: MetadataRules = self.values["metadata"]
-        return found
+        rules: MetadataRules = self.values["metadata"]
+        return rules
 
 
 class PolicySet:

@@ -88,7 +88,7 @@ def keep_off_control_plane(spec: dict[str, Any], rules: Effective) -> dict[str, 
     taints = [
         {"key": key, "effect": effect} for key in CONTROL_PLANE_KEYS for effect in ("NoSchedule", "NoExecute")
     ]
-    if not any(matching.tolerates(one, taint) for one in tolerations for taint in taints):
+    if not any(matching.tolerates(toleration, taint) for toleration in tolerations for taint in taints):
         return spec
     for key in CONTROL_PLANE_KEYS:
         spec = node_avoidance.with_expression(spec, {"key": key, "operator": "DoesNotExist"})
