@@ -94,7 +94,7 @@ def files() -> dict[Path, Callable[[], str]]:
 
 
 def components() -> dict[Path, Callable[[], str]]:
-    """Return the file of each component → its renderer."""
+    """Return the renderer of each component's manifest, by file."""
     return {DIRECTORY / f"{_file(part)}.yaml": partial(render, part) for part in _PARTS}
 
 

@@ -101,12 +101,12 @@ def render() -> str:
 def paths(root: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield camelCase path and description of every field of a structure and of its nested structures."""
     told = attribute_docstrings(root)
-    for one in msgspec.structs.fields(root):
-        path = f"{prefix}{one.encode_name}"
-        yield path, meaning(root, one, told)
-        nested = _struct_in(one.type)
+    for field in msgspec.structs.fields(root):
+        path = f"{prefix}{field.encode_name}"
+        yield path, meaning(root, field, told)
+        nested = _struct_in(field.type)
         if nested is not None:
-            yield from paths(nested, f"{path}{_brackets(one.type)}.")
+            yield from paths(nested, f"{path}{_brackets(field.type)}.")
 
 
 def meaning(root: type[msgspec.Struct], one: msgspec.structs.FieldInfo, told: Mapping[str, str]) -> str:
@@ -124,7 +124,7 @@ def _sections(root: type[msgspec.Struct], prefix: str, seen: set[type[msgspec.St
     told = attribute_docstrings(root)
     fields = msgspec.structs.fields(root)
     if root is not ClusterSet and issubclass(root, ClusterSet):
-        fields = tuple(one for one in fields if one.name not in ClusterSet.__struct_fields__)
+        fields = tuple(field for field in fields if field.name not in ClusterSet.__struct_fields__)
     if prefix:
         yield f"### `{prefix.rstrip('.')}`"
         yield markdown.prose(root.__doc__ or "")
@@ -140,20 +140,20 @@ def _sections(root: type[msgspec.Struct], prefix: str, seen: set[type[msgspec.St
         ("field", "type", "default", "meaning"),
         (
             (
-                markdown.code(prefix + one.encode_name),
-                type_name(one.type),
-                _default(one),
-                meaning(root, one, told),
+                markdown.code(prefix + field.encode_name),
+                type_name(field.type),
+                _default(field),
+                meaning(root, field, told),
             )
-            for one in fields
+            for field in fields
         ),
     )
     if root is Policy:
         yield _presets()
-    for one in fields:
-        nested = _struct_in(one.type)
+    for field in fields:
+        nested = _struct_in(field.type)
         if nested is not None and nested not in _OF_KUBERNETES:
-            yield from _sections(nested, f"{prefix}{one.encode_name}{_brackets(one.type)}.", seen)
+            yield from _sections(nested, f"{prefix}{field.encode_name}{_brackets(field.type)}.", seen)
 
 
 def _presets() -> str:
@@ -184,9 +184,9 @@ def type_name(kind: Any) -> str:
         ]
         return " ".join([type_name(arguments[0]), ", ".join(limits)]).strip()
     if origin is Literal:
-        return " or ".join(markdown.code(str(one)) for one in arguments if one != "")
+        return " or ".join(markdown.code(str(argument)) for argument in arguments if argument != "")
     if origin in {Union, types.UnionType}:
-        return " or ".join(type_name(one) for one in arguments if one is not type(None))
+        return " or ".join(type_name(argument) for argument in arguments if argument is not type(None))
     if origin is list:
         return f"list of {type_name(arguments[0])}"
     if origin is dict:
@@ -210,10 +210,10 @@ def _default(one: msgspec.structs.FieldInfo) -> str:
 def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind
-    return next((found for one in get_args(kind) if (found := _struct_in(one)) is not None), None)
+    return next((found for arg in get_args(kind) if (found := _struct_in(arg)) is not None), None)
 
 
 def _brackets(kind: Any) -> str:
     if get_origin(kind) is list:
         return "[]"
-    return next((found for one in get_args(kind) if (found := _brackets(one))), "")
+    return next((found for arg in get_args(kind) if (found := _brackets(arg))), "")

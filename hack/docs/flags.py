@@ -68,7 +68,7 @@ def _own_groups(program: str) -> Iterator[tuple[str, list[argparse.Action]]]:
     shared = [] if program in programs() else parser_of(DAEMON)._action_groups[2:]  # noqa: SLF001
     known = {group.title for group in shared}
     for group in parser_of(program)._action_groups:  # noqa: SLF001 - argparse offers no other way to its groups
-        actions = [one for one in group._group_actions if not isinstance(one, argparse._HelpAction)]  # noqa: SLF001
+        actions = [action for action in group._group_actions if not isinstance(action, argparse._HelpAction)]  # noqa: SLF001
         if actions and group.title not in known:
             yield group.title or "", actions
 
@@ -103,7 +103,7 @@ def _row(action: argparse.Action) -> tuple[str, str, str, str]:
 
 def _value(action: argparse.Action) -> str:
     if action.choices is not None:
-        return ", ".join(markdown.code(str(one)) for one in action.choices)
+        return ", ".join(markdown.code(str(choice)) for choice in action.choices)
     if action.nargs == 0:
         return ""
     return markdown.code(str(action.metavar or action.dest.upper()))

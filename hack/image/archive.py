@@ -88,7 +88,7 @@ def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]
                 "WorkingDir": config.working_directory,
                 "Labels": dict(config.labels),
             },
-            "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in layers]},
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
             "history": [{"created_by": "hack.image"} for _ in layers],
         }
     )
@@ -97,7 +97,7 @@ def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
             "config": _descriptor(_CONFIG, image),
-            "layers": [_descriptor(_LAYER, one.blob) for one in layers],
+            "layers": [_descriptor(_LAYER, layer.blob) for layer in layers],
         }
     )
     index = {
@@ -118,7 +118,7 @@ def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]
         {
             "Config": _blob_path(_digest(image)),
             "RepoTags": [name],
-            "Layers": [_blob_path(one.digest) for one in layers],
+            "Layers": [_blob_path(layer.digest) for layer in layers],
         }
     ]
     contents = {
@@ -127,7 +127,7 @@ def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]
         "manifest.json": _json(docker),
         _blob_path(_digest(image)): image,
         _blob_path(_digest(manifest)): manifest,
-        **{_blob_path(one.digest): one.blob for one in layers},
+        **{_blob_path(layer.digest): layer.blob for layer in layers},
     }
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
         for file, content in contents.items():

@@ -29,7 +29,7 @@ def render(components: Iterable[dict[str, Any]], *, name: str, version: str) -> 
         name: name of the component that the document describes.
         version: version of that component.
     """
-    found = sorted(components, key=lambda one: str(one["bom-ref"]))
+    found = sorted(components, key=lambda component: str(component["bom-ref"]))
     subject = {
         "type": "container",
         "bom-ref": f"{name}@{version}",

@@ -135,7 +135,7 @@ class Scene:
         )
         waiting = (found for pod in self.waiting.store.list() for found in of_pod(pod.to_dict(), ()))
         return health(
-            snapshot, of_pods=[*waiting, *(one for found in self._findings.values() for one in found)]
+            snapshot, of_pods=[*waiting, *(one for finding in self._findings.values() for one in finding)]
         )
 
     def overview(self) -> Overview:

@@ -113,7 +113,7 @@ def _all(
     function: Callable[..., dict[str, Any]], arguments: Sequence[Sequence[Any]], out: Path, workers: int
 ) -> None:
     with ProcessPoolExecutor(workers, initializer=os.nice, initargs=(19,)) as pool:
-        for future in as_completed([pool.submit(function, *one) for one in arguments]):
+        for future in as_completed([pool.submit(function, *argument) for argument in arguments]):
             record = future.result()
             records.add(out, record)
             print(*(value for value in record.values() if isinstance(value, str | int | float)), flush=True)

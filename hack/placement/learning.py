@@ -128,7 +128,7 @@ def _log(seed: int, *, alike: bool) -> tuple[list[_Case], Bandit]:
             (1 - failed) * _mean([2.0 ** (-start * jitter / 30.0) for jitter in _JITTER])
             for start, failed in chances
         ]
-        cases.append(_Case(logged, [one.load for one in world.clusters], values, kind))
+        cases.append(_Case(logged, [cluster.load for cluster in world.clusters], values, kind))
     return cases, frozen
 
 
@@ -143,7 +143,7 @@ def run(scenario: str, seed: int) -> dict[str, Any]:
     choosers: dict[str, Callable[[_Case], int]] = {
         "least-allocated": lambda case: _best([-load for load in case.loads]),
         "fit": lambda case: _best(case.loads),
-        "learned": lambda case: _best([frozen.expected(one) for one in case.logged.candidates]),
+        "learned": lambda case: _best([frozen.expected(candidate) for candidate in case.logged.candidates]),
         "oracle": lambda case: _best(case.values),
     }
     found: dict[str, Any] = {}
@@ -154,8 +154,8 @@ def run(scenario: str, seed: int) -> dict[str, Any]:
         }
         logs = [case.logged for case in test]
 
-        def policy(one: Logged, shares: dict[int, list[float]] = shares) -> Sequence[float]:
-            return shares[id(one)]
+        def policy(logged: Logged, shares: dict[int, list[float]] = shares) -> Sequence[float]:
+            return shares[id(logged)]
 
         true = [
             sum(share * value for share, value in zip(shares[id(case.logged)], case.values, strict=True))

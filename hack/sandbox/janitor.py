@@ -29,7 +29,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 class Janitor:
-    """The owner's end of the pipe."""
+    """The owner's handle of a janitor process, which cleans up when this end of the pipe is closed."""
 
     def __init__(self, process: asyncio.subprocess.Process, pipe: int) -> None:
         """Keep the pipe open until the owner ends."""

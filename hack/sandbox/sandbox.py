@@ -1,4 +1,4 @@
-"""The whole sandbox: one etcd, an upper cluster, lower clusters, and the processes started in it."""
+"""A complete sandbox: one etcd, an upper cluster, lower clusters, and the processes started in it."""
 
 from __future__ import annotations
 
