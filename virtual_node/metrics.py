@@ -160,7 +160,7 @@ def show_inspection(inspection: Inspection | None) -> None:
     for severity in ("error", "warning"):
         for state in (NEW, PERSISTING, FIXED, UNKNOWN):
             INSPECTION_FINDINGS.labels(severity, state).set(
-                sum((one.severity, one.state) == (severity, state) for one in inspection.findings)
+                sum((finding.severity, finding.state) == (severity, state) for finding in inspection.findings)
             )
     if inspection.runs:
         INSPECTION_TIME.set(timestamps.parse(inspection.runs[-1].time).timestamp())

@@ -90,17 +90,17 @@ def summarize(pods: Iterable[PodSummary]) -> NodeSummary:
     """Return the summary of all pods of a virtual node, without its lag."""
     numbers: Counter[PodNumbers] = Counter()
     findings: list[Finding] = []
-    for one in pods:
-        numbers[one.numbers] += 1
-        findings += one.findings
-    found = NodeSummary(used=dict.fromkeys(RESOURCES, 0), findings=findings)
+    for pod in pods:
+        numbers[pod.numbers] += 1
+        findings += pod.findings
+    summary = NodeSummary(used=dict.fromkeys(RESOURCES, 0), findings=findings)
     for each, count in numbers.items():
-        found.total += count
-        found.running += count * each.is_running
-        found.trouble += count * each.is_trouble
+        summary.total += count
+        summary.running += count * each.is_running
+        summary.trouble += count * each.is_trouble
         for name, amount in zip(RESOURCES, each.used, strict=True):
-            found.used[name] += count * amount
-    return found
+            summary.used[name] += count * amount
+    return summary
 
 
 def lag_of(buckets: Iterable[tuple[str, float, float]]) -> Lag:

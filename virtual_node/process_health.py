@@ -114,8 +114,8 @@ class ProcessHealth:
         namespace, _, name = self.history.partition("/")
         while True:
             try:
-                found = await self.upper.get(resources.CONFIG_MAPS, name, namespace=namespace)
-                text = (found.get("data") or {}).get(inspections.KEY) or ""
+                config_map = await self.upper.get(resources.CONFIG_MAPS, name, namespace=namespace)
+                text = (config_map.get("data") or {}).get(inspections.KEY) or ""
                 self.inspection = inspections.parse(text) if text else None
                 metrics.show_inspection(self.inspection)
             except Exception as error:  # noqa: BLE001 - no error here may stop mirroring
@@ -146,7 +146,7 @@ class ProcessHealth:
     async def _read_pods(self) -> None:
         """Evaluate the pods that have changed since the last pass."""
         await self._summary.refresh()
-        self._of_bound = [finding for one in self._summary.pods() for finding in one.findings]
+        self._of_bound = [finding for pod in self._summary.pods() for finding in pod.findings]
         names = frozenset(name for cluster in self.state.clusters.values() for name in cluster.nodes)
         before = self._examined_waiting if names == self._names else {}
         self._examined_waiting = await evaluated(

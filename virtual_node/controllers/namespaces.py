@@ -124,7 +124,7 @@ class Namespaces:
         return await self._admit(lower, upper_name, is_for_new_pod=False) is None
 
     async def _admit(self, lower: Object, upper_name: str, *, is_for_new_pod: bool) -> Problem | None:
-        """Note and mark a lower namespace that may be used; otherwise return the problem, as ``ensure`` does."""
+        """Record and mark a lower namespace that may be used; otherwise return the problem, as ``ensure`` does."""
         self.context.places.note(lower)
         self._note_uid(lower)
         refusal = self.context.rules.namespace_refusal(lower.name, upper_name, _marks(lower))

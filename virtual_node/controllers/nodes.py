@@ -195,7 +195,7 @@ class NodeController:
             cluster_name=self.context.name,
             labels={
                 **({LABEL_EXCLUDE_BALANCERS: "true"} if self.config.exclude_from_load_balancers else {}),
-                **{node_label(one.name): "true" for one in self.context.config.volumes.shared},
+                **{node_label(storage.name): "true" for storage in self.context.config.volumes.shared},
                 **self.config.labels,
             },
             upper_id=self.context.cluster_id,

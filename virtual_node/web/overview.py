@@ -274,7 +274,10 @@ class Overview:
 def inspection_table(inspection: Inspection) -> dict[str, Any]:
     """Return the last run, its first findings (by severity, then new ones first) and the number of all findings."""
     order = (NEW, PERSISTING, UNKNOWN, FIXED)
-    found = sorted(inspection.findings, key=lambda one: (one.severity, order.index(one.state), one.identity))
+    found = sorted(
+        inspection.findings,
+        key=lambda finding: (finding.severity, order.index(finding.state), finding.identity),
+    )
     return {
         "run": msgspec.to_builtins(inspection.runs[-1]) if inspection.runs else None,
         "rows": msgspec.to_builtins(found[:_MOST_FINDINGS]),
@@ -351,7 +354,7 @@ def cluster_detail(
         for lower, requests in controller.capacity.foreign().items()
     }
     shown = []
-    for node in sorted(lower_nodes, key=lambda one: one.name)[:_MOST_NODES]:
+    for node in sorted(lower_nodes, key=lambda node: node.name)[:_MOST_NODES]:
         whole = node.to_dict()
         virtual_node, others = selected.get(node.name, ("", {}))
         used = reading.below.get((name, node.name), Counter()) + Counter(others)
@@ -420,14 +423,14 @@ EXPIRIES_FRESH = 60.0
 """Seconds after which the files are read again."""
 
 
-def expiry_row(name: str, one: Expiry, now: datetime) -> dict[str, str]:
+def expiry_row(name: str, expiry: Expiry, now: datetime) -> dict[str, str]:
     """Return name, end (RFC 3339; empty: never) and state of an expiry, by the limits of ``inspect``."""
-    if one.kind == LEGACY_TOKEN:
+    if expiry.kind == LEGACY_TOKEN:
         return {"name": name, "ends": "", "state": "wait"}
-    warning, error = limits_of(ExpiryLimits(), one)
-    left = one.ends - now
+    warning, error = limits_of(ExpiryLimits(), expiry)
+    left = expiry.ends - now
     state = "bad" if left < max(error, timedelta(0)) else "wait" if left < warning else "good"
-    return {"name": name, "ends": timestamps.rfc3339(one.ends), "state": state}
+    return {"name": name, "ends": timestamps.rfc3339(expiry.ends), "state": state}
 
 
 def credentials_of(cluster: Cluster) -> list[dict[str, str]]:

@@ -58,11 +58,11 @@ def pod_side(pod: Mapping[str, Any]) -> dict[str, Any]:
         "message": ": ".join(filter(None, (status.get("reason"), status.get("message")))),
         "conditions": [
             {
-                "type": one["type"],
-                **{field: one.get(field, "") for field in ("status", "reason", "message")},
-                "since": one.get("lastTransitionTime", ""),
+                "type": condition["type"],
+                **{field: condition.get(field, "") for field in ("status", "reason", "message")},
+                "since": condition.get("lastTransitionTime", ""),
             }
-            for one in status.get("conditions") or ()
+            for condition in status.get("conditions") or ()
         ],
         "spec": [{"name": name, "value": value} for name, value in _spec(spec).items() if value],
         "containers": [
@@ -106,17 +106,17 @@ def decisions(events: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
     """
     events = list(events)
     message = next(
-        (str(one["message"]) for one in events if one["isCurrent"] and one["reason"] == SCORED), ""
+        (str(event["message"]) for event in events if event["isCurrent"] and event["reason"] == SCORED), ""
     )
     bound, *agents = message.split(". Agent ") if message else ("",)
     found = [{"name": "multi-scheduler", "value": bound}] if bound else []
     for text in agents:
         agent, _, answer = text.partition(": ")
         found.append({"name": f"agent {agent}", "value": answer})
-    moves = [one for one in events if one["reason"] in _MOVES]
-    for one in moves[:_MOST_MOVES]:
-        about = "" if one["isCurrent"] else f" (of {str(one['object']).removeprefix('Pod ')})"
-        found.append({"name": f"{one['reason']} by the descheduler{about}", "value": str(one["message"])})
+    moves = [event for event in events if event["reason"] in _MOVES]
+    for move in moves[:_MOST_MOVES]:
+        about = "" if move["isCurrent"] else f" (of {str(move['object']).removeprefix('Pod ')})"
+        found.append({"name": f"{move['reason']} by the descheduler{about}", "value": str(move["message"])})
     return found
 
 
@@ -128,7 +128,9 @@ def _spec(spec: Mapping[str, Any]) -> dict[str, str]:
         "affinity": ", ".join(spec.get("affinity") or ()),
         "tolerations": ", ".join(sorted(set(map(_toleration, spec.get("tolerations") or ())))),
         "host": ", ".join(name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)),
-        "imagePullSecrets": ", ".join(str(one.get("name", "")) for one in spec.get("imagePullSecrets") or ()),
+        "imagePullSecrets": ", ".join(
+            str(secret.get("name", "")) for secret in spec.get("imagePullSecrets") or ()
+        ),
         "volumes": ", ".join(map(_volume, spec.get("volumes") or ())),
     }
 

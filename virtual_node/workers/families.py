@@ -70,9 +70,9 @@ class _Merged(Collector):
     def collect(self) -> Iterable[Metric]:
         families: dict[str, Metric] = {}
 
-        def add(found: _Family | Metric, samples: Iterable[Sample]) -> None:
-            new = Metric(found.name, found.documentation, found.type, found.unit)
-            families.setdefault(found.name, new).samples.extend(samples)
+        def add(family: _Family | Metric, samples: Iterable[Sample]) -> None:
+            new = Metric(family.name, family.documentation, family.type, family.unit)
+            families.setdefault(family.name, new).samples.extend(samples)
 
         for own in self._own.collect():
             add(own, own.samples)

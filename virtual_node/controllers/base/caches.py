@@ -157,7 +157,9 @@ def shrink_other(pod: Object) -> Object:
     spec, status = pod.spec or {}, pod.status or {}
     kept: dict[str, Any] = {"phase": status.get("phase", "")}
     kept["podIPs"] = status.get("podIPs") or []
-    kept["conditions"] = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
+    kept["conditions"] = [
+        condition for condition in status.get("conditions") or () if condition.get("type") == "Ready"
+    ]
     shrunk = Object(pod.metadata, pod.api_version, pod.kind).with_fields(
         spec={"nodeName": spec.get("nodeName", "")}, status=kept
     )

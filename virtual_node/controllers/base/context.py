@@ -33,7 +33,7 @@ from virtual_node.translate.objects.namespaces import Places
 
 K = TypeVar("K", bound=Hashable)
 TOO_LARGE_RETRY = 60.0
-"""Seconds until an object is reconciled again whose namespace or lower cluster is too large."""
+"""Seconds until an object of a namespace or lower cluster that is too large is reconciled again."""
 SHORTEST_PAUSE = 0.01
 """Minimum pause in seconds, because waiting for less than a clock tick returns immediately and would become a
 busy loop."""
@@ -49,7 +49,7 @@ INDEX_PLACE = "place"
 
 @dataclass(slots=True)
 class ClusterContext:
-    """The two clusters, our identity in them, and the settings."""
+    """The upper and the lower cluster, the identity of this upper cluster there, and the settings."""
 
     name: str
     """The lower cluster's name in the configuration, logs and metrics."""

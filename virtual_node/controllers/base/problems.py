@@ -57,7 +57,7 @@ def too_many(what: str, limit: str, setting: str) -> Problem:
 
 
 def namespace_too_large(namespace: str, what: str, limit: int) -> Problem:
-    """Return the problem of an upper namespace whose objects exceed their limit of memory (bytes)."""
+    """Return the problem of an upper namespace with objects that exceed its memory limit (bytes)."""
     text = (
         f"Namespace {namespace} has more objects than are kept for one namespace: {what}. Delete Services, EndpointSlices, "
         f"claims, followed objects or pods, or raise limits.cacheBytesPerNamespace ({limit // 1024**2} MiB) in the virtual "

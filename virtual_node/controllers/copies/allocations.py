@@ -73,7 +73,9 @@ class Allocations:
         key = ObjectKey(resource_claims.CLAIM, ownership.upper_namespace(new), new.name)
         upper = self.dependencies.peek(key)
         if upper is not None and upper.uid == new.labels.get(names.LABEL_UPPER_UID):
-            named = ", ".join(f"{one['driver']}/{one['pool']}/{one['device']}" for one in devices[:_NAMED])
+            named = ", ".join(
+                f"{device['driver']}/{device['pool']}/{device['device']}" for device in devices[:_NAMED]
+            )
             more = f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else ""
             message = f"Lower cluster {self.context.name} allocated {named}{more}"
             self.context.recorder.event(upper, "Normal", "DevicesAllocated", message)

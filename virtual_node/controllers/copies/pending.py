@@ -46,7 +46,7 @@ class PendingCopies:
     """Upper namespaces of the pods that ``wait`` refused, by uid."""
 
     def note(self, key: str, problem: str = "") -> None:
-        """Note that an upper object has no current copy, unless it is being deleted or gone.
+        """Record that an upper object has no current copy, unless it is being deleted or gone.
 
         Args:
             key: the key of the object.
@@ -61,12 +61,12 @@ class PendingCopies:
             self._set(key, problem)
 
     def settled(self, upper: Object) -> None:
-        """Note that an object has a current copy or needs none."""
+        """Record that an object has a current copy or needs none."""
         if self.upper.store.get(upper.key) is upper:
             self._remove(upper.key)
 
     def forget(self, key: str) -> None:
-        """Note that an object has no copy, and forget what was reported about it."""
+        """Record that an object has no copy, and forget what was reported about it."""
         self._reported.pop(key, None)
         self.note(key)
 
@@ -75,7 +75,7 @@ class PendingCopies:
         return key in self._problems
 
     def failed(self, upper: Object, reason: str, message: str, *, is_silent: bool = False) -> bool:
-        """Note why an object has no current copy, and report it unless ``reason`` is empty; see ``report``."""
+        """Record why an object has no current copy, and report it unless ``reason`` is empty; see ``report``."""
         self.note(upper.key, message)
         return bool(reason) and self.report(upper, reason, message, is_silent=is_silent)
 
@@ -117,7 +117,7 @@ class PendingCopies:
         return problem
 
     def forget_pod(self, uid: str) -> None:
-        """Note that a pod is gone or does not wait."""
+        """Record that a pod is gone or does not wait."""
         self._blocked.pop(uid, None)
 
     async def _changed(self, missing: Callable[[], Problem | None]) -> Problem | None:

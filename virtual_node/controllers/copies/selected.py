@@ -78,7 +78,7 @@ class SelectedNamespaces:
     """By namespace: how many of its objects have each selector."""
 
     def changed(self, name: str) -> None:
-        """Note that an upper namespace appeared, disappeared, or changed its labels."""
+        """Record that an upper namespace appeared, disappeared, or changed its labels."""
         exists = self.labels_of(name) is not None
         number = self._numbers.get(name)
         if number is None:

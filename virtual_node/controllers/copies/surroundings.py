@@ -305,7 +305,7 @@ class NamespaceUsers:
     """Called with a namespace when it gets its first pod or loses its last."""
     _uids: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _ends: dict[str, float] = field(default_factory=dict)
-    """Loop time at which the grace period of a namespace without pods ends."""
+    """Namespace without pods → loop time until which its copies stay."""
 
     def __post_init__(self) -> None:
         """Register handlers on the informers."""
@@ -353,7 +353,7 @@ class UnusedCopies:
         return self._uids.setdefault(key, {}).setdefault(copy.namespace, copy.uid) == copy.uid
 
     def needed(self, key: str, namespace: str) -> None:
-        """Note that our pods need the copy in a lower namespace again."""
+        """Record that our pods need the copy in a lower namespace again."""
         self._uids.get(key, {}).pop(namespace, None)
 
     def forget(self, key: str) -> None:

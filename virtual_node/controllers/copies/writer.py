@@ -139,11 +139,11 @@ class CopyWriter:
         self._repairs.forget(key)
 
     def depends_on_change(self, key: str) -> None:
-        """Note that something else than the upper object changes what its copy contains, so the next write is no repair."""
+        """Record that something else than the upper object changes what its copy contains, so the next write is no repair."""
         self._compared.pop(key, None)
 
     def lost(self, key: str, copy: Object) -> None:
-        """Note that a copy was deleted, so that it is created again although the upper object has not changed."""
+        """Record that a copy was deleted, so that it is created again although the upper object has not changed."""
         if key in self._compared:
             self._compared[key] = (self._compared[key][0], copy)
 

@@ -296,7 +296,7 @@ class ApiServices:
 
 FRESH = 60.0
 """Seconds for which an endpoint is used before its name is resolved again."""
-"""Seconds for each step. The first pod waits for them."""
+"""Seconds for each step. The first pod waits until all steps are done."""
 _ADVICE = (
     "set kubernetesServiceURL to a URL of the upper API server that pods of the lower clusters can reach"
 )

@@ -53,7 +53,7 @@ _FIRST, _LONGEST = 10.0, 300.0
 _QUIET = 600.0
 """Seconds that a pod lived, or since the last loss, after which earlier losses do not count, as of a kubelet."""
 _MOST = 4096
-"""Owners that are remembered. Those with the oldest losses are forgotten first."""
+"""Maximum number of recorded owners. Owners with the oldest losses are removed first."""
 
 
 @dataclass(slots=True)

@@ -207,13 +207,13 @@ class Waiting:
     """The text of the last event. Prevents repeated events."""
 
     def left(self, reason: str, grace: float, *, now: float) -> float:
-        """Note that the pod waits; return the seconds until the wait is to be reported, 0: now."""
+        """Record that the pod waits; return the seconds until the wait is to be reported, 0: now."""
         if reason != self.reason:
             self.reason, self.since, self.reported = reason, now, ""
         return max(0.0, self.since + grace - now)
 
     def ends(self) -> None:
-        """Note that the pod does not wait."""
+        """Record that the pod no longer waits."""
         self.reason = self.reported = ""
 
 

@@ -226,7 +226,7 @@ class QuotaGate:
         return self._arm(namespace, now + namespace.interval, now)
 
     def created(self, uid: str, now: float) -> Wakes:
-        """Note that a pod was created and admit waiting pods."""
+        """Record that a pod was created and admit waiting pods."""
         if (namespace := self._of(uid)) is None:
             return []
         self.forget(uid, now)
@@ -299,7 +299,7 @@ class QuotaGate:
 
     @staticmethod
     def _next(namespace: _Namespace) -> str:
-        """Return the pod whose turn it is; empty: all have been admitted."""
+        """Return the pod to retry next; empty: all pods have been admitted."""
         for uids in namespace.waiting.values():
             for uid in uids:
                 if uid not in namespace.admitted:

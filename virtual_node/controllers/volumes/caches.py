@@ -54,7 +54,7 @@ class VolumeCaches:
             indexers={INDEX_CLAIM: lambda placeholder: upper_claims(placeholder.annotations)},
         )
         """Placeholder pods in the lower cluster, indexed by upper claim (namespace/name)."""
-        declared = ",".join(sorted(one.name for one in context.config.volumes.shared))
+        declared = ",".join(sorted(storage.name for storage in context.config.volumes.shared))
         self.shared = (
             Informer(
                 upper,

@@ -35,9 +35,9 @@ class Volumes:
 
     def __post_init__(self) -> None:
         """Create the caches and controllers."""
-        self._informers = found = VolumeCaches(self.context)
-        self._claims = ClaimController(self.context, found, self.namespaces, self.caches.pods, self.wake)
-        self._volumes = VolumeController(self.context, found, self.caches.lower_nodes)
+        self._informers = informers = VolumeCaches(self.context)
+        self._claims = ClaimController(self.context, informers, self.namespaces, self.caches.pods, self.wake)
+        self._volumes = VolumeController(self.context, informers, self.caches.lower_nodes)
 
     @property
     def claims(self) -> MirroredKind:

@@ -47,7 +47,7 @@ class SharedVolumes:
 
     def __post_init__(self) -> None:
         """Create without any IO."""
-        self._storages = {one.name: one for one in self.context.config.volumes.shared}
+        self._storages = {storage.name: storage for storage in self.context.config.volumes.shared}
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """Register a function to call with the upper claim of each mirror or guest volume that changes."""
@@ -100,7 +100,7 @@ class SharedVolumes:
         if self._is_wanted(key):
             # Pods of a new upper claim of the same name wait until the objects of the former one are gone.
             current = mirror.uid if mirror is not None else ""
-            guests = [one for one in guests if one.labels.get(translate.LABEL_GUEST) != current]
+            guests = [guest for guest in guests if guest.labels.get(translate.LABEL_GUEST) != current]
             uses = False
         elif await self._is_used(key):
             return Result(requeue_after=_AGAIN)
@@ -244,11 +244,11 @@ class SharedVolumes:
 
     async def _remove(self, guests: list[Object]) -> None:
         """Delete a guest's claim, and its volume when the claim is gone. The reclaim policy Retain keeps the data."""
-        claims = [one for one in guests if one.kind == _CLAIMS.kind]
+        claims = [guest for guest in guests if guest.kind == _CLAIMS.kind]
         resource = _CLAIMS if claims else _VOLUMES
-        for one in claims or guests:
-            if one.metadata.deletion_timestamp is None:
-                await delete_only(self.context.lower, resource, one)
+        for copy in claims or guests:
+            if copy.metadata.deletion_timestamp is None:
+                await delete_only(self.context.lower, resource, copy)
 
     async def _record(self, mirror: dict[str, Any], *, uses: bool) -> None:
         """Record on a mirror whether this cluster uses the volume.
