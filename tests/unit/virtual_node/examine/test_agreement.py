@@ -225,7 +225,7 @@ class _Reader:
 
 def by_status(world: World) -> Health:
     """Return the verdict of ``virtual-node status``."""
-    facts = {
+    facts: dict[str, Any] = {
         "nodes": world.node_objects(),
         "leases": world.leases(),
         "bound": world.bound_pods(),
