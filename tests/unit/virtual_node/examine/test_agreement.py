@@ -233,9 +233,8 @@ def by_status(world: World) -> Health:
         "components": world.components(),
         "swarms": world.swarm_objects(),
     }
-    snapshot = known(
-        NOW, **{name: None if name in world.forbidden else found for name, found in facts.items()}
-    )
+    readable: dict[str, Any] = facts | dict.fromkeys(facts.keys() & world.forbidden)
+    snapshot = known(NOW, **readable)
     return asyncio.run(status_command.judge(cast("Any", _Reader()), snapshot, ()))
 
 
