@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.thorough import some
 from tests.unit.charts.rendering import configuration, mounted, render
 
 CLUSTERS = "clusters: [{name: a, kubeconfigSecret: {name: s}}, {name: b, kubeconfig: text}]"
@@ -92,24 +93,27 @@ _READERS = _ALL - {"virtual-node"}
 
 @pytest.mark.parametrize(
     ("value", "restarted"),
-    [
-        ("virtualNode.clusters[0].config.labels.a=b", set()),
-        ("virtualNode.clusters[0].config.onUnschedulable=Reject", set()),
-        ("virtualNode.clusters[0].config.nodes[0].capacity.reserve.cpu=10%", set()),
-        ("virtualNode.clusters[0].config.volumes.deletionPolicy=Retain", set()),
-        ("virtualNode.clusters[0].config.volumes.allowedHostPaths[0]=/data", _READERS),
-        ("virtualNode.clusters[0].config.nodes[0].nodeSelector.a=b", _READERS),
-        ("virtualNode.clusters[0].config.policy.privileged=true", _READERS),
-        ("virtualNode.clusters[0].config.context=c", _READERS),
-        ("virtualNode.config.podSyncWorkers=7", {"virtual-node"}),
-        ("virtualNode.clusterProfiles.defaults.labels.a=b", {"virtual-node"}),
-        ("virtualNode.clusterProfiles.defaults.nodeSelector.a=b", _ALL),
-        ("virtualNode.config.enableControllers[0]=PVControllers", _ALL),
-        ("multiScheduler.agents[0].name=pressure", _READERS),
-        ("multiScheduler.unknownNodes=Pass", _READERS),
-        ("multiScheduler.clusterUsage.a.source=Summary", _READERS),
-        ("multiScheduler.upperUsage.source=Summary", {"multi-scheduler"}),
-    ],
+    some(
+        [
+            ("virtualNode.clusters[0].config.labels.a=b", set()),
+            ("virtualNode.clusters[0].config.onUnschedulable=Reject", set()),
+            ("virtualNode.clusters[0].config.nodes[0].capacity.reserve.cpu=10%", set()),
+            ("virtualNode.clusters[0].config.volumes.deletionPolicy=Retain", set()),
+            ("virtualNode.clusters[0].config.volumes.allowedHostPaths[0]=/data", _READERS),
+            ("virtualNode.clusters[0].config.nodes[0].nodeSelector.a=b", _READERS),
+            ("virtualNode.clusters[0].config.policy.privileged=true", _READERS),
+            ("virtualNode.clusters[0].config.context=c", _READERS),
+            ("virtualNode.config.podSyncWorkers=7", {"virtual-node"}),
+            ("virtualNode.clusterProfiles.defaults.labels.a=b", {"virtual-node"}),
+            ("virtualNode.clusterProfiles.defaults.nodeSelector.a=b", _ALL),
+            ("virtualNode.config.enableControllers[0]=PVControllers", _ALL),
+            ("multiScheduler.agents[0].name=pressure", _READERS),
+            ("multiScheduler.unknownNodes=Pass", _READERS),
+            ("multiScheduler.clusterUsage.a.source=Summary", _READERS),
+            ("multiScheduler.upperUsage.source=Summary", {"multi-scheduler"}),
+        ],
+        8,
+    ),
 )
 def test_changed_settings_restart_the_programs_that_do_not_apply_them(value, restarted):
     """The virtual node applies changes of the clusters without a restart; the extender ignores settings of the virtual node."""

@@ -10,9 +10,9 @@ import pytest
 from tests.fuzz.mutation import LONGEST, hostile
 from tests.fuzz.target import Target, check
 from tests.fuzz.targets import TARGETS
-from tests.thorough import IS_THOROUGH, some
+from tests.thorough import size, some
 
-_INPUTS = 150 if IS_THOROUGH else 50
+_INPUTS = size(20, 150)
 _every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
 
@@ -44,7 +44,7 @@ def test_memory_is_bounded_by_the_length_of_the_input(target: Target):
     inputs += [
         piece * (LONGEST // len(piece)) for piece in (b"[", b'{"a":', b"(", b"a,", b'"a",', b"&a [*a],")
     ]
-    for text in some(inputs, 2):
+    for text in some(inputs, 1):
         tracemalloc.start()
         try:
             check_untimed(target, text)

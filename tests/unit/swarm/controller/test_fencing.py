@@ -19,6 +19,7 @@ from swarm.controller.reports import Reports
 from swarm.handover import Holder, Ledger
 from tests.background import working
 from tests.fakes.apiserver.client import MemoryClient
+from tests.thorough import some
 from tests.unit.swarm.controller.scene import NAMESPACE, Scene, so
 from tests.unit.swarm.controller.workers import Workers
 
@@ -222,7 +223,7 @@ def _limit(fence: float) -> float:
     return fence * (1.25 - 2 / 3) + _STEP
 
 
-@pytest.mark.parametrize("fence", [5, 8, 30])
+@pytest.mark.parametrize("fence", some([5, 8, 30], 2))
 @pytest.mark.parametrize("is_ready", [True, False], ids=["ready", "unready"])
 async def test_jobs_of_a_silent_worker_move_after_the_fence_time(scene, fence, is_ready):
     """Also while its pod is ready, and before the end of the grace period of a pod that is not."""
@@ -272,7 +273,7 @@ async def test_other_workers_restart_to_read_the_jobs_of_a_silent_one(scene):
         assert scene.status()["workerCount"] == 2
 
 
-@pytest.mark.parametrize("late", [3.0, 6.0, 9.9, 10.1, 12.0, 60.0])
+@pytest.mark.parametrize("late", some([3.0, 6.0, 9.9, 10.1, 12.0, 60.0], 3))
 async def test_worker_that_reports_late_gets_jobs_again(scene, late):
     """Before or after its session was ended, as the worker that it was."""
     async with scene.running():
@@ -348,7 +349,7 @@ async def test_only_worker_keeps_its_slot(scene):
 
 
 @pytest.mark.parametrize("is_standby", [True, False], ids=["standby", "restarted"])
-@pytest.mark.parametrize("after", [5.0, 9.8, 10.3])
+@pytest.mark.parametrize("after", some([5.0, 9.8, 10.3], 2))
 async def test_next_controller_gives_the_jobs_of_a_silent_worker_to_others(scene, after, is_standby):
     """A standby replica knows since when the worker is silent. A restarted one counts again."""
     loop = asyncio.get_running_loop()

@@ -200,6 +200,6 @@ async def test_a_browser_that_does_not_read_gets_no_backlog() -> None:
             while looks != overview.looks or not looks:
                 looks = overview.looks
                 for _ in range(20):
-                    overview.shown += "!"
+                    overview.shown = f"{overview.looks:020000}"  # fills the buffers of the connection soon
                     await asyncio.sleep(_INTERVAL)
         writer.close()

@@ -13,6 +13,7 @@ import pytest
 
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, NotFound
+from tests.thorough import some
 from tests.unit.virtual_node.commands.healthy_clusters import NOW, healthy
 from virtual_node.commands.inspect import command, history
 from virtual_node.commands.inspect.history import Row
@@ -98,7 +99,7 @@ def test_findings_that_were_cut_off_are_not_new():
     assert hours == [0] * 700 + [1] * 100 + [2] * 199
 
 
-@pytest.mark.parametrize("text", ["\U0001f4a5", '"', "\x01x", "a"])
+@pytest.mark.parametrize("text", some(["\U0001f4a5", '"', "\x01x", "a"], 2))
 def test_a_history_fits_into_a_config_map(text: str, capsys: pytest.CaptureFixture[str]):
     """Names and messages are cut off, also those of earlier histories; a finding with a long name keeps its age."""
     many = [
