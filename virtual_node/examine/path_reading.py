@@ -46,6 +46,7 @@ from virtual_node.examine.rules.webhook import client_configs, is_ours
 from virtual_node.examine.snapshot import Fact, NotReadError, View, objects
 from virtual_node.examine.source import Source, labelled, reads
 from virtual_node.translate.objects.namespaces import upper_name
+from virtual_node.translate.pods import dns
 from virtual_node.translate.services.endpoints import LABEL_SERVICE
 
 _SYSTEM = "kube-system"
@@ -63,6 +64,8 @@ _NEEDS = (
 _URL_SECONDS = 5.0
 NAMESPACE = "namespace"
 """Option of a source: the namespace of the dry-run pod."""
+CLUSTER = "cluster"
+"""Option of a source: the configuration of the lower cluster."""
 BELOW = Fact[Sequence[Json]]("pending pods")
 """Mirrored pods of a lower cluster in phase Pending."""
 LOWER = (objects("Node"), BELOW, NAMES)
@@ -243,12 +246,24 @@ async def _below(source: Source) -> Sequence[Json]:
 
 @reads(NAMES)
 async def _names(source: Source) -> Names:
-    """Return the names of a lower cluster whose configuration is not known."""
-    lower = source.reader.client
+    """Return the names of a lower cluster, by its configuration if that is known, otherwise by its namespaces."""
+    lower, cluster = source.reader.client, source.options.get(CLUSTER)
+    domain = (await cluster_dns.read(lower)).domain
+    if cluster is not None:
+        return Names(
+            cluster=cluster.name,
+            renamed=dns.renamed(cluster.namespaces),
+            domain=domain,
+            installed=await cluster_dns.name_servers(lower) if cluster.dns.servers else [],
+            servers=cluster.dns.servers,
+            namespaces=cluster.namespaces,
+        )
     spaces = await lower.list(resources.NAMESPACES, label_selector=names.LABEL_UPPER_CLUSTER)
-    renamed = sorted((one.name, name) for one in spaces.items if (name := upper_name(one)) != one.name)
+    renamed = sorted(
+        (space.name, name) for space in spaces.items if (name := upper_name(space)) != space.name
+    )
     return Names(
         renamed=next((f"namespace {name} is {below} there" for below, name in renamed), ""),
-        domain=(await cluster_dns.read(lower)).domain,
+        domain=domain,
         installed=await cluster_dns.name_servers(lower),
     )

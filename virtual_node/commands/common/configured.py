@@ -7,13 +7,15 @@ from collections.abc import Iterable
 
 from clusterset.config import Cluster
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.errors import ConfigError
 from virtual_node.config.types import Config
 from virtual_node.controllers.pods import api_services
-from virtual_node.examine import cluster_dns
-from virtual_node.examine.path import API_ACCESS, DOMAIN, NAMES, ApiAccess, Names
+from virtual_node.examine.path import API_ACCESS, DOMAIN, NAMES, ApiAccess
+from virtual_node.examine.path_reading import CLUSTER
+from virtual_node.examine.reader import Reader
 from virtual_node.examine.snapshot import Snapshot, View
-from virtual_node.translate.pods import api_server, dns
+from virtual_node.examine.source import Source
+from virtual_node.translate.pods import api_server
 
 
 async def add(
@@ -45,18 +47,4 @@ async def api_access(config: Config, upper: Client) -> ApiAccess:
 
 async def read_names(cluster: Cluster, lower: Client, view: View) -> None:
     """Read by which names pods of a lower cluster find others; an error is recorded."""
-    try:
-        domain = (await cluster_dns.read(lower)).domain
-        installed = await cluster_dns.name_servers(lower) if cluster.dns.servers else []
-    except ApiError as error:
-        view.refuse(NAMES, str(error))
-        return
-    names = Names(
-        cluster=cluster.name,
-        renamed=dns.renamed(cluster.namespaces),
-        domain=domain,
-        installed=installed,
-        servers=cluster.dns.servers,
-        namespaces=cluster.namespaces,
-    )
-    view.put(NAMES, names)
+    await Source(view, Reader(lower), **{CLUSTER: cluster}).load([NAMES])
