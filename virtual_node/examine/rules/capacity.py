@@ -58,14 +58,9 @@ def pressure(snapshot: Snapshot) -> Findings:
             found = [kind for kind in _PRESSURES if is_true(node.get("status"), kind)]
             if found and any(_selects(one, node) for one in lower[SETTINGS].nodes.values()):
                 name = node["metadata"]["name"]
-                yield finding(
-                    Code.NODE_PRESSURE,
-                    lower.name,
-                    "Node",
-                    name,
-                    f"reports {', '.join(found)}: it takes no new pods and may evict pods",
-                    f"kubectl describe node {name}, in the lower cluster",
-                )
+                cause = f"reports {', '.join(found)}: it takes no new pods and may evict pods"
+                step = f"kubectl describe node {name}, in the lower cluster"
+                yield finding(Code.NODE_PRESSURE, lower.name, "Node", name, cause, step)
 
 
 @rule(Code.CAPACITY, level=Level.CLUSTERS)
@@ -114,16 +109,13 @@ class Oversized(MirroredRule):
         if not never and (waited <= limits(snapshot).grace or any(fits(wanted, room.free) for room in rooms)):
             return
         asked = ", ".join(f"{readable.resource(one, wanted[one])} {one}" for one in _SHOWN if one in wanted)
+        cause = f"asks for {asked or 'a place'}; no lower node of {name} " + (
+            "is that large" if never else f"has had that free for {span(waited)}"
+        )
+        step = "request less, or add a larger lower node" if never else "make room, or add a lower node"
+        severity = Severity.ERROR if never else Severity.WARNING
         yield finding(
-            Code.CAPACITY,
-            lower.name,
-            "Pod",
-            key(pod.upper),
-            f"asks for {asked or 'a place'}; no lower node of {name} "
-            + ("is that large" if never else f"has had that free for {span(waited)}"),
-            "request less, or add a larger lower node" if never else "make room, or add a lower node",
-            severity=Severity.ERROR if never else Severity.WARNING,
-            transient=True,
+            Code.CAPACITY, lower.name, "Pod", key(pod.upper), cause, step, severity=severity, transient=True
         )
 
 
@@ -178,15 +170,9 @@ def _excess_capacity(lower: View, name: str, virtual: VirtualNode, promised: Map
         and quantity.of(one, promised[one]) > quantity.of(one, available.get(one, "0")) * _CAPACITY_TOLERANCE
     ]
     if too_much:
-        yield finding(
-            Code.CAPACITY,
-            lower.name,
-            "Node",
-            name,
-            f"promises more than its lower nodes have: {', '.join(too_much)}",
-            "does the virtual node's process run? Its capacity is not up to date",
-            transient=True,
-        )
+        cause = f"promises more than its lower nodes have: {', '.join(too_much)}"
+        step = "does the virtual node's process run? Its capacity is not up to date"
+        yield finding(Code.CAPACITY, lower.name, "Node", name, cause, step, transient=True)
 
 
 def _usable(
@@ -209,15 +195,10 @@ def _usable(
             f"{_amount(one, promised.get(one, '0'))} "
             f"(largest place {readable.resource(one, largest)}, {lost:.0%} not usable)"
         )
-    return finding(
-        Code.CAPACITY,
-        lower.name,
-        "Node",
-        name,
-        f"promises {', '.join(parts)}",
-        "repair or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else "",
-        severity=Severity.WARNING if worst >= _UNUSABLE_SHARE else Severity.INFO,
-    )
+    cause = f"promises {', '.join(parts)}"
+    step = "repair or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else ""
+    severity = Severity.WARNING if worst >= _UNUSABLE_SHARE else Severity.INFO
+    return finding(Code.CAPACITY, lower.name, "Node", name, cause, step, severity=severity)
 
 
 def _amount(resource: str, text: str) -> str:

@@ -53,15 +53,10 @@ def clocks(snapshot: Snapshot) -> Findings:
         skew = cluster.get(CLOCK_SKEW)
         if skew is None or abs(skew) <= _CLOCK_WARNING:
             continue
-        yield finding(
-            Code.CLOCK_SKEW,
-            cluster.name,
-            "Cluster",
-            cluster.name,
-            f"its clock is {span(timedelta(seconds=skew))} {'ahead of' if skew > 0 else 'behind'} ours",
-            "let NTP set the clocks of this machine and the cluster",
-            severity=Severity.ERROR if abs(skew) > _CLOCK_ERROR else Severity.WARNING,
-        )
+        cause = f"its clock is {span(timedelta(seconds=skew))} {'ahead of' if skew > 0 else 'behind'} ours"
+        step = "let NTP set the clocks of this machine and the cluster"
+        severity = Severity.ERROR if abs(skew) > _CLOCK_ERROR else Severity.WARNING
+        yield finding(Code.CLOCK_SKEW, cluster.name, "Cluster", cluster.name, cause, step, severity=severity)
 
 
 @rule(Code.VERSION_SKEW, level=Level.CLUSTERS)
@@ -74,26 +69,15 @@ def versions(snapshot: Snapshot) -> Findings:
         version = lower.get(VERSION) or ""
         below = minor_version(version)
         if above and below and (above[0] != below[0] or abs(above[1] - below[1]) > _MINORS):
-            yield finding(
-                Code.VERSION_SKEW,
-                lower.name,
-                "Cluster",
-                lower.name,
-                f"{version} is more than {_MINORS} minor versions away from the upper {upper_version}",
-                f"upgrade the {'lower' if below < above else 'upper'} cluster",
-            )
+            cause = f"{version} is more than {_MINORS} minor versions away from the upper {upper_version}"
+            step = f"upgrade the {'lower' if below < above else 'upper'} cluster"
+            yield finding(Code.VERSION_SKEW, lower.name, "Cluster", lower.name, cause, step)
         for name in lower[SETTINGS].nodes:
             kubelet_version = _kubelet_version(nodes.get(name, {}))
             if kubelet_version and version and kubelet_version != version:
-                yield finding(
-                    Code.VERSION_SKEW,
-                    lower.name,
-                    "Node",
-                    name,
-                    f"reports kubeletVersion {kubelet_version}; its lower cluster is {version}",
-                    "does the virtual node's process run, and lead to this very cluster?",
-                    transient=True,
-                )
+                cause = f"reports kubeletVersion {kubelet_version}; its lower cluster is {version}"
+                step = "does the virtual node's process run, and lead to this very cluster?"
+                yield finding(Code.VERSION_SKEW, lower.name, "Node", name, cause, step, transient=True)
 
 
 @rule(Code.VERSION_SKEW, level=Level.CLUSTERS)
@@ -106,14 +90,9 @@ def lower_kubelets(snapshot: Snapshot) -> Findings:
             kubelet_version = _kubelet_version(node)
             kubelet = minor_version(kubelet_version)
             if server and kubelet and not 0 <= server[1] - kubelet[1] <= _MINORS:
-                yield finding(
-                    Code.VERSION_SKEW,
-                    lower.name,
-                    "Node",
-                    node["metadata"]["name"],
-                    f"runs kubelet {kubelet_version}, which its API server {version} does not support",
-                    f"upgrade the {'node' if kubelet < server else 'API server'}",
-                )
+                cause = f"runs kubelet {kubelet_version}, which its API server {version} does not support"
+                step = f"upgrade the {'node' if kubelet < server else 'API server'}"
+                yield finding(Code.VERSION_SKEW, lower.name, "Node", node["metadata"]["name"], cause, step)
 
 
 @rule(Code.CONNECTION_WEAK, level=Level.PATH)
@@ -129,13 +108,14 @@ def credentials(snapshot: Snapshot) -> Findings:
     """Yield credentials and certificates that expire soon or have expired."""
     for one in (one for cluster in snapshot.clusters for one in cluster.get(EXPIRIES) or ()):
         if one.kind == LEGACY_TOKEN:
+            step = "virtual-node lower-cluster register makes one that is renewed"
             yield finding(
                 Code.CREDENTIAL_EXPIRES,
                 one.cluster,
                 one.kind,
                 one.name,
                 "the token never expires",
-                "virtual-node lower-cluster register makes one that is renewed",
+                step,
                 severity=Severity.INFO,
             )
             continue
@@ -144,14 +124,11 @@ def credentials(snapshot: Snapshot) -> Findings:
         if left >= warning:
             continue
         ended = left <= timedelta()
+        cause = f"expired {span(left)} ago" if ended else f"expires in {span(left)}"
+        step = _EXPIRY_STEPS.get(one.kind, "")
+        severity = Severity.ERROR if ended or left < error else Severity.WARNING
         yield finding(
-            Code.CREDENTIAL_EXPIRES,
-            one.cluster,
-            one.kind,
-            one.name,
-            f"expired {span(left)} ago" if ended else f"expires in {span(left)}",
-            _EXPIRY_STEPS.get(one.kind, ""),
-            severity=Severity.ERROR if ended or left < error else Severity.WARNING,
+            Code.CREDENTIAL_EXPIRES, one.cluster, one.kind, one.name, cause, step, severity=severity
         )
 
 
@@ -164,46 +141,26 @@ def unread(snapshot: Snapshot) -> Findings:
     """Yield clusters and kinds that could not be read, and an unknown identity of the upper cluster."""
     for cluster in snapshot.clusters:
         if cluster.error:
-            yield finding(
-                Code.CLUSTER_UNREAD,
-                cluster.name,
-                "Cluster",
-                cluster.name,
-                f"could not be read: {cluster.error}",
-                f"{program.name('check')}, with the same flags, says more",
-            )
+            cause = f"could not be read: {cluster.error}"
+            step = f"{program.name('check')}, with the same flags, says more"
+            yield finding(Code.CLUSTER_UNREAD, cluster.name, "Cluster", cluster.name, cause, step)
             continue
         # Lists of one kind with different selectors fail for the same reason, so they are one finding.
         unread_kinds = {fact.kind: why for fact, why in cluster.unread.items() if fact.kind}
         for kind, why in sorted(unread_kinds.items()):
             if kind in OPTIONAL:
                 continue
-            yield finding(
-                Code.KIND_UNREAD,
-                cluster.name,
-                kind,
-                "*",
-                f"could not be listed: {why}",
-                "grant get and list; without these rights they are not checked",
-            )
+            cause = f"could not be listed: {why}"
+            step = "grant get and list; without these rights they are not checked"
+            yield finding(Code.KIND_UNREAD, cluster.name, kind, "*", cause, step)
         if optional := [right for kind, right in OPTIONAL.items() if kind in unread_kinds]:
-            yield finding(
-                Code.RIGHT_MISSING,
-                cluster.name,
-                "Right",
-                "*",
-                f"some checks of workloads or webhooks did not run without these rights: {', '.join(optional)}",
-                "grant these rights to the account of this command, if you want these checks",
-            )
+            cause = f"some checks of workloads or webhooks did not run without these rights: {', '.join(optional)}"
+            step = "grant these rights to the account of this command, if you want these checks"
+            yield finding(Code.RIGHT_MISSING, cluster.name, "Right", "*", cause, step)
     if not snapshot.upper.get(IDENTITY) and not snapshot.upper.error:
-        yield finding(
-            Code.KIND_UNREAD,
-            UPPER,
-            "Namespace",
-            "kube-system",
-            "could not be read, so owned objects in lower clusters cannot be recognized",
-            "grant get on namespace kube-system, or give --cluster-id",
-        )
+        cause = "could not be read, so owned objects in lower clusters cannot be recognized"
+        step = "grant get on namespace kube-system, or give --cluster-id"
+        yield finding(Code.KIND_UNREAD, UPPER, "Namespace", "kube-system", cause, step)
 
 
 _LABEL_COMPONENT = "app.kubernetes.io/component"
@@ -223,17 +180,12 @@ def of_nodes(snapshot: Snapshot) -> Findings:
         name = node["metadata"]["name"]
         # Unconfigured virtual nodes without our version label are of other software, such as virtual-kubelet.
         if node_version != release and (node_version or name in virtual_nodes(snapshot)):
-            yield finding(
-                Code.RELEASE_SKEW,
-                UPPER,
-                "Node",
-                name,
+            cause = (
                 f"runs {f'version {node_version}' if node_version else 'an unknown version'}; "
                 f"this command has version {release}, and may report differences between the two "
-                f"versions as drift",
-                _SAME,
-                transient=True,
+                f"versions as drift"
             )
+            yield finding(Code.RELEASE_SKEW, UPPER, "Node", name, cause, _SAME, transient=True)
 
 
 @rule(Code.RELEASE_SKEW, needs=[COMPONENTS], level=Level.CLUSTERS)
@@ -251,12 +203,6 @@ def of_components(snapshot: Snapshot) -> Findings:
             versions = "; ".join(
                 f"{release}: {', '.join(sorted(them))}" for release, them in sorted(releases.items())
             )
-            yield finding(
-                Code.RELEASE_SKEW,
-                UPPER,
-                "Namespace",
-                namespace,
-                f"its components run different versions: {versions}",
-                f"kubectl -n {namespace} get deployments: is a rollout stuck? Otherwise {_SAME}",
-                transient=True,
-            )
+            cause = f"its components run different versions: {versions}"
+            step = f"kubectl -n {namespace} get deployments: is a rollout stuck? Otherwise {_SAME}"
+            yield finding(Code.RELEASE_SKEW, UPPER, "Namespace", namespace, cause, step, transient=True)

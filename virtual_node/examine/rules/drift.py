@@ -74,53 +74,49 @@ class PodDrift(MirroredRule):
             allowed, refused = _debuggers(pod, changes)
             added = ["spec.ephemeralContainers"] if allowed else []
             if refused:
+                cause = f"its policy refuses debug containers: {summary(refused)}"
+                step = (
+                    "a debug container cannot be removed; add another one with a profile that the policy allows "
+                    "(kubectl debug --profile)"
+                )
                 yield finding(
                     Code.POLICY_VIOLATED,
                     pod.lower.name,
                     "Pod",
                     key(upper),
-                    f"its policy refuses debug containers: {summary(refused)}",
-                    "a debug container cannot be removed; add another one with a profile that the policy allows "
-                    "(kubectl debug --profile)",
+                    cause,
+                    step,
                     severity=Severity.INFO,
                 )
         differing = in_spec + resized + added + _metadata_fields(changes)
         if not differing:
             return
         severe = bool(in_spec or added or (resized and not asked))
-        yield finding(
-            Code.DRIFT,
-            pod.lower.name,
-            "Pod",
-            key(below),
-            f"differs from upper pod {key(upper)} in {readable.some(differing, limit=5)}",
+        cause = f"differs from upper pod {key(upper)} in {readable.some(differing, limit=5)}"
+        step = (
             "if the lower cluster refuses the change, the upper pod has an event UpdateRefused; "
-            "otherwise see the virtual node's log",
-            severity=Severity.ERROR if severe else Severity.WARNING,
-            transient=True,
+            "otherwise see the virtual node's log"
+        )
+        severity = Severity.ERROR if severe else Severity.WARNING
+        yield finding(
+            Code.DRIFT, pod.lower.name, "Pod", key(below), cause, step, severity=severity, transient=True
         )
 
     def of_all(self) -> Findings:
         """Yield a finding for each lower cluster with pods that its admission has changed."""
         for cluster, pods in self._rewritten.items():
-            yield finding(
-                Code.DRIFT,
-                cluster,
-                "Cluster",
-                cluster,
+            cause = (
                 "its admission has changed images, tolerations or deadlines of "
-                f"{readable.count(len(pods), 'pod')}, and the virtual node leaves them: {readable.some(pods, limit=5)}",
-                severity=Severity.INFO,
+                f"{readable.count(len(pods), 'pod')}, and the virtual node leaves them: {readable.some(pods, limit=5)}"
             )
+            yield finding(Code.DRIFT, cluster, "Cluster", cluster, cause, severity=Severity.INFO)
         for cluster, pods in self._labelled.items():
-            yield finding(
-                Code.DRIFT,
-                cluster,
-                "Cluster",
-                f"{cluster} metadata",
+            cause = (
                 f"labels or annotations of {readable.count(len(pods), 'pod')} were set or changed there, and the virtual "
-                f"node leaves them until they change in the upper cluster: {readable.some(pods)}",
-                severity=Severity.INFO,
+                f"node leaves them until they change in the upper cluster: {readable.some(pods)}"
+            )
+            yield finding(
+                Code.DRIFT, cluster, "Cluster", f"{cluster} metadata", cause, severity=Severity.INFO
             )
 
 
@@ -152,16 +148,12 @@ def copy_drift(snapshot: Snapshot) -> Findings:
                 if source is None or source["metadata"]["uid"] != labels_of(copy).get(names.LABEL_UPPER_UID):
                     continue  # The source is gone or was replaced; the rule for leaks reports it.
                 if differing := _data_fields(copied, copy, source, lower):
-                    yield finding(
-                        Code.DRIFT,
-                        lower.name,
-                        kind,
-                        key(copy),
-                        f"differs from upper {kind} {key(source)} in {readable.some(differing, limit=5)}",
+                    cause = f"differs from upper {kind} {key(source)} in {readable.some(differing, limit=5)}"
+                    step = (
                         "does the virtual node's process run? A copy that no pod references is not "
-                        "updated: delete it in the lower cluster",
-                        transient=True,
+                        "updated: delete it in the lower cluster"
                     )
+                    yield finding(Code.DRIFT, lower.name, kind, key(copy), cause, step, transient=True)
 
 
 def _source_key(copy: Mapping[str, Any]) -> str:

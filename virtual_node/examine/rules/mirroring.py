@@ -56,15 +56,9 @@ class Missing(MirroredRule):
         mark = annotations_of(upper).get(names.ANNOTATION_LOWER_UID)
         if ownership.mirrored_as(mark, upper["metadata"]["uid"]):
             known = "; its lower pod existed before"
-        yield finding(
-            Code.LOWER_POD_MISSING,
-            pod.lower.name,
-            "Pod",
-            key(upper),
-            f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a lower pod{known}",
-            program.name(f"diagnose pod {key(upper)}"),
-            transient=True,
-        )
+        cause = f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a lower pod{known}"
+        step = program.name(f"diagnose pod {key(upper)}")
+        yield finding(Code.LOWER_POD_MISSING, pod.lower.name, "Pod", key(upper), cause, step, transient=True)
 
 
 @rule(Code.STATUS_DRIFT, level=Level.MIRRORED)
@@ -99,16 +93,12 @@ class StatusDrift(MirroredRule):
         unchanged = self.snapshot.now - max(_last_change(upper), _last_change(below))
         if unchanged <= limits(self.snapshot).grace:
             return
-        yield finding(
-            Code.STATUS_DRIFT,
-            pod.lower.name,
-            "Pod",
-            key(upper),
-            f"is {upper_state} in the upper cluster and has been {lower_state} in the lower cluster for {span(unchanged)}",
+        cause = f"is {upper_state} in the upper cluster and has been {lower_state} in the lower cluster for {span(unchanged)}"
+        step = (
             "does the virtual node's process run, and may it patch pods/status in the upper "
-            "cluster? See its log",
-            transient=True,
+            "cluster? See its log"
         )
+        yield finding(Code.STATUS_DRIFT, pod.lower.name, "Pod", key(upper), cause, step, transient=True)
 
 
 @rule(Code.STUCK, level=Level.CLUSTERS)
@@ -124,14 +114,8 @@ def stuck_pods(snapshot: Snapshot) -> Findings:
             continue
         finalizers = pod["metadata"].get("finalizers")
         step = f"finalizers hold it: {', '.join(finalizers)}" if finalizers else "is its node alive?"
-        yield finding(
-            Code.STUCK,
-            cluster,
-            "Pod",
-            key(pod),
-            f"should have ended {span(overdue)} ago",
-            step,
-        )
+        cause = f"should have ended {span(overdue)} ago"
+        yield finding(Code.STUCK, cluster, "Pod", key(pod), cause, step)
 
 
 @rule(Code.STUCK, needs=[objects("PersistentVolumeClaim"), objects("Node")], level=Level.CLUSTERS)
@@ -146,16 +130,13 @@ def stuck_claims(snapshot: Snapshot) -> Findings:
         if not served or served & (present | virtual_nodes(snapshot).keys()):
             continue
         gone = ", ".join(sorted(served))
-        yield finding(
-            Code.STUCK,
-            UPPER,
-            "PersistentVolumeClaim",
-            key(claim),
-            f"belongs to virtual node {gone}, which is gone; finalizer {pvc.FINALIZER} holds it",
+        cause = f"belongs to virtual node {gone}, which is gone; finalizer {pvc.FINALIZER} holds it"
+        step = (
             "configure the virtual node again, or remove the finalizer by hand: its data stays in "
-            "the lower cluster",
-            severity=Severity.ERROR if is_deleting(claim) else Severity.WARNING,
+            "the lower cluster"
         )
+        severity = Severity.ERROR if is_deleting(claim) else Severity.WARNING
+        yield finding(Code.STUCK, UPPER, "PersistentVolumeClaim", key(claim), cause, step, severity=severity)
 
 
 def _claim_nodes(claim: Mapping[str, Any], volumes: Mapping[str, Mapping[str, Any]]) -> set[str]:
@@ -229,12 +210,9 @@ class RefusedNext(MirroredRule):
         """Yield a finding for each cluster with such pods."""
         for name, by_rule in self._refused.items():
             pods = {pod for refused in by_rule.values() for pod in refused}
-            yield finding(
-                Code.POLICY_VIOLATED,
-                name,
-                "Cluster",
-                name,
+            cause = (
                 f"its policy would refuse running pods ({len(pods)}); they keep running, new pods do not start: "
-                + "; ".join(f"{rule} ({some(sorted(refused))})" for rule, refused in sorted(by_rule.items())),
-                f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods",
+                + "; ".join(f"{rule} ({some(sorted(refused))})" for rule, refused in sorted(by_rule.items()))
             )
+            step = f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods"
+            yield finding(Code.POLICY_VIOLATED, name, "Cluster", name, cause, step)

@@ -23,14 +23,9 @@ def upper_names(snapshot: Snapshot, lower: View) -> Findings:
     """
     names, domain = lower[NAMES], upper_domain(snapshot)
     if why := unserved(names, domain):
-        yield sentence(
-            Code.NAMES_DIFFER,
-            "Cluster",
-            lower.name,
-            f"{why}, so pods do not find others by {form(domain)}",
-            f"if they need it: {_make(names.cluster)}, then set dns.servers (docs/use/services.md)",
-            place=lower.name,
-        )
+        cause = f"{why}, so pods do not find others by {form(domain)}"
+        step = f"if they need it: {_make(names.cluster)}, then set dns.servers (docs/use/services.md)"
+        yield sentence(Code.NAMES_DIFFER, "Cluster", lower.name, cause, step, place=lower.name)
 
 
 @rule(Code.NAME_SERVER_UNUSABLE, uses=[DOMAIN], below=[NAMES], level=Level.LOWER)

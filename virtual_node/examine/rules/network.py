@@ -53,14 +53,10 @@ def services(snapshot: Snapshot) -> Findings:
                 one.is_old |= snapshot.age(pod["metadata"].get("creationTimestamp")) > limits(snapshot).grace
     for one in unserved:
         if one.is_old:
+            cause = f"has no ready endpoint, although it selects {one.pods} pods on virtual nodes"
+            step = f"kubectl -n {one.service['metadata']['namespace']} get pods,endpointslices: are the pods Ready?"
             yield finding(
-                Code.SERVICE_UNSERVED,
-                UPPER,
-                "Service",
-                key(one.service),
-                f"has no ready endpoint, although it selects {one.pods} pods on virtual nodes",
-                f"kubectl -n {one.service['metadata']['namespace']} get pods,endpointslices: are the pods Ready?",
-                transient=True,
+                Code.SERVICE_UNSERVED, UPPER, "Service", key(one.service), cause, step, transient=True
             )
 
 
@@ -90,14 +86,7 @@ def foreign_slices(snapshot: Snapshot) -> Findings:
         for copy in owned(snapshot, lower, "Service") if found else ():
             if text := endpoints.message(key(copy), found.get(key(copy), ())):
                 problem, _, remedy = text.partition(". ")
-                yield finding(
-                    Code.ENDPOINTS_FOREIGN,
-                    lower.name,
-                    "Service",
-                    key(copy),
-                    problem,
-                    remedy,
-                )
+                yield finding(Code.ENDPOINTS_FOREIGN, lower.name, "Service", key(copy), problem, remedy)
 
 
 @rule(Code.DNS_UNSERVED, level=Level.CLUSTERS)
@@ -109,14 +98,10 @@ def dns(snapshot: Snapshot) -> Findings:
         ready = _served(lower, SERVICE_BACKENDS)
         for service in lower.of(DNS_SERVICES):
             if key(service) not in ready:
+                cause = "has no ready endpoint: pods of this cluster cannot resolve names"
+                step = "kubectl -n kube-system get pods -l k8s-app=kube-dns, in the lower cluster"
                 yield finding(
-                    Code.DNS_UNSERVED,
-                    lower.name,
-                    "Service",
-                    key(service),
-                    "has no ready endpoint: pods of this cluster cannot resolve names",
-                    "kubectl -n kube-system get pods -l k8s-app=kube-dns, in the lower cluster",
-                    transient=True,
+                    Code.DNS_UNSERVED, lower.name, "Service", key(service), cause, step, transient=True
                 )
 
 
@@ -138,15 +123,22 @@ def webhooks(snapshot: Snapshot) -> Findings:
                         for rule in webhook.get("rules") or ()
                     )
                     name = f"{key(configuration)}/{webhook['name']}"
+                    cause = (
+                        f"its Service {service} has no ready endpoint: the API server refuses the requests that it "
+                        f"reviews{', also for pods' if stops_pods else ''}"
+                    )
+                    step = (
+                        f"start the pods of Service {service}, or remove the webhook if its program is gone"
+                    )
+                    severity = Severity.ERROR if stops_pods else Severity.WARNING
                     yield finding(
                         Code.WEBHOOK_UNSERVED,
                         cluster.name,
                         kind,
                         name,
-                        f"its Service {service} has no ready endpoint: the API server refuses the requests that it "
-                        f"reviews{', also for pods' if stops_pods else ''}",
-                        f"start the pods of Service {service}, or remove the webhook if its program is gone",
-                        severity=Severity.ERROR if stops_pods else Severity.WARNING,
+                        cause,
+                        step,
+                        severity=severity,
                         transient=True,
                     )
 

@@ -62,14 +62,17 @@ def leaked(snapshot: Snapshot) -> Findings:
                     continue
                 if kind in REFERENCED and (kind, key(one)) in read():
                     continue  # The copy stays as long as a pod may read it.
+                cause = _message(snapshot, one, uid)
+                step = _NEXT_STEP.get(kind, "nothing needs it: delete it in the lower cluster")
+                severity = Severity.ERROR if kind == "Pod" else Severity.WARNING
                 yield finding(
                     Code.OBJECT_LEAKED,
                     lower.name,
                     kind,
                     key(one),
-                    _message(snapshot, one, uid),
-                    _NEXT_STEP.get(kind, "nothing needs it: delete it in the lower cluster"),
-                    severity=Severity.ERROR if kind == "Pod" else Severity.WARNING,
+                    cause,
+                    step,
+                    severity=severity,
                     transient=True,
                 )
 
@@ -85,13 +88,15 @@ def leaked_namespaces(snapshot: Snapshot) -> Findings:
             upper_name = annotations_of(one).get(names.ANNOTATION_UPPER_NAMESPACE, one["metadata"]["name"])
             if upper_name in above or _is_new_or_deleting(snapshot, one):
                 continue
+            cause = f"made for upper namespace {upper_name}, which is gone"
+            step = "it contains unmanaged objects or a claim: empty it and delete it in the lower cluster"
             yield finding(
                 Code.OBJECT_LEAKED,
                 lower.name,
                 "Namespace",
                 one["metadata"]["name"],
-                f"made for upper namespace {upper_name}, which is gone",
-                "it contains unmanaged objects or a claim: empty it and delete it in the lower cluster",
+                cause,
+                step,
                 transient=True,
             )
 
@@ -112,17 +117,16 @@ def not_adopted(snapshot: Snapshot) -> Findings:
         if not found:
             continue
         adopted = [] if isinstance(adopt, bool) else list(adopt)
-        yield finding(
-            Code.NAMESPACE_NOT_ADOPTED,
-            lower.name,
-            "Cluster",
-            lower.name,
+        cause = (
             "virtual-node did not create these namespaces, which hold our pods: "
             + ", ".join(f"{name} ({pods[name]})" for name in found)
-            + "; these pods keep running, new pods wait",
-            f"set clusters[].namespaces.adopt of {lower.name} to [{', '.join([*adopted, *found])}], "
-            "or move the pods to other namespaces",
+            + "; these pods keep running, new pods wait"
         )
+        step = (
+            f"set clusters[].namespaces.adopt of {lower.name} to [{', '.join([*adopted, *found])}], "
+            "or move the pods to other namespaces"
+        )
+        yield finding(Code.NAMESPACE_NOT_ADOPTED, lower.name, "Cluster", lower.name, cause, step)
 
 
 @rule(Code.OBJECT_LEAKED, needs=[objects("Node")], level=Level.CLUSTERS)
@@ -133,16 +137,14 @@ def leaked_marks(snapshot: Snapshot) -> Findings:
     for lower in snapshot.lowers:
         for one in owned(snapshot, lower, "Service"):
             for node in sorted(services.wanted_by(annotations_of(one)) - present):
-                yield finding(
-                    Code.OBJECT_LEAKED,
-                    lower.name,
-                    "Service",
-                    key(one),
-                    f"is kept for virtual node {node}, which is gone",
+                cause = f"is kept for virtual node {node}, which is gone"
+                step = (
                     "if it does not come back, remove the annotation in the lower cluster: kubectl "
                     "annotate service "
-                    f"{one['metadata']['name']} -n {one['metadata']['namespace']} {services.always_mark(node)}-",
-                    transient=True,
+                    f"{one['metadata']['name']} -n {one['metadata']['namespace']} {services.always_mark(node)}-"
+                )
+                yield finding(
+                    Code.OBJECT_LEAKED, lower.name, "Service", key(one), cause, step, transient=True
                 )
 
 
@@ -158,15 +160,9 @@ def doubled(snapshot: Snapshot) -> Findings:
     for uid, found in places.items():
         for cluster, name in found[1:]:
             first_cluster, first = found[0]
-            yield finding(
-                Code.LOWER_POD_DOUBLED,
-                cluster,
-                "Pod",
-                name,
-                f"made for upper uid {uid}, as {first} in cluster {first_cluster} is",
-                "keep the one in the cluster of the upper pod's node; of two there, the older one",
-                transient=True,
-            )
+            cause = f"made for upper uid {uid}, as {first} in cluster {first_cluster} is"
+            step = "keep the one in the cluster of the upper pod's node; of two there, the older one"
+            yield finding(Code.LOWER_POD_DOUBLED, cluster, "Pod", name, cause, step, transient=True)
 
 
 def _made_pods(snapshot: Snapshot) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -190,13 +186,8 @@ def of_other_upper_clusters(snapshot: Snapshot) -> Findings:
             if (owner := labels_of(one).get(names.LABEL_UPPER_CLUSTER)) and owner != identity
         )
         for owner, count in sorted(owners.items()):
-            yield finding(
-                Code.OTHER_UPPER_CLUSTER,
-                lower.name,
-                "Cluster",
-                lower.name,
-                f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}",
-            )
+            cause = f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}"
+            yield finding(Code.OTHER_UPPER_CLUSTER, lower.name, "Cluster", lower.name, cause)
 
 
 @rule(Code.OBJECT_MISPLACED, level=Level.CLUSTERS)
@@ -208,19 +199,18 @@ def misplaced_objects(snapshot: Snapshot) -> Findings:
         )
         if not found:
             continue
-        yield finding(
-            Code.OBJECT_MISPLACED,
-            lower.name,
-            "Cluster",
-            lower.name,
+        cause = (
             "these namespaces have objects with the label of virtual-node, which neither created nor adopted the "
             "namespaces: "
             + ", ".join(f"{name} ({count})" for name, count in sorted(found.items())[:_NAMED])
             + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
-            + "; it ignores these objects",
-            "they are copies by users of the lower cluster, or left over from another configuration: delete them "
-            f"(selector {names.LABEL_UPPER_CLUSTER}={snapshot.upper[IDENTITY]})",
+            + "; it ignores these objects"
         )
+        step = (
+            "they are copies by users of the lower cluster, or left over from another configuration: delete them "
+            f"(selector {names.LABEL_UPPER_CLUSTER}={snapshot.upper[IDENTITY]})"
+        )
+        yield finding(Code.OBJECT_MISPLACED, lower.name, "Cluster", lower.name, cause, step)
 
 
 def _read_by_pods(snapshot: Snapshot, lower: View) -> set[tuple[str, str]]:

@@ -67,14 +67,12 @@ def taints(snapshot: Snapshot) -> Findings:
             repelled.update({taint for each in missing for taint in each})
             examples.append(key(pod))
     if examples:
-        yield sentence(
-            Code.TAINT_REPELS,
-            "Pod",
-            examples[0],
-            f"{count(len(examples), 'pod lacks', 'pods lack')} a toleration of {some(repelled)} ({some(examples)})",
+        cause = f"{count(len(examples), 'pod lacks', 'pods lack')} a toleration of {some(repelled)} ({some(examples)})"
+        step = (
             f"label the pods' template {names.LABEL_VIRTUAL_POD}=true (the webhook tolerates for them), "
-            "or add the toleration",
+            "or add the toleration"
         )
+        yield sentence(Code.TAINT_REPELS, "Pod", examples[0], cause, step)
 
 
 @rule(Code.SCHEDULER_SILENT, needs=[WAITING], uses=[SCHEDULERS], level=Level.PATH)
@@ -116,13 +114,9 @@ def extender(snapshot: Snapshot) -> Findings:
             Failure.SILENT: "let kube-scheduler reach it, or raise extenders[].httpTimeout",
             Failure.NO_NAME: "correct extenders[].urlPrefix: kube-scheduler often does not use the cluster's DNS",
         }
-        yield sentence(
-            Code.EXTENDER_UNREACHABLE,
-            "Extender",
-            url,
-            f"kube-scheduler gets no valid response from {url}: {' '.join(message.split())[-200:]}",
-            steps.get(failure(message), "look at virtual-node-multi-scheduler's log"),
-        )
+        cause = f"kube-scheduler gets no valid response from {url}: {' '.join(message.split())[-200:]}"
+        step = steps.get(failure(message), "look at virtual-node-multi-scheduler's log")
+        yield sentence(Code.EXTENDER_UNREACHABLE, "Extender", url, cause, step)
         return
 
 
@@ -134,14 +128,12 @@ def unknown_nodes(snapshot: Snapshot) -> Findings:
         unknown = sorted({match["node"] for match in found})
         clusters = next((match["clusters"] for match in found if match["clusters"]), "")
         absent = f"the upper cluster has no virtual node of cluster {clusters}; " if clusters else ""
-        yield sentence(
-            Code.NODE_UNKNOWN,
-            "Node",
-            unknown[0],
-            f"{absent}virtual nodes without a cluster: {some(unknown)}, which get no pods",
+        cause = f"{absent}virtual nodes without a cluster: {some(unknown)}, which get no pods"
+        step = (
             f"in the multi-scheduler's --config, write `nodes: [{{name: {unknown[0]}}}]` into the entry of its cluster "
-            "(in tensile-kube's file: name the cluster so), or start the missing virtual node",
+            "(in tensile-kube's file: name the cluster so), or start the missing virtual node"
         )
+        yield sentence(Code.NODE_UNKNOWN, "Node", unknown[0], cause, step)
 
 
 @rule(Code.NO_ROOM, needs=[NODES, WAITING, BOUND], level=Level.PATH)
@@ -151,13 +143,9 @@ def capacity(snapshot: Snapshot) -> Findings:
     if not totals:
         return
     if not any(total.get("cpu") and total.get("pods") for total in totals.values()):
-        yield sentence(
-            Code.NO_ROOM,
-            "Node",
-            min(totals),
-            f"{some(totals)} have no free capacity: the allocatable of lower nodes is 0, or used up by other pods",
-            f"{program.name('status')}; kubectl --kubeconfig LOWER get nodes",
-        )
+        cause = f"{some(totals)} have no free capacity: the allocatable of lower nodes is 0, or used up by other pods"
+        step = f"{program.name('status')}; kubectl --kubeconfig LOWER get nodes"
+        yield sentence(Code.NO_ROOM, "Node", min(totals), cause, step)
         return
     asked = {key(pod): requested([pod]) for pod in waiting_for_virtual_nodes(snapshot)}
     for rooms, what in (
@@ -167,14 +155,12 @@ def capacity(snapshot: Snapshot) -> Findings:
         unfit = [one for one, want in asked.items() if not any(fits(want, room) for room in rooms.values())]
         if unfit:
             worst = max(unfit, key=lambda one: (asked[one]["cpu"], asked[one]["memory"]))
-            yield sentence(
-                Code.NO_ROOM,
-                "Pod",
-                worst,
+            cause = (
                 f"{what}: {count(len(unfit), 'pod')} such as {worst} ({_render(asked[worst])}); "
-                f"the largest has {_render(_largest(rooms))}",
-                "request less, or add lower nodes; " + program.name("status"),
+                f"the largest has {_render(_largest(rooms))}"
             )
+            step = "request less, or add lower nodes; " + program.name("status")
+            yield sentence(Code.NO_ROOM, "Pod", worst, cause, step)
             return
 
 
@@ -190,12 +176,14 @@ def descheduler(snapshot: Snapshot) -> Findings:
     leases = snapshot.upper[DESCHEDULERS]
     if quiet := _lease_trouble(leases, snapshot.now):
         metadata = (active_lease(leases) or {})["metadata"]
+        cause = f"its Lease in namespace {metadata.get('namespace')} {quiet}"
+        step = "is virtual-node-descheduler running? Until then, pods stuck in lower clusters are not moved"
         yield sentence(
             Code.DESCHEDULER_SILENT,
             "Lease",
             f"{metadata.get('namespace')}/{metadata.get('name')}",
-            f"its Lease in namespace {metadata.get('namespace')} {quiet}",
-            "is virtual-node-descheduler running? Until then, pods stuck in lower clusters are not moved",
+            cause,
+            step,
         )
 
 

@@ -67,14 +67,8 @@ def profiles(snapshot: Snapshot) -> Findings:
     if why := upper.unread.get(PROFILES):
         yield finding(code, UPPER, "ClusterProfile", "*", "cannot be read", why)
     for key, why in (upper.get(PROFILES) or {}).items():
-        yield finding(
-            code,
-            UPPER,
-            "ClusterProfile",
-            key,
-            f"is not used: {why}",
-            "correct it; it is read again by itself",
-        )
+        step = "correct it; it is read again by itself"
+        yield finding(code, UPPER, "ClusterProfile", key, f"is not used: {why}", step)
 
 
 @rule(Code.SETTINGS_DIFFER, needs=[DIFFERENCES], level=Level.PATH)
@@ -94,12 +88,9 @@ def service_ranges(_snapshot: Snapshot, lower: View) -> Findings:
     ranges = lower[SERVICE_RANGES]
     if missing := [one for one, fit in ranges.fits.items() if fit is False]:
         outside = ", ".join(missing[:3])
-        yield sentence(
-            Code.SERVICE_RANGE_MISSING,
-            "Cluster",
-            lower.name,
-            f"{', '.join(ranges.own[:3]) or 'its range'} does not contain {outside} of the upper cluster",
+        cause = f"{', '.join(ranges.own[:3]) or 'its range'} does not contain {outside} of the upper cluster"
+        step = (
             f"give the lower cluster a Service range with {outside}: a ServiceCIDR object (Kubernetes 1.33 or newer), or "
-            "--service-cluster-ip-range of its kube-apiserver; or set services.clusterIP: own",
-            place=lower.name,
+            "--service-cluster-ip-range of its kube-apiserver; or set services.clusterIP: own"
         )
+        yield sentence(Code.SERVICE_RANGE_MISSING, "Cluster", lower.name, cause, step, place=lower.name)

@@ -36,32 +36,25 @@ def registration(snapshot: Snapshot) -> Findings:
         pods = waiting(snapshot)
         labelled = [key(pod) for pod in pods if labels_of(pod).get(names.LABEL_VIRTUAL_POD) == "true"]
         if labelled:
-            yield sentence(
-                Code.WEBHOOK_UNUSABLE,
-                _KIND,
-                NAME,
+            cause = (
                 f"there is none, and {count(len(labelled), 'pod waits', 'pods wait')} with the label "
-                f"{names.LABEL_VIRTUAL_POD}=true ({some(labelled)})",
-                "install the webhook, or run virtual-node-webhook --register",
+                f"{names.LABEL_VIRTUAL_POD}=true ({some(labelled)})"
             )
+            step = "install the webhook, or run virtual-node-webhook --register"
+            yield sentence(Code.WEBHOOK_UNUSABLE, _KIND, NAME, cause, step)
     for name, client in client_configs(webhook.configurations):
         if trouble := _bundle_trouble(client, snapshot.now):
-            yield sentence(
-                Code.WEBHOOK_UNUSABLE,
-                _KIND,
-                name,
-                f"{name}: {trouble}",
+            step = (
                 "is virtual-node-webhook running? Its leader writes the caBundle; if you use your own "
-                "certificates, write it yourself",
+                "certificates, write it yourself"
             )
+            yield sentence(Code.WEBHOOK_UNUSABLE, _KIND, name, f"{name}: {trouble}", step)
         elif (service := client.get("service")) and not ready_endpoints(webhook, service):
-            yield sentence(
-                Code.WEBHOOK_UNUSABLE,
-                _KIND,
-                name,
-                f"{name}: Service {service['namespace']}/{service['name']} has no ready endpoints",
-                f"kubectl -n {service['namespace']} get pods,endpointslices; is virtual-node-webhook running?",
+            cause = f"{name}: Service {service['namespace']}/{service['name']} has no ready endpoints"
+            step = (
+                f"kubectl -n {service['namespace']} get pods,endpointslices; is virtual-node-webhook running?"
             )
+            yield sentence(Code.WEBHOOK_UNUSABLE, _KIND, name, cause, step)
 
 
 @rule(Code.WEBHOOK_INEFFECTIVE, needs=[WEBHOOK], level=Level.PATH)
