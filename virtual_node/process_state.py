@@ -17,7 +17,7 @@ from controller_runtime.serving.health import Check
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config.types import Config
 from virtual_node.examine.expiry import ending
-from virtual_node.examine.reports import Report
+from virtual_node.examine.leases import Report
 from virtual_node.sharding import Shards
 
 

@@ -54,7 +54,7 @@ from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
-from virtual_node.examine.reports import Report
+from virtual_node.examine.leases import Report
 from virtual_node.translate.nodes.node import TOO_LARGE
 
 COMPONENT = "virtual-node"

@@ -26,6 +26,7 @@ from virtual_node.commands.parsers import doctor as parser
 from virtual_node.config import program
 from virtual_node.examine import path_reading, probes
 from virtual_node.examine.codes import LINKS, Code, Severity
+from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME
 from virtual_node.examine.connections import Failure, failure, plain
 from virtual_node.examine.engine import HEALTH, RULES, Examination, Level, examine
 from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING, WORDS
@@ -49,7 +50,6 @@ from virtual_node.examine.path import (
     Probe,
 )
 from virtual_node.examine.path_reading import BELOW, LOWER
-from virtual_node.examine.process import INSTALLED_AS, LABEL_NAME
 from virtual_node.examine.reader import DESCHEDULER_LEASE, Reader
 from virtual_node.examine.rules.apis import is_forbidden, is_schedulable, ready_kubelets
 from virtual_node.examine.rules.names import form, upper_domain

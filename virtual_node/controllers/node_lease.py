@@ -40,7 +40,7 @@ from controller_runtime.client.client import find
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.nodes import NodeController
-from virtual_node.examine.reports import Report
+from virtual_node.examine.leases import Report
 
 NAMESPACE = "kube-node-lease"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

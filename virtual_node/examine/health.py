@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from virtual_node.examine import reports, rules  # noqa: F401 - registers all rules
+from virtual_node.examine import leases, rules  # noqa: F401 - registers all rules
 from virtual_node.examine.codes import REMARKS, Code, Severity
 from virtual_node.examine.engine import HEALTH, RULES, Level, examine
 from virtual_node.examine.facts import CLUSTERS, EXPIRING, LEASES, NODES, REJECTED, ClusterState
@@ -108,7 +108,7 @@ def add_reports(snapshot: Snapshot) -> None:
     """Add what processes report, except on expired Leases."""
     upper = snapshot.upper
     virtual = {node["metadata"]["name"] for node in upper.get(NODES) or ()}
-    report = reports.read(
+    report = leases.read_reports(
         lease
         for name, lease in (upper.get(LEASES) or {}).items()
         if name in virtual and not silence(snapshot, name, ready=True)

@@ -1,13 +1,21 @@
-"""Judges from a Lease whether its holder is alive. Does no IO."""
+"""What Leases say: whether the holder is alive, and what a process reports about itself in annotations. Does no IO.
+
+Users cannot write in ``kube-node-lease``. A process renews the Leases of its virtual nodes anyway, and all tools read them, so
+reports need no further requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
+import msgspec
+
+from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
-from virtual_node.examine.objects import Json
+from virtual_node.examine.objects import Json, one_line
 
 NODE_LEASE_SECONDS = 40.0
 """Duration of a node's Lease, and for Leases without a duration."""
@@ -59,3 +67,45 @@ def active_lease(leases: Iterable[Json]) -> Json | None:
         return bool(spec.get("holderIdentity")), str(spec.get("renewTime") or "")
 
     return max(leases, key=rank, default=None)
+
+
+_KINDS = ("rejected", "failed", "expiring")
+_MOST = 20
+"""Maximum number of published entries of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Problems that only the process knows: causes by name of a lower cluster."""
+
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    """Configurations that are not applied; the empty name is the whole file."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Lower clusters whose controllers do not run."""
+    expiring: Mapping[str, str] = field(default_factory=dict)
+    """Lower clusters whose API server's certificate expires soon."""
+
+    def text(self) -> str:
+        """Return the value of the annotation; empty: nothing to report."""
+        parts = {
+            name: {cluster: one_line(why) for cluster, why in sorted(causes.items())[:_MOST]}
+            for name in _KINDS
+            if (causes := getattr(self, name))
+        }
+        return json.dumps(parts) if parts else ""
+
+
+def read_reports(leases: Iterable[Json]) -> Report:
+    """Return the merged reports of all Leases; invalid annotations are ignored."""
+    found: dict[str, dict[str, str]] = {name: {} for name in _KINDS}
+    for lease in leases:
+        text = ((lease.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_FAULTS)
+        if not text:
+            continue
+        try:
+            parts = msgspec.json.decode(text, type=dict[str, dict[str, str]])
+        except msgspec.DecodeError:
+            continue
+        for name, causes in found.items():
+            causes.update(parts.get(name, {}))
+    return Report(**found)

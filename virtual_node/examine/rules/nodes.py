@@ -11,13 +11,12 @@ from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
 from virtual_node.config import program
 from virtual_node.examine.codes import Code, Severity
-from virtual_node.examine.components import replica_trouble
+from virtual_node.examine.components import explained, replica_trouble
 from virtual_node.examine.engine import rule
 from virtual_node.examine.facts import CLUSTERS, COMPONENTS, EXPIRING, LEASES, NODES, REJECTED, WORDS
 from virtual_node.examine.finding import UPPER, Finding, Findings, finding, sentence
 from virtual_node.examine.leases import NODE_LEASE_SECONDS, lease_age
 from virtual_node.examine.objects import Json, cluster_of, key, one_line, taints
-from virtual_node.examine.process import explained
 from virtual_node.examine.snapshot import Snapshot
 
 _GRACE = 60.0

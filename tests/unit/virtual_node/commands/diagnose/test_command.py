@@ -24,7 +24,7 @@ from tests.unit.virtual_node.commands.run_command import (
 from tests.unit.virtual_node.examine.health_objects import NOW, lease
 from virtual_node.commands import diagnose
 from virtual_node.commands.diagnose import selector_text
-from virtual_node.examine.reports import Report
+from virtual_node.examine.leases import Report
 
 RUNNING = {"phase": "Running", **conditions("Ready", "True")}
 PULLING = {

@@ -13,7 +13,7 @@ import structlog
 
 from tests.background import working
 from virtual_node.controllers.node_lease import Identity, NodeLease
-from virtual_node.examine.reports import Report
+from virtual_node.examine.leases import Report
 
 KEY = "virtual-node.io/faults"
 
