@@ -104,6 +104,9 @@ class SpecSync:
     then reverts the upper pod, the cached lower pod would not differ from it, and the revert would be lost."""
     resized: bool = False
     """A resize was sent, but the lower pod's annotation of the requested resources does not include it yet."""
+    unresized: tuple[str, str] = ("", "")
+    """Reason and message for the upper pod's condition PodResizePending, because the lower cluster refuses the resize. Empty:
+    it does not."""
     followed: int = 0
     """``metadata_digest`` of the lower pod, as the informer showed it, when its labels and annotations were last compared
     with ``synced``; 0: never."""

@@ -78,7 +78,8 @@ class StatusWriter:
             lost: why the lower pod has ended, if it was deleted in the lower cluster; empty: it was not.
         """
         sync, devices = record.status, self.devices(lower)
-        compared = (upper.resource_version, lower.resource_version, devices, str(self.unread))
+        unresized = record.spec.unresized
+        compared = (upper.resource_version, lower.resource_version, devices, str(self.unread), *unresized)
         if sync.compared == compared:
             return None
         current = upper.status or {}
@@ -98,6 +99,15 @@ class StatusWriter:
         desired |= _loss(current, desired, lost)
         waits.name_gates(desired, lower, cluster=self.context.name)
         desired = self._if_unread(desired, current)
+        if unresized[0] and not is_finished(desired):
+            desired = synthetic_status.unresized(
+                desired,
+                current,
+                reason=unresized[0],
+                message=unresized[1],
+                generation=upper.metadata.generation,
+                now=datetime.now(UTC),
+            )
         if is_finished(current) and not is_finished(desired):
             # A finished pod stays finished, as on a kubelet.
             sync.compared = compared

@@ -23,6 +23,7 @@ from virtual_node.controllers.base.problems import Problem, too_large
 from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.pods.record import SpecSync, has_same_mirrored_fields, metadata_digest
 from virtual_node.controllers.pods.service_links import ServiceLinks
+from virtual_node.translate.base.fields import cut
 from virtual_node.translate.pods import containers, dependencies, update
 from virtual_node.translate.pods.containers import DEBUGGING
 from virtual_node.translate.pods.update import SpecPlan
@@ -33,6 +34,8 @@ _Container = Mapping[str, Any]
 _SINGLE = 8
 """Debug containers that are sent alone after a refusal. Refused ones stay in the pod, and each retry sends them again."""
 
+_MESSAGE = 1024
+"""Bytes of a refused resize's message that are kept for the status of the upper pod."""
 _RESTORE_PAUSE = 30.0
 """Minimum seconds between two restores of one lower pod's metadata, because another client may change it
 again at once."""
@@ -229,32 +232,34 @@ class PodUpdater:
                 generation, single = await self._patch_or_split(lower, sync, patch, subresource)
                 reached.append(generation)
                 unsent.extendleft(reversed(single))
-                if patch and subresource == "resize":
-                    sync.resized = True
+                if subresource == "resize":
+                    sync.unresized = ("", "")
+                    sync.resized = sync.resized or bool(patch)
                 elif subresource is None:
                     sync.resized = False
-            except (Invalid, RequestTooLarge) as error:
-                # The lower cluster always refuses this change, so report it once and keep the pod running.
-                reached.append(0)
-                self._refused(upper, error.message)
-                if subresource is None and sync.resized:
-                    await self._note_resize(lower, sync, patch or {})
-            except NotFound as error:
-                if subresource is None or _names_the_pod(error):
-                    return None  # deleted meanwhile; its event requeues the pod
-                # The API server does not know the subresource (resize came with Kubernetes 1.33), so the pod
-                # stays as it is.
-                reached.append(0)
-                self._refused(upper, f"it does not know pods/{subresource}")
             except ApiError as error:
                 if is_retryable(error):
                     sync.resized = sync.resized or subresource == "resize"  # the request may have arrived
                     raise
-                # A quota or policy of the lower cluster refuses the patch. It may change without an event
-                # here, so retry later and send the other patches now.
-                self._refused(upper, error.message)
-                postponed = error
-                is_resize_due = is_resize_due or subresource == "resize"
+                is_unknown = isinstance(error, NotFound)
+                if is_unknown and (subresource is None or _names_the_pod(error)):
+                    return None  # deleted meanwhile; its event requeues the pod
+                # Resize came with Kubernetes 1.33; without it, the pod stays as it is.
+                why = f"it does not know pods/{subresource}" if is_unknown else error.message
+                self._refused(upper, why)
+                is_final = is_unknown or _is_final(error)
+                if subresource == "resize":
+                    sync.unresized = ("Infeasible" if is_final else "Deferred", cut(why, _MESSAGE))
+                    is_resize_due = True
+                if is_final:
+                    # The lower cluster always refuses this change, so report it once and keep the pod running.
+                    reached.append(0)
+                    if subresource is None and sync.resized:
+                        await self._note_resize(lower, sync, patch or {})
+                else:
+                    # A quota or policy of the lower cluster refuses the patch. It may change without an event
+                    # here, so retry later and send the other patches now.
+                    postponed = error
         if postponed is not None:
             raise postponed
         return 0 if 0 in reached else max(reached)
@@ -326,6 +331,22 @@ class PodUpdater:
             added = {container["name"] for container in patch["spec"]["ephemeralContainers"]}
             await self._record_debuggers(lower, sync, changed["metadata"], added)
         return int(changed["metadata"].get("generation") or 0)
+
+
+_INFEASIBLE = frozenset({"NodeCapacity", "UnsupportedPlatform"})
+"""Causes with which the API server's admission plug-in PodResizeValidator refuses what no kubelet of the node could apply."""
+
+
+def _is_final(error: ApiError) -> bool:
+    """Report whether the lower cluster refuses a change for good: as invalid, or as a resize that its node cannot apply."""
+    details = error.status.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    reasons = (
+        [str(cause.get("reason")) for cause in causes if isinstance(cause, dict)]
+        if isinstance(causes, list)
+        else []
+    )
+    return isinstance(error, (Invalid, RequestTooLarge)) or not _INFEASIBLE.isdisjoint(reasons)
 
 
 def _names_the_pod(error: NotFound) -> bool:

@@ -28,6 +28,7 @@ DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadlin
 _CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 _READY = ("Ready", "ContainersReady")
 _SIGKILL = 137
+RESIZE_PENDING = "PodResizePending"
 _MESSAGE = 1024
 """Maximum bytes of a message. It is often the lower API server's, and each container repeats it."""
 OTHER = "Other"
@@ -144,6 +145,41 @@ def unread(
     changes["lastTransitionTime"] = since or timestamps.rfc3339(now)
     conditions = [{**one, **changes} if one["type"] == "Ready" else one for one in status["conditions"]]
     return {**status, "conditions": conditions}
+
+
+def unresized(
+    status: Mapping[str, Any],
+    current: Mapping[str, Any],
+    *,
+    reason: str,
+    message: str,
+    generation: int,
+    now: datetime,
+) -> dict[str, Any]:
+    """Return a status with a kubelet's condition of a resize that is not applied, because the lower cluster refuses it.
+
+    The scheduler reads it: an infeasible resize takes no room.
+
+    Args:
+        status: the status last reported by the lower cluster.
+        current: the upper status, for the transition time.
+        reason: ``Deferred`` or ``Infeasible``.
+        message: of the condition.
+        generation: the upper pod's.
+        now: the current time.
+    """
+    before = condition(current, RESIZE_PENDING)
+    since = before.get("lastTransitionTime") if before.get("status") == "True" else None
+    added = {
+        "type": RESIZE_PENDING,
+        **({"observedGeneration": generation} if generation else {}),
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since or timestamps.rfc3339(now),
+    }
+    kept = [one for one in status.get("conditions") or () if one["type"] != RESIZE_PENDING]
+    return {**status, "conditions": [*kept, added]}
 
 
 def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: str = "") -> dict[str, Any]:

@@ -173,6 +173,62 @@ async def test_a_resize_that_a_quota_forbids_is_reported_and_retried():
         assert scene.below()["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
 
 
+NO_CAPACITY = {"details": {"causes": [{"reason": "NodeCapacity"}]}}
+TOO_LARGE = Forbidden("node didn't have enough allocatable resources: cpu", code=403, status=NO_CAPACITY)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "is_retried"),
+    [
+        (Forbidden("exceeded quota: tight", code=403), "Deferred", True),
+        (TOO_LARGE, "Infeasible", False),
+        (Invalid("requests cannot be removed", code=422), "Infeasible", False),
+        (NotFound("the server could not find the requested resource", code=404), "Infeasible", False),
+    ],
+    ids=["quota", "larger than the lower node", "invalid", "older lower cluster"],
+)
+async def test_a_refused_resize_is_pending_as_on_a_kubelet(error, reason, is_retried):
+    """The scheduler counts an infeasible resize as no resources. The condition stays over a restart, and ends with a revert."""
+    upper, lower = clusters()
+
+    def pending() -> list[tuple[str, str, int]]:
+        conditions = upper.the("pods", KEY)["status"].get("conditions") or ()
+        return [
+            (one["status"], one["reason"], one["observedGeneration"])
+            for one in conditions
+            if one["type"] == "PodResizePending"
+        ]
+
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind()
+        await asyncio.sleep(10)
+        resize(first, cpu="1")
+        lower.change("pods", KEY, status={"phase": "Running"})
+        await asyncio.sleep(10)
+        assert pending() == []
+        lower.fault = refusing(error, "pods/resize")
+        resize(first, cpu="2")
+        await asyncio.sleep(10)
+        assert pending() == [("True", reason, 2)]
+        before = len(lower.asked("patch", "pods/resize"))
+        lower.change("pods", KEY, status={"message": "other"})
+        await asyncio.sleep(100)
+        assert (len(lower.asked("patch", "pods/resize")) > before) == is_retried
+    async with mirroring(second := Scene(upper, lower)):
+        await asyncio.sleep(10)
+        assert pending() == [("True", reason, 2)]
+        resize(second, cpu="1")
+        await asyncio.sleep(10)
+        assert pending() == []
+        resize(second, cpu="2")
+        await asyncio.sleep(10)
+        lower.fault = lambda _verb, _plural, _key: None
+        resize(second, cpu="3")
+        await asyncio.sleep(120)
+        assert pending() == []
+
+
 @pytest.mark.parametrize("forbidden", ["pods/resize", "pods/ephemeralcontainers"])
 async def test_a_reverted_change_is_reverted_although_a_part_of_it_was_forbidden(forbidden):
     """The applied part, image or size, is changed back."""
