@@ -265,7 +265,7 @@ class Planner:
             if option.most < needed:
                 lacking.note(option, option.most, _too_small(ready, option, option.most))
                 lacking.is_resolvable = True
-        # If all are too small, trying the largest one gives the reason.
+        # If all nodes are too small, the largest one gives the reason.
         large = [option for option in found if option.most >= needed] or [
             max(found, key=lambda option: option.most)
         ]
