@@ -145,6 +145,7 @@ HTTP_ROUTES = Resource("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRou
 INGRESSES = Resource("networking.k8s.io", "v1", "ingresses", "Ingress")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+NATIVE_POD_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup")
 JOBS = Resource("batch", "v1", "jobs", "Job")
 SERVICE_EXPORTS = Resource("multicluster.x-k8s.io", "v1alpha1", "serviceexports", "ServiceExport")
 CLUSTER_PROFILES = Resource("multicluster.x-k8s.io", "v1alpha1", "clusterprofiles", "ClusterProfile")

@@ -19,7 +19,7 @@ from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
 from multi_scheduler import connections, safe_scheduler
-from multi_scheduler.bound_pods import bound_pods, caught_up
+from multi_scheduler.bound_pods import BoundPods, bound_pods, caught_up
 from multi_scheduler.certificates import ExtenderCertificates
 from multi_scheduler.connections import LowerClients
 from multi_scheduler.directory import NodeDirectory
@@ -56,7 +56,13 @@ async def _serve(options: SchedulerSettings, upper: Client, lower: LowerClients)
         lower.inform(shared)
         agents = [Weighted(agent.name, shared.agent(agent), agent.weight) for agent in config.agents]
         certificates = _certificates(options, upper)
-        extender = Extender(agents, directory, upper=upper, scores_real_nodes=config.upper_usage is not None)
+        extender = Extender(
+            agents,
+            directory,
+            upper=upper,
+            scores_real_nodes=config.upper_usage is not None,
+            bound_to=BoundPods(bound).node,
+        )
         bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))
         active = _active(options, upper, bound)
         server = _server(options, extender, certificates, active)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from clusterset.model import names
 from clusterset.model.pod import pod_resources
-from clusterset.model.pod.groups import group_of, is_group_key
+from clusterset.model.pod.groups import NATIVE_FIELDS, group_of, is_group_key, native_group
 from controller_runtime import resources
 from controller_runtime.apimachinery.translation_budget import json_size
 from controller_runtime.cache import namespace_budget
@@ -27,6 +27,8 @@ BY_UID = "uid"
 """Name of the index from a UID to its pod."""
 BY_GROUP = "group"
 """Name of the index from a pod group's key to its pods."""
+BY_NATIVE_GROUP = "native group"
+"""Name of the index from namespace/name of a PodGroup of Kubernetes to its pods."""
 PENDING = "Pending"
 BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 BYTES_PER_NAMESPACE, _FREE = 16 << 20, 4096
@@ -77,6 +79,7 @@ def bound_pods(client: Client) -> Informer:
             BY_UID: lambda pod: [pod.uid],
             BY_NODE: lambda pod: [(pod.spec or {}).get("nodeName", "")],
             BY_GROUP: group_key,
+            BY_NATIVE_GROUP: lambda pod: [key] if (key := native_key(pod.namespace, pod.spec)) else [],
         },
         name="bound-pods",
     )
@@ -109,8 +112,14 @@ async def caught_up(client: Client, informer: Informer) -> None:
 
 def group_key(pod: Object) -> list[str]:
     """Return the key of the pod's group; empty: it has none."""
-    group = group_of(pod.namespace, pod.labels, pod.annotations)
+    group = group_of(pod.namespace, pod.labels, pod.annotations, pod.spec)
     return [group.key] if group is not None else []
+
+
+def native_key(namespace: str, spec: Mapping[str, Any] | None) -> str:
+    """Return namespace/name of a pod's PodGroup of Kubernetes; empty: it has none."""
+    name = native_group(spec)
+    return f"{namespace}/{name}" if name else ""
 
 
 def shrink(pod: Object) -> Object:
@@ -119,7 +128,7 @@ def shrink(pod: Object) -> Object:
     if phase == PENDING:
         return with_read_metadata(pod.with_fields(status={"phase": phase}), all_labels=True)
     spec = pod.spec or {}
-    kept = {name: spec[name] for name in ("nodeName", "priority") if spec.get(name)}
+    kept = {name: spec[name] for name in ("nodeName", "priority", *NATIVE_FIELDS) if spec.get(name)}
     return with_read_metadata(pod.with_fields(spec=kept, status={}))
 
 
@@ -166,9 +175,18 @@ class BoundPods:
         """Return a bound pod by its UID; None: unknown."""
         return next(iter(self.informer.store.by_index(BY_UID, uid)), None)
 
+    def node(self, uid: str) -> str:
+        """Return the node of a bound pod; empty: unknown."""
+        pod = self.get(uid)
+        return node_of(pod) if pod is not None else ""
+
     def on(self, node: str) -> list[Object]:
         """Return the pods that are bound to a node."""
         return self.informer.store.by_index(BY_NODE, node)
+
+    def of_native_group(self, key: str) -> list[Object]:
+        """Return the pods of a PodGroup of Kubernetes that are bound and not finished; ``key``: namespace/name."""
+        return self.informer.store.by_index(BY_NATIVE_GROUP, key)
 
     def of_group(self, key: str) -> list[Object]:
         """Return the members of a pod group that are bound, not finished and not being deleted."""

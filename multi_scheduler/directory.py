@@ -126,17 +126,17 @@ class NodeDirectory:
             name: name of the upper node.
             node: the Node object if the scheduler sent it; None: its labels are read from the cache.
         """
-        labels, annotations = self._metadata(name, node)
+        labels, annotations, status = self._read(name, node)
+        allocatable = (status or {}).get("allocatable") or {}
         if name in self._configured:
-            return VirtualNode(
-                name, self._configured[name][0], labels, self._configured[name][1], annotations
-            )
+            cluster_name, pool = self._configured[name]
+            return VirtualNode(name, cluster_name, labels, pool, annotations, allocatable)
         found = self._labelled_cluster(name, labels)
         if not found:
             return None
         # Only its labels assign it to the cluster.
         pool = {} if (cluster := self._clusters[found]).nodes else cluster.node_selector
-        return VirtualNode(name, found, labels, pool, annotations)
+        return VirtualNode(name, found, labels, pool, annotations, allocatable)
 
     def refusal(self, name: str, node: Mapping[str, Any] | None) -> str:
         """Return why no pod may get a node, which is an unknown virtual node; empty: it is none, or ``unknownNodes`` is Pass.
@@ -147,7 +147,7 @@ class NodeDirectory:
         """
         if not self._rejects_unknown:
             return ""
-        labels, _ = self._metadata(name, node)
+        labels, _, _ = self._read(name, node)
         if not self._is_unknown(name, labels):
             return ""
         cluster = labels.get(names.LABEL_LOWER_CLUSTER)
@@ -175,15 +175,15 @@ class NodeDirectory:
             f"{step}, or find in the log why its ClusterProfile is not used" if self._has_profiles else step
         )
 
-    def _metadata(
+    def _read(
         self, name: str, node: Mapping[str, Any] | None
-    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Return a node's labels and annotations; empty for a real node that the scheduler did not send."""
+    ) -> tuple[Mapping[str, str], Mapping[str, str], Mapping[str, Any] | None]:
+        """Return a node's labels, annotations and status; empty for a real node that the scheduler did not send."""
         if node is not None:
             metadata = node["metadata"]
-            return metadata.get("labels") or {}, metadata.get("annotations") or {}
+            return metadata.get("labels") or {}, metadata.get("annotations") or {}, node.get("status")
         cached = self.nodes.store.get(name)
-        return ({}, {}) if cached is None else (cached.labels, cached.annotations)
+        return ({}, {}, {}) if cached is None else (cached.labels, cached.annotations, cached.status)
 
     def _labelled_cluster(self, name: str, labels: Mapping[str, str]) -> str:
         """Return the configured lower cluster that a virtual node's labels name; empty: none."""

@@ -16,6 +16,9 @@ UPPER: tuple[Right, ...] = (
         ("list", "watch"),
         "minimum of a pod group, if this API is installed",
     ),
+    Right(
+        "scheduling.k8s.io", "podgroups", ("list", "watch"), "minCount of a native group (Kubernetes 1.37)"
+    ),
     Right("", "events", ("create", "patch"), "Events about the choice of a pod's node"),
     # No right to create: a new Secret of type service-account-token gets the token of any account in the namespace.
     Right(

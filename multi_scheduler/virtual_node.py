@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +18,5 @@ class VirtualNode:
     pool: Mapping[str, str]
     """Labels of the lower nodes that the virtual node represents; empty: all nodes of the lower cluster."""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, Any] = field(default_factory=dict)
+    """Resources as quantities; empty: unknown."""

@@ -247,7 +247,10 @@ class DivisionAgent(ViewAgent[DivisionSettings]):
         unknown = next((cluster for cluster in found.weights if cluster not in self._clusters), None)
         if unknown is not None:
             raise ValueError(f"{_ANNOTATION}: there is no lower cluster {unknown[:60]}")
-        if group_of(metadata.get("namespace", ""), metadata.get("labels") or {}, annotations) is not None:
+        if (
+            group_of(metadata.get("namespace", ""), metadata.get("labels") or {}, annotations, pod["spec"])
+            is not None
+        ):
             raise ValueError(f"{_ANNOTATION}: the pod is in a pod group, and the group chooses the cluster")
         if not _controller(pod):
             raise ValueError(f"{_ANNOTATION}: the pod has no controller, such as a ReplicaSet")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from clusterset.model.pod.groups import is_native
 from controller_runtime import log, resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
@@ -73,6 +74,8 @@ class Extender:
     directory: NodeDirectory
     upper: Client
     scores_real_nodes: bool = False
+    bound_to: Callable[[str], str] = lambda _uid: ""
+    """Returns the node of a bound pod by its UID; empty: unknown."""
 
     def __post_init__(self) -> None:
         """Sort the agents so that those with ``is_last`` are asked last."""
@@ -110,6 +113,11 @@ class Extender:
             unresolvable.update(rejected.unresolvable)
             unresolvable.update(unusable)
             left = [node for node in left if node.name not in failed and node.name not in unresolvable]
+        if len(left) > 1 and is_native(asked.pod["spec"]):
+            best = await self._best(asked, left)
+            text = f"a pod of a PodGroup gets room on one virtual node, here {best.name}"
+            unresolvable |= {node.name: text for node in left if node.name != best.name}
+            left = [best]
         for weighted in self.agents:
             try:
                 weighted.agent.filtered(asked.pod, left)
@@ -119,6 +127,15 @@ class Extender:
         if transient and not passing:
             raise NotReadyError(transient)
         return Filtered(passing, failed, unresolvable)
+
+    async def _best(self, asked: Candidates, nodes: Sequence[VirtualNode]) -> VirtualNode:
+        """Return the virtual node with the highest score.
+
+        The scheduler binds no pod of a PodGroup before enough of them pass, and does not say which nodes it has chosen. So
+        each of them would keep room on every node that passes.
+        """
+        scores = await self.prioritize(replace(asked, names=[node.name for node in nodes]))
+        return max(nodes, key=lambda node: scores[node.name])
 
     async def prioritize(self, asked: Candidates) -> dict[str, float]:
         """Return scores from 0 to 1: the weighted mean over the agents that score.
@@ -155,7 +172,9 @@ class Extender:
     async def preempt(self, pod: Mapping[str, Any], victims: Mapping[str, Victims]) -> dict[str, Victims]:
         """Return the nodes where evicting the victims makes room in the lower cluster.
 
-        Real nodes are returned unchanged, unless the pod is barred from them. Unknown virtual nodes are left out.
+        Real nodes are returned unchanged, unless the pod is barred from them. Unknown virtual nodes are left out. So are
+        nodes with victims on other nodes, which are pods of a PodGroup that is only evicted as a whole: kube-scheduler
+        1.37 fails the whole call if an extender returns such a victim.
 
         Raises:
             NotReadyError: the virtual nodes have not been listed yet.
@@ -165,7 +184,7 @@ class Extender:
         kept: dict[str, Victims] = {}
         for name, found in victims.items():
             node = virtual.get(name)
-            if name in barred:
+            if name in barred or any(self.bound_to(uid) not in ("", name) for uid in found.uids):
                 continue
             uids = found.uids if node is None else await self._chosen(pod, node, found.uids)
             if uids:  # kube-scheduler fails the whole call if a node has no victims

@@ -144,7 +144,7 @@ def _domain_label(pod: Mapping[str, Any]) -> str:
     annotations = metadata.get("annotations") or {}
     if names.ANNOTATION_GROUP_TOPOLOGY not in annotations:
         return ""
-    group = group_of(metadata.get("namespace", ""), metadata.get("labels") or {}, annotations)
+    group = group_of(metadata.get("namespace", ""), metadata.get("labels") or {}, annotations, pod["spec"])
     return group.topology if group is not None and not group.problem else ""
 
 

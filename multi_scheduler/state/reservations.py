@@ -386,6 +386,11 @@ class Reservations:
         option.entry.preferred = option.entry.node
         return option.entry.node
 
+    def awaited(self, uid: str, node: str) -> str:
+        """Return the lower node of a reservation that counts on evicted pods; empty: it does not, or there is none."""
+        option = self._option(uid, node)
+        return option.entry.node if option is not None and option.entry.awaits else ""
+
     def waiting(self, uid: str, node: str) -> Demand | None:
         """Return the requirements of a pod whose reservation behind a virtual node has no room; None: it has room."""
         option = self._option(uid, node)
@@ -434,16 +439,21 @@ class Reservations:
                     stack.enter_context(without(lower.index, keys))
             yield
 
-    def tentative(self, cluster: str, *, besides: str, at_most: float = math.inf) -> list[str]:
-        """Return index keys of other pods' tentative reservations in a cluster; they may stay unused.
+    def tentative(
+        self, cluster: str, *, besides: Collection[str] = (), at_most: float = math.inf
+    ) -> list[str]:
+        """Return index keys of the tentative reservations in a cluster, which may stay unused.
 
-        ``at_most``: age in seconds of the reservations to return.
+        Args:
+            cluster: name of the lower cluster.
+            besides: UIDs of pods whose reservations are left out.
+            at_most: age in seconds of the reservations to return.
         """
         oldest = self.clock() - at_most
         return [
             _key(uid, node)
             for uid in self._tentative[cluster]
-            if uid != besides and self._held[uid].since >= oldest
+            if uid not in besides and self._held[uid].since >= oldest
             for node, option in self._held[uid].on.items()
             if option.cluster == cluster
         ]

@@ -1,19 +1,23 @@
 """Reads from a pod's labels and annotations the group whose pods start together or not at all. No IO.
 
-Sources: scheduler-plugins ``apis/scheduling/v1alpha1``, LeaderWorkerSet ``api/leaderworkerset/v1``, and JobSet
-``api/jobset/v1alpha2``.
+Pods with a group of Kubernetes itself (``NATIVE_FIELDS``) start as kube-scheduler decides, and have no other group.
+
+Sources: scheduler-plugins ``apis/scheduling/v1alpha1``, LeaderWorkerSet ``api/leaderworkerset/v1``, JobSet
+``api/jobset/v1alpha2``, and Kubernetes ``scheduling/v1beta1``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from clusterset.model import names
 
 MOST_MEMBERS = 1000
 """Largest minimum of a group. Room for so many pods is computed in one step, which delays other pods."""
+NATIVE_FIELDS = ("schedulingGroup", "workloadRef")
+"""Fields of a pod's spec that name its group: from Kubernetes 1.36 on, and in 1.35."""
 LABEL_POD_GROUP = "scheduling.x-k8s.io/pod-group"
 """Label of scheduler-plugins; its value names a PodGroup object."""
 _LONGEST_NAME = 253
@@ -78,13 +82,29 @@ def is_group_key(key: str) -> bool:
     return key == LABEL_POD_GROUP or key.startswith(_PREFIXES) or key in _OWN
 
 
-def group_of(namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Group | None:
-    """Return the group of a pod; None: it starts alone.
+def native_group(spec: Mapping[str, Any] | None) -> str:
+    """Return the name of the PodGroup (scheduling.k8s.io) that a pod's spec names; empty: none."""
+    group = (spec or {}).get("schedulingGroup")
+    return str(group.get("podGroupName") or "") if isinstance(group, Mapping) else ""
+
+
+def is_native(spec: Mapping[str, Any] | None) -> bool:
+    """Report whether a pod has a group of Kubernetes itself."""
+    return any((spec or {}).get(field) for field in NATIVE_FIELDS)
+
+
+def group_of(
+    namespace: str,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    spec: Mapping[str, Any] | None = None,
+) -> Group | None:
+    """Return the group of a pod; None: it starts alone, or with a group of Kubernetes itself.
 
     The annotation of this project overrides all labels. A minimum in an annotation overrides any other minimum.
     """
     found = _declared(labels, annotations)
-    if found is None:
+    if found is None or is_native(spec):
         return None
     source, name, minimum = found
     problem = ""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
 
 from clusterset.model import names
+from clusterset.model.pod.groups import is_native, native_group
 from controller_runtime.errors import ConfigError
+from controller_runtime.objects import Object
 from controller_runtime.util.event_loop import now
 from multi_scheduler.agent import Agent, AgentContext, Rejections
 from multi_scheduler.agents.fit.attempts import Attempts
-from multi_scheduler.agents.fit.group_filter import GroupFilter
+from multi_scheduler.agents.fit.group_filter import GroupFilter, is_over
 from multi_scheduler.agents.fit.members import PendingPods
+from multi_scheduler.agents.fit.native_groups import Minimums, NativeGroups, is_full
 from multi_scheduler.agents.fit.planning import Planner
 from multi_scheduler.bound_pods import node_of, priority_of
 from multi_scheduler.state import placing as choosing
@@ -77,6 +80,8 @@ class FitAgent(Agent):
         )
         planner = Planner(state, self._settings.score)
         self.groups = GroupFilter(context.upper, state, planner, pending, self.attempts)
+        self._minimums = Minimums(context.upper)
+        self._native = NativeGroups(state.reservations, state.bound_pods, self._minimums.__getitem__)
         state.follow(pending.informer, bound=self._pod_bound, swept=self.groups.sweep)
 
     async def run(self) -> None:
@@ -84,6 +89,7 @@ class FitAgent(Agent):
         async with asyncio.TaskGroup() as group:
             group.create_task(self.groups.members.run())
             group.create_task(self.attempts.run())
+            group.create_task(self._minimums.run())
 
     def unready(self) -> str | None:
         """Return why the agent is not ready; None: ready."""
@@ -94,6 +100,7 @@ class FitAgent(Agent):
         uid = pod["metadata"].get("uid", "")
         self.state.know(nodes)
         await self.state.wait_read(_SETTLE_SECONDS)
+        self._native.called(pod)
         if (bound := self.state.bound_pods.get(uid)) is not None or self.state.reservations.stage(
             uid
         ) is Stage.BOUND:
@@ -112,13 +119,18 @@ class FitAgent(Agent):
 
     async def _filter_alone(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         uid, priority = pod["metadata"].get("uid", ""), pod["spec"].get("priority") or 0
+        besides = {uid, *self._native.companions(pod)}
         deadline = now() + _SETTLE_SECONDS
         while True:
             found = self._judge_alone(pod, nodes, uid, priority)
             if found.rejected < len(nodes):
                 break
+            if node := self._reserve_after_eviction(pod, nodes, found):
+                resolvable = {name: why for name, why in found.resolvable.items() if name != node}
+                unresolvable = {name: why for name, why in found.unresolvable.items() if name != node}
+                return Rejections(resolvable, unresolvable)
             # Other pods hold reservations in several clusters and will use only one, so wait until the rest is released.
-            may_change = self._may_change(uid, found.retryable, at_most=_SETTLE_SECONDS)
+            may_change = self._may_change(besides, found.retryable, at_most=_SETTLE_SECONDS)
             until = deadline if may_change else min(deadline, found.counted_by)
             if until <= (time := now()):
                 break
@@ -134,7 +146,7 @@ class FitAgent(Agent):
             self.state.reservations.stage(uid) is not Stage.NOMINATED
         ):  # preempted pods may not have ended yet
             self.state.reservations.release(uid)
-        transient = self._transient(uid, priority, found) if found.rejected == len(nodes) else ""
+        transient = self._transient(besides, priority, found) if found.rejected == len(nodes) else ""
         return Rejections(found.resolvable, found.unresolvable, transient)
 
     def _judge_alone(
@@ -145,10 +157,49 @@ class FitAgent(Agent):
         with self.state.reservations.without_own(uid, priority):
             return self.state.predict(pod, nodes, unfinished=unfinished)
 
-    def _transient(self, uid: str, priority: int, judgement: Judgement) -> str:
+    def _reserve_after_eviction(
+        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], judgement: Judgement
+    ) -> str:
+        """Reserve the room of pods of lower priority for a pod of a native group that the scheduler filters as if they were gone.
+
+        Returns:
+            the virtual node; empty: there is none, or the scheduler does not ask in this way.
+        """
+        if not native_group(pod["spec"]):
+            return ""
+        uid, priority = pod["metadata"].get("uid", ""), pod["spec"].get("priority") or 0
+        for node in nodes:
+            if node.name not in judgement.lacking:
+                continue
+            wanted, gated = judgement.lacking[node.name]
+            index, bound = self.state.clusters[node.cluster].index, self._bound_on(node)
+            there = {one.key for _, one in bound} | {
+                f"{other}@{node.name}" for other in self._native.companions(pod)
+            }
+            used = [placed.requests for placed in map(index.placed, there) if placed is not None]
+            victims = frozenset(one.key for _, one in bound if one.priority < priority)
+            if not victims or not is_full(node.allocatable, used, wanted.requests):
+                continue
+            with self.state.reservations.without_own(uid, priority):
+                place = choosing.place_without(index, wanted, victims)
+            if place:
+                room = Place(node.cluster, wanted, place, gated.charge, awaits=victims)
+                self.state.reservations.hold_for_preemption(uid, node.name, room, priority=priority)
+                return node.name
+        return ""
+
+    def _bound_on(self, node: VirtualNode) -> list[tuple[Object, choosing.Mirrored]]:
+        """Return the upper pods that are bound to a virtual node, each with its entry in the index of the lower cluster."""
+        return [
+            (one, choosing.Mirrored(one.uid, key, priority_of(one)))
+            for one in self.state.bound_pods.on(node.name)
+            for key in self.state.accounting.index_keys(one.uid, node)
+        ]
+
+    def _transient(self, besides: Collection[str], priority: int, judgement: Judgement) -> str:
         """Return why no node passes now but one may in a few seconds; empty: the rejections stay right."""
-        recent = self._may_change(uid, judgement.retryable, at_most=RECENT_SECONDS)
-        if recent or (priority <= 0 and self._may_change(uid, judgement.retryable)):
+        recent = self._may_change(besides, judgement.retryable, at_most=RECENT_SECONDS)
+        if recent or (priority <= 0 and self._may_change(besides, judgement.retryable)):
             return "room is reserved for pods that are being bound and may not use it"
         if judgement.unknown and not judgement.resolvable:
             return next(text for name, text in judgement.unresolvable.items() if name in judgement.unknown)
@@ -165,6 +216,8 @@ class FitAgent(Agent):
         is_held = self.groups.held.node(uid) is not None  # the group keeps its room
         if not is_held and self.state.reservations.stage(uid) is Stage.TENTATIVE:
             self.state.reservations.narrow(uid, {node.name for node in passing})
+        if passing:
+            self._native.passed(pod)
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
         """Return a score for each virtual node by the configured strategy; 0 or less without room on existing lower nodes."""
@@ -188,15 +241,14 @@ class FitAgent(Agent):
         priority, uid = pod["spec"].get("priority") or 0, pod["metadata"].get("uid", "")
         if self.groups.held.node(uid) is not None:
             return None  # its room is reserved, even if ``standing`` needs none while members are being bound
-        bound = [
-            (one, choosing.Mirrored(one.uid, key, priority_of(one)))
-            for one in self.state.bound_pods.on(node.name)
-            for key in self.state.accounting.index_keys(one.uid, node)
-        ]
+        bound = self._bound_on(node)
+        # Only the scheduler knows whether it may evict pods of its groups one by one (disruptionMode).
         candidates = [
             found
             for one, found in bound
-            if one.metadata.deletion_timestamp is None and found.priority < priority
+            if one.metadata.deletion_timestamp is None
+            and found.priority < priority
+            and not is_native(one.spec)
         ]
         if (group := self.groups.group(pod)) is not None:
             standing = await self.groups.standing(pod, group)
@@ -247,23 +299,35 @@ class FitAgent(Agent):
             or virtual.cluster not in self.state.clusters
             or self.state.reservations.choose(uid, node)
         ):
-            return ""
+            return self._bars_until_eviction(uid, node)
         if pod is not None and node_of(pod) == node:
             return ""  # the scheduler has lost the answer to the binding
         if self._settings.unreachable == "Pass" and self.state.clusters[virtual.cluster].feed.trouble():
             return ""
         return f"no room is reserved for the pod on {node} any more; the scheduler tries again"
 
+    def _bars_until_eviction(self, uid: str, node: str) -> str:
+        """Return that the pods whose room is reserved for a pod have not ended; empty: they have, or there are none."""
+        lower = self.state.reservations.awaited(uid, node)
+        virtual = self.state.node(node)
+        if not lower or virtual is None or not is_over(self.state.clusters[virtual.cluster].index, [lower]):
+            return ""
+        return f"the pods that make room on {node} have not ended; the scheduler tries again"
+
     def bound(self, uid: str, node: str) -> None:
         """Mark the reservation as bound, because the extender itself bound the pod."""
         self.state.reservations.bind(uid, node)
 
     def _may_change(
-        self, uid: str, retryable: Sequence[tuple[str, Demand | None]], *, at_most: float = math.inf
+        self,
+        besides: Collection[str],
+        retryable: Sequence[tuple[str, Demand | None]],
+        *,
+        at_most: float = math.inf,
     ) -> bool:
-        """Report whether the pod may fit when tentative reservations of other pods up to this age are released."""
+        """Report whether a pod may fit when tentative reservations up to this age are released, besides those of some pods."""
         for cluster, wanted in retryable:
-            keys = self.state.reservations.tentative(cluster, besides=uid, at_most=at_most)
+            keys = self.state.reservations.tentative(cluster, besides=besides, at_most=at_most)
             if keys and (
                 wanted is None or choosing.suffices(self.state.clusters[cluster].index, wanted, keys)
             ):

@@ -95,7 +95,10 @@ class GroupFilter:
         """Return the group of a pod; None: it starts alone."""
         metadata = pod["metadata"]
         declared = group_of(
-            metadata.get("namespace", ""), metadata.get("labels") or {}, metadata.get("annotations") or {}
+            metadata.get("namespace", ""),
+            metadata.get("labels") or {},
+            metadata.get("annotations") or {},
+            pod["spec"],
         )
         return self.members.pod_groups.resolve(declared)
 
@@ -288,13 +291,12 @@ class GroupFilter:
         """Report whether the group would get room without the tentative reservations of pods outside of groups."""
         found = self.members.standing(group.key)
         if found is None or not any(
-            self._reservations.tentative(cluster, besides="", at_most=RECENT_SECONDS)
-            for cluster in self.state.clusters
+            self._reservations.tentative(cluster, at_most=RECENT_SECONDS) for cluster in self.state.clusters
         ):
             return False
         with contextlib.ExitStack() as stack:
             for cluster, lower in self.state.clusters.items():
-                recent = self._reservations.tentative(cluster, besides="", at_most=RECENT_SECONDS)
+                recent = self._reservations.tentative(cluster, at_most=RECENT_SECONDS)
                 stack.enter_context(without(lower.index, recent))
             planned = self._plan(found, is_trial=True)
             if isinstance(planned, Shortfall):

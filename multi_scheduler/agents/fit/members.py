@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterset.model.pod.groups import MOST_MEMBERS, Group, group_of
+from clusterset.model.pod.groups import MOST_MEMBERS, NATIVE_FIELDS, Group, group_of
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.cache.informer import BoundedInformer, Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
 from multi_scheduler.agents.fit.attempts import FAILURE, NOMINATED, Attempts, failure
 from multi_scheduler.agents.fit.planning import Homes, domain_selector
 from multi_scheduler.agents.fit.standing import DEFAULT_SCHEDULER, HeldGroups, Member, Standing, standing
@@ -27,8 +28,20 @@ _LOOK = 60.0
 _PENDING = "spec.nodeName=,status.phase!=Succeeded,status.phase!=Failed"
 
 
+async def follow_installed(client: Client, informer: Informer, resource: Resource) -> None:
+    """Wait until an optional API can be read, then run its informer until cancelled."""
+    while True:
+        try:
+            await client.exists(resource)
+        except (ApiError, ConfigError):
+            await asyncio.sleep(_LOOK)
+        else:
+            break
+    await informer.run()
+
+
 class PodGroups:
-    """The PodGroup objects of the upper cluster."""
+    """The PodGroup objects of the upper cluster that scheduler-plugins defines."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -38,14 +51,7 @@ class PodGroups:
 
     async def run(self) -> None:
         """Wait until the API can be read, then follow it until cancelled."""
-        while True:
-            try:
-                await self._client.exists(resources.POD_GROUPS)
-            except (ApiError, ConfigError):
-                await asyncio.sleep(_LOOK)
-            else:
-                break
-        await self.informer.run()
+        await follow_installed(self._client, self.informer, resources.POD_GROUPS)
 
     def resolve(self, group: Group | None) -> Group | None:
         """Return a group with the minimum of its PodGroup object, unless the pod declares another minimum.
@@ -71,6 +77,10 @@ class PodGroups:
 def _shrink(found: Object) -> Object:
     minimum = (found.spec or {}).get("minMember")
     return found.without("status").with_fields(spec={"minMember": minimum}).with_only()
+
+
+def _declared(pod: Object | None) -> Group | None:
+    return group_of(pod.namespace, pod.labels, pod.annotations, pod.spec) if pod is not None else None
 
 
 _MOST_SCHEDULERS = 100
@@ -123,7 +133,7 @@ class Members:
         if not members:
             return None
         pod = min(members, key=lambda member: (member.created, member.name)).pod
-        declared = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
+        declared = _declared(pod)
         group = self.pod_groups.resolve(declared)
         if group is None or group.problem:
             return None
@@ -154,7 +164,7 @@ class Members:
     def annotations(self, uid: str) -> Mapping[str, str]:
         """Return the annotation that selects the lower nodes of the domain of a pod's group; empty: there is no domain."""
         pod = self.pending.pod(uid)
-        group = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
+        group = _declared(pod)
         if pod is None or group is None or not group.topology:
             return {}
         node = self.held.node(uid)
@@ -256,7 +266,8 @@ def _shrink_pod(pod: Object) -> Object:
     ) if value}  # fmt: skip
     needs_spec = NOMINATED in status or group_key(pod)
     if not needs_spec:
-        return with_read_metadata(pod.with_fields(spec={}, status=status))
+        native = {field: value for field in NATIVE_FIELDS if (value := (pod.spec or {}).get(field))}
+        return with_read_metadata(pod.with_fields(spec=native, status=status))
     return with_read_metadata(pod.with_fields(status=status), all_labels=True)
 
 

@@ -27,10 +27,10 @@ async def test_room_in_a_removed_cluster_is_released() -> None:
     state = world.agent.state
     nodes = [node for name in ("vn-a", "vn-b") if (node := state.node(name)) is not None]
     await world.agent.filter(pod("p"), nodes)
-    assert state.reservations.tentative("a", besides="")
+    assert state.reservations.tentative("a")
     await _remove(world, "a")
     assert state.reservations.stage("p") is Stage.TENTATIVE
-    assert not state.reservations.tentative("a", besides="")
+    assert not state.reservations.tentative("a")
     assert state.node("vn-a") is None
     state.sweep()
     found = await world.agent.score(pod("p"), nodes)

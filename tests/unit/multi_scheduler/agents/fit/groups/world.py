@@ -82,7 +82,10 @@ class World:
             for number, found in enumerate(nodes):
                 cores, zone = found if isinstance(found, tuple) else (found, "z")
                 self.add_node(name, f"{name}-{number}", cores, zone=zone)
-        virtual = {f"vn-{name}": VirtualNode(f"vn-{name}", name, {}, {}) for name in clusters}
+        virtual = {
+            f"vn-{name}": VirtualNode(f"vn-{name}", name, {}, {}, {}, _sums(nodes))
+            for name, nodes in clusters.items()
+        }
         self.agent.state._known_nodes |= virtual
         directory: Any = SimpleNamespace(
             wait=AsyncMock(return_value=True),
@@ -207,3 +210,9 @@ class World:
         """Requeue rejected pods, as the scheduler does after any event of nodes and bound pods."""
         self.queue += self.rejected
         self.rejected = []
+
+
+def _sums(nodes: Sequence[Any]) -> dict[str, str]:
+    """Return the allocatable resources of a virtual node."""
+    cores = (found[0] if isinstance(found, tuple) else found for found in nodes)
+    return {"cpu": str(sum(cores)), "pods": "999"}
