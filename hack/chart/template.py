@@ -41,11 +41,8 @@ def helm(*arguments: str, stdin: str = "") -> str:
         input=stdin,
         capture_output=True,
         text=True,
-        env={
-            "GOGC": "off",
-            "GOMAXPROCS": "1",
-            **os.environ,
-        },  # saves a fifth of the CPU time of a process that runs only for seconds
+        # Saves a fifth of the CPU time of a process that runs only for seconds.
+        env={"GOGC": "off", "GOMAXPROCS": "1", **os.environ},
         check=False,
         timeout=120,
     )
