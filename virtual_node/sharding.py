@@ -121,7 +121,7 @@ class Shards:
             cluster: holder
             for lease in self._leases.store.list()
             if (cluster := lease.labels.get(names.LABEL_LOWER_CLUSTER))
-            and (holder := leaderelection.holder_of(lease.to_dict())) in working
+            and (holder := _holder(lease)) in working
         }
         return found | dict.fromkeys(self.held, self.member.name)
 
@@ -194,10 +194,10 @@ class Shards:
         """Release Leases that still name this replica as their holder after a release that failed."""
         for lease in self._leases.store.list():
             cluster = lease.labels.get(names.LABEL_LOWER_CLUSTER)
-            if cluster and cluster not in mine and cluster not in self.held:
-                whole = lease.to_dict()
-                if leaderelection.holder_of(whole) == self.member.name:
-                    await self._release(cluster, whole)
+            if not cluster or cluster in mine or cluster in self.held:
+                continue
+            if _holder(lease) == self.member.name:
+                await self._release(cluster, lease.to_dict())
 
     def _is_taken(self, cluster: str) -> bool:
         """Report whether another replica, or an administrator, has written the Lease of a held cluster."""
@@ -205,7 +205,7 @@ class Shards:
         return (
             lease is not None
             and int(lease.resource_version) > int(ours["metadata"]["resourceVersion"])
-            and leaderelection.holder_of(lease.to_dict()) != self.member.name
+            and _holder(lease) != self.member.name
         )
 
     async def _take(self, cluster: str) -> bool:
@@ -238,9 +238,10 @@ class Shards:
         """Return the shares of the replicas whose Leases are renewed, as far as the cache shows."""
         found = {}
         for lease in self._leases.store.list():
-            whole = lease.to_dict()
-            if names.LABEL_LOWER_CLUSTER not in lease.labels and self._is_renewed(lease.name, whole):
-                found[leaderelection.holder_of(whole)] = share_of(lease)
+            if names.LABEL_LOWER_CLUSTER in lease.labels:
+                continue
+            if self._is_renewed(lease.name, lease.to_dict()):
+                found[_holder(lease)] = share_of(lease)
         return found
 
     async def _has_ended(self, member: str) -> bool:
@@ -430,6 +431,11 @@ def lease_of(election: str, member: str) -> str:
 def host_of(member: str) -> str:
     """Return a replica's host name (in a cluster, its pod's name); a worker's ends with ``.`` and its number."""
     return member.rpartition("-")[0]
+
+
+def _holder(lease: Object) -> str:
+    """Return the holder of a cached Lease; decodes only the spec, because each pass asks for all Leases."""
+    return leaderelection.holder_of({"spec": lease.spec})
 
 
 def share_of(lease: Object) -> float:
