@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 import structlog
 from hypothesis import HealthCheck, settings
+from structlog.dev import ConsoleRenderer, plain_traceback
 
 from controller_runtime.process import lifecycle
 from tests.evidence import evidence, sandboxes
@@ -51,6 +52,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     which would take a fifth of the time of small tests.
     """
     asyncio.set_event_loop(None)
+    for processor in structlog.get_config()["processors"]:
+        if isinstance(processor, ConsoleRenderer):  # rich would format tracebacks for 0.1 s each
+            processor.exception_formatter = plain_traceback
     plugins = session.config.pluginmanager
     monkey = pytest.MonkeyPatch()
     session.config.add_cleanup(monkey.undo)
@@ -78,6 +82,7 @@ def pytest_collection_finish() -> None:
     """Exclude modules and tests from garbage collection, which takes half a second for them."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # few objects of a test are garbage
     gc.enable()
 
 
