@@ -87,10 +87,11 @@ class MemoryClient:
         self.held.discard(plural)
         self.wake()
 
-    def wake(self) -> None:
-        """Let all watches look for changes."""
+    def wake(self, plural: str = "") -> None:
+        """Let the watches of a plural look for changes; empty: all watches."""
         for watch in self._watches:
-            watch.changed.set()
+            if plural in {"", watch.plural}:
+                watch.changed.set()
 
     def bookmark(self, *plurals: str) -> None:
         """Send a bookmark on each watch of these plurals."""
@@ -237,8 +238,8 @@ class MemoryClient:
         )  # fmt: skip
         return await self._write(resource, "delete", key, write, None)
 
-    def _committed(self, _commit: Commit) -> None:
-        self.wake()
+    def _committed(self, commit: Commit) -> None:
+        self.wake("" if self.ends_watches else commit.plural)
 
     async def _write(
         self, resource: Resource, verb: str, key: str, action: Callable[..., Body], subresource: str | None, *,

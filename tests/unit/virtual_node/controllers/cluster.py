@@ -51,14 +51,15 @@ class Cluster(MemoryClient):
         large = {"metadata": {"name": "large", "namespace": namespace}, "spec": {"text": "x" * 800_000}}
         self.caches.change(None, from_dict(large))
 
-    def wake(self) -> None:
-        super().wake()
+    def wake(self, plural: str = "") -> None:
+        super().wake(plural)
         for informer, seen in self._fed.items():
-            if (plural := informer.resource.plural) not in self.held:
+            kind = informer.resource.plural
+            if plural in {"", kind} and kind not in self.held:
                 self._fed[informer] = self.server.version
                 found = informer._reflector.selection
                 matches = selection(*map(found.get, ("namespace", "label_selector", "field_selector")))
-                for event in self.server.since(plural, seen, matches):
+                for event in self.server.since(kind, seen, matches):
                     informer.change(event.type, event.object)
 
     def _schedule(self, commit: Commit) -> None:

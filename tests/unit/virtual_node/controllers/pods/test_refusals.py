@@ -14,7 +14,7 @@ from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, lower_pod, running
 from virtual_node.controllers.pods.refusals import FIRST, LONGEST, QuotaGate
 
-PODS = 100
+PODS = 60
 
 
 class Quota:
@@ -57,8 +57,8 @@ async def test_pods_over_quota_are_tried_one_at_a_time() -> None:
         assert lower_pods(scene) == 3
         assert len(quota.asked) <= 8
         before = len(quota.asked)
-        await asyncio.sleep(1200)
-        assert len(quota.asked) - before <= 25
+        await asyncio.sleep(600)
+        assert len(quota.asked) - before <= 13
         conditions = {one["type"]: one for one in scene.above("p050")["status"]["conditions"]}
         assert conditions["virtual-node.io/Admitted"]["reason"] == "ExceededQuota"
 
