@@ -157,16 +157,16 @@ def rows(snapshot: Snapshot) -> list[CheckResult]:
 
 def _rows(snapshot: Snapshot, cluster: View, findings: Sequence[Finding]) -> Iterator[CheckResult]:
     """Yield the rows of a cluster, in the order of its facts; findings about nothing of these come last."""
-    rest = [one for one in findings if one.place == cluster.name]
+    rest = [each for each in findings if each.place == cluster.name]
     for title, detail in _good(snapshot, cluster):
-        found = [one for one in rest if _title(one) == title and _is_about(one, detail)]
-        rest = [one for one in rest if one not in found]
-        for one in found:
+        found = [each for each in rest if _title(each) == title and _is_about(each, detail)]
+        rest = [each for each in rest if each not in found]
+        for item in found:
             # The next step says what is wrong with a right or a name.
-            yield _row(one, detail if one.code in _SUBJECTS else one.cause)
+            yield _row(item, detail if item.code in _SUBJECTS else item.cause)
         if not found:
             yield CheckResult(cluster.name, title, ok=True, detail=detail)
-    yield from (_row(one, str(one)) for one in rest)
+    yield from (_row(each, str(each)) for each in rest)
 
 
 def _is_about(found: Finding, detail: str) -> bool:
@@ -228,7 +228,7 @@ async def _read(config: Config, upper: View, patience: float) -> Snapshot:
         _read_upper(config, snapshot.upper, patience),
         *(_read_lower(cluster, view, patience) for cluster, view in lowers),
     )
-    if same := [one for one in lowers if one[0].services.cluster_ip == "same"]:
+    if same := [lower for lower in lowers if lower[0].services.cluster_ip == "same"]:
         await _read_ranges(config, same, patience)
     return snapshot
 
@@ -375,21 +375,24 @@ def _print(findings: Sequence[CheckResult], *, headers: bool, is_quiet: bool) ->
     wrong = [finding for finding in findings if not finding.ok]
     warnings = [finding for finding in findings if finding.ok and finding.detail.startswith(WARNING)]
     if is_quiet:
-        rows = [(one, "ok" if one.ok else "no") for one in (*wrong, *warnings)]
-        output.brief([(f"{one.cluster}: {one.check}", state, one.detail, one.fix) for one, state in rows])
+        rows = [(each, "ok" if each.ok else "no") for each in (*wrong, *warnings)]
+        output.brief([(f"{row.cluster}: {row.check}", state, row.detail, row.fix) for row, state in rows])
     else:
         output.report(
             _COLUMNS,
-            [(one.cluster, one.check, "ok" if one.ok else "no", one.detail, one.fix) for one in findings],
+            [
+                (each.cluster, each.check, "ok" if each.ok else "no", each.detail, each.fix)
+                for each in findings
+            ],
             # A narrow terminal shows only failures and warnings; passed checks are counted in the conclusion.
             [
                 output.Entry(
-                    output.DOUBTFUL if one.ok else output.BAD,
-                    f"{one.cluster}: {one.check}",
-                    [one.detail],
-                    [one.fix],
+                    output.DOUBTFUL if item.ok else output.BAD,
+                    f"{item.cluster}: {item.check}",
+                    [item.detail],
+                    [item.fix],
                 )
-                for one in (*wrong, *warnings)
+                for item in (*wrong, *warnings)
             ],
             headers=headers,
         )

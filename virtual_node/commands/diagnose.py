@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
             **({"phase": verdict.phase} if verdict.phase else {}),
             "findings": _rows(verdict.findings),
             "pods": [{"name": pod, "findings": _rows(found)} for pod, found in verdict.pods.items()],
-            **({"scores": [asdict(one) for one in verdict.scores]} if options.explain else {}),
+            **({"scores": [asdict(each) for each in verdict.scores]} if options.explain else {}),
             **({"overrides": list(verdict.overrides)} if verdict.overrides else {}),
             "missingRights": reader.rights(),
         }
@@ -161,14 +161,14 @@ async def pods_of(
 def selector_text(selector: Mapping[str, Any]) -> str:
     """Return a LabelSelector in the syntax of the API's labelSelector parameter."""
     parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
-    for one in selector.get("matchExpressions") or ():
-        match one["operator"]:
+    for expression in selector.get("matchExpressions") or ():
+        match expression["operator"]:
             case "Exists":
-                parts.append(one["key"])
+                parts.append(expression["key"])
             case "DoesNotExist":
-                parts.append(f"!{one['key']}")
+                parts.append(f"!{expression['key']}")
             case operator:
-                parts.append(f"{one['key']} {_OPERATORS[operator]} ({','.join(one['values'])})")
+                parts.append(f"{expression['key']} {_OPERATORS[operator]} ({','.join(expression['values'])})")
     return ",".join(parts)
 
 
@@ -195,9 +195,9 @@ async def _node(reader: Reader, name: str) -> list[Finding]:
     await Source(snapshot.upper, reader).load([INSTALLED])
     add_reports(snapshot)
     result = [
-        _sentence(one)
-        for one in examine(snapshot, levels=(Level.INSTALLATION, Level.PATH)).findings
-        if name == one.node or (not one.node and one.cluster == cluster_of(node))
+        _sentence(each)
+        for each in examine(snapshot, levels=(Level.INSTALLATION, Level.PATH)).findings
+        if name == each.node or (not each.node and each.cluster == cluster_of(node))
     ]
     result += of_node(node, bound)
     return sorted(result, key=lambda one: one.rank) or [healthy_node(node, bound)]
@@ -236,12 +236,12 @@ def _print(verdict: DiagnoseResult) -> None:
     output.listing(
         [
             output.Entry(
-                _mark(one),
-                _title(one) if _is_fine(one) else f"{_title(one)} ({one.code})",
-                one.evidence,
-                one.next_steps,
+                _mark(each),
+                _title(each) if _is_fine(each) else f"{_title(each)} ({each.code})",
+                each.evidence,
+                each.next_steps,
             )
-            for one in verdict.findings
+            for each in verdict.findings
         ]
     )
     if verdict.overrides:
@@ -251,13 +251,13 @@ def _print(verdict: DiagnoseResult) -> None:
 def _print_scores(found: Sequence[Score]) -> None:
     rows = [
         (
-            one.agent,
-            one.node,
-            "" if one.score is None else str(one.score),
-            one.weight,
-            f"rejected: {one.reason}" if one.score is None else "",
+            each.agent,
+            each.node,
+            "" if each.score is None else str(each.score),
+            each.weight,
+            f"rejected: {each.reason}" if each.score is None else "",
         )
-        for one in found
+        for each in found
     ]
     if rows:
         output.conclusion("scores of the multi-scheduler's agents")
@@ -272,12 +272,12 @@ def _print_scores(found: Sequence[Score]) -> None:
 def _rows(findings: Sequence[Finding]) -> list[dict[str, object]]:
     return [
         {
-            "code": one.code.value,
-            "title": _title(one),
-            "evidence": list(one.evidence),
-            "nextSteps": list(one.next_steps),
+            "code": each.code.value,
+            "title": _title(each),
+            "evidence": list(each.evidence),
+            "nextSteps": list(each.next_steps),
         }
-        for one in findings
+        for each in findings
     ]
 
 
@@ -335,7 +335,9 @@ def scores(events: Sequence[Mapping[str, Any]]) -> list[Score]:
     Args:
         events: events about the pod, the oldest first.
     """
-    message = next((str(one.get("message")) for one in reversed(events) if one.get("reason") == SCORED), "")
+    message = next(
+        (str(event.get("message")) for event in reversed(events) if event.get("reason") == SCORED), ""
+    )
     return [score for text in message.split(". Agent ")[1:] for score in _answer(text)]
 
 
@@ -362,4 +364,7 @@ def override_changes(view: PodView) -> list[str]:
 
 
 def _images(pod: Mapping[str, Any]) -> dict[str, str]:
-    return {f"{where}.image": str(one.get("image")) for where, one in containers(pod.get("spec") or {})}
+    return {
+        f"{where}.image": str(container.get("image"))
+        for where, container in containers(pod.get("spec") or {})
+    }

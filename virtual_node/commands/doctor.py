@@ -176,8 +176,8 @@ def _blocked(link: Link, links: Mapping[str, Judged], snapshot: Snapshot) -> Jud
 
 
 def _judged(link: Link, result: Examination, snapshot: Snapshot) -> Judged:
-    found = [one for one in result.findings if one.code.link == link.name]
-    if broken := [one for one in found if one.severity is not Severity.INFO]:
+    found = [each for each in result.findings if each.code.link == link.name]
+    if broken := [item for item in found if item.severity is not Severity.INFO]:
         return Judged(link.name, link.title, State.BROKEN, _listed(broken), broken[0].next_step)
     if failed := _failed(link, result):
         return Judged(link.name, link.title, State.UNKNOWN, str(failed), failed.next_step)
@@ -189,18 +189,18 @@ def _judged(link: Link, result: Examination, snapshot: Snapshot) -> Judged:
 
 def _failed(link: Link, result: Examination) -> Finding | None:
     """Return the failure of a rule that could have found a broken link."""
-    of_link = (one for one in RULES if any(code.link == link.name for code in one.codes))
+    of_link = (rule for rule in RULES if any(code.link == link.name for code in rule.codes))
     found = chain.from_iterable(
-        result.by_rule.get(Level.POD if one.level is Level.POD else one.judge, ()) for one in of_link
+        result.by_rule.get(Level.POD if each.level is Level.POD else each.judge, ()) for each in of_link
     )
-    return next((one for one in found if one.code is Code.RULE_FAILED), None)
+    return next((item for item in found if item.code is Code.RULE_FAILED), None)
 
 
 def _listed(found: Sequence[Finding]) -> str:
     """Return the first findings as text, with the evidence for the first one."""
     shown = [
-        str(one) if one.place == UPPER or one.place in one.cause else f"{one.place}: {one}"
-        for one in found[:_NAMED]
+        str(each) if each.place == UPPER or each.place in each.cause else f"{each.place}: {each}"
+        for each in found[:_NAMED]
     ]
     more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
     return "; ".join([*shown, *more, *found[0].evidence])
@@ -253,7 +253,7 @@ def _ready(snapshot: Snapshot) -> str | Outcome:
 
 def _taints(snapshot: Snapshot) -> str:
     every = (taint for node in snapshot.upper.get(NODES) or () for taint in taints(node))
-    seen = sorted({taint_text(one) for one in every if not is_passing(one)})
+    seen = sorted({taint_text(each) for each in every if not is_passing(each)})
     return f"{some(seen) or 'none'}; every pod that waits for a virtual node tolerates them"
 
 
@@ -287,7 +287,7 @@ def _webhook(snapshot: Snapshot) -> str | Outcome:
     bundled = all(client.get("caBundle") for _, client in client_configs(webhook.configurations))
     trust = "its CA is valid" if bundled else "trusted by the system's CAs"
     address = f"; {some(details)}" if details else ""
-    return f"{some(one['metadata']['name'] for one in webhook.configurations)}, {trust}{address}"
+    return f"{some(each['metadata']['name'] for each in webhook.configurations)}, {trust}{address}"
 
 
 def _mutation(snapshot: Snapshot) -> str | Outcome:
@@ -398,15 +398,15 @@ def main(argv: Sequence[str]) -> int:
     links = [link for link in judged(asyncio.run(_read(options))) if link.name not in options.ignore]
     broken = first_broken(links)
     if options.output == "table" and options.quiet:
-        wrong = [one for one in links if one.state not in {State.OK, State.SKIPPED}]
-        output.brief([(one.title, one.state.value, one.detail, one.next) for one in wrong])
+        wrong = [each for each in links if each.state not in {State.OK, State.SKIPPED}]
+        output.brief([(item.title, item.state.value, item.detail, item.next) for item in wrong])
         output.conclusion(sentence(links))
     elif options.output == "table":
         _print(links, headers=not options.no_headers)
     else:
         rows = [
-            {"name": one.name, "state": one.state.value, "detail": one.detail, "next": one.next}
-            for one in links
+            {"name": each.name, "state": each.state.value, "detail": each.detail, "next": each.next}
+            for each in links
         ]
         output.data({"brokenLink": broken.name if broken else None, "links": rows}, options.output)
     return 0 if holds(links) else 1
@@ -489,8 +489,8 @@ def answer(probe: Probe) -> Answer:
 def _print(links: Sequence[Judged], *, headers: bool) -> None:
     output.report(
         _COLUMNS,
-        [(one.title, one.state.value, one.detail, one.next) for one in links],
-        [output.Entry(_MARKS[one.state], one.title, [one.detail], [one.next]) for one in links],
+        [(link.title, link.state.value, link.detail, link.next) for link in links],
+        [output.Entry(_MARKS[each.state], each.title, [each.detail], [each.next]) for each in links],
         headers=headers,
     )
     output.conclusion(sentence(links))

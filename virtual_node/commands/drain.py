@@ -120,7 +120,7 @@ async def _follow(client: Client, wanted: Sequence[str], statuses: dict[str, Sta
 def _line(name: str, status: Status) -> str:
     parts = [f"{status.moved} moved", f"{status.moving} moving", f"{status.waiting} waiting"]
     stay = f", {status.staying} stay" if status.staying else ""
-    late = [one for one in status.pods if one.state == "moving" and drain.ENDS_AT in one.why]
+    late = [pod for pod in status.pods if pod.state == "moving" and drain.ENDS_AT in pod.why]
     more = f", and {len(late) - 1} more" if len(late) > 1 else ""
     waits = f" ({late[0].pod}: {late[0].why}{more})" if late else ""
     return f"node/{name}: {', '.join(parts)}{stay}{waits}"
@@ -138,7 +138,7 @@ def _conclude(statuses: dict[str, Status]) -> int:
 
 
 def _list_left(statuses: dict[str, Status]) -> None:
-    left = [(name, one.pod, one.state, one.why) for name, status in statuses.items() for one in status.pods]
+    left = [(name, pod.pod, pod.state, pod.why) for name, status in statuses.items() for pod in status.pods]
     if left:
         output.table(("NODE", "POD", "STATE", "WHY"), left)
 
@@ -161,7 +161,7 @@ async def show_plan(reader: Reader, draining: Sequence[Object], *, local_storage
     everything = await reader.all(resources.NODES, label_selector=VIRTUAL_NODES) or []
     away = {node.name for node in draining}
     elsewhere = [node for node in everything if node.name not in away and _is_open(node)]
-    deployments = {one.key: one.to_dict() for one in await reader.all(resources.DEPLOYMENTS) or ()}
+    deployments = {each.key: each.to_dict() for each in await reader.all(resources.DEPLOYMENTS) or ()}
     rows = []
     for node in draining:
         bound = await reader.all(resources.PODS, field_selector=f"spec.nodeName={node.name}")

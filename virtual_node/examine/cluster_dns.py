@@ -63,8 +63,10 @@ async def name_servers(lower: Verbs) -> list[Installed]:
             namespace=service.namespace,
             label_selector=f"kubernetes.io/service-name={service.name}",
         )
-        endpoints = [one for piece in slices.items for one in piece.to_dict().get("endpoints") or ()]
-        ready = sum((one.get("conditions") or {}).get("ready") is not False for one in endpoints)
+        endpoints = [
+            endpoint for piece in slices.items for endpoint in piece.to_dict().get("endpoints") or ()
+        ]
+        ready = sum((each.get("conditions") or {}).get("ready") is not False for each in endpoints)
         config: dict[str, Any] = {}
         with contextlib.suppress(Forbidden):
             where = service.namespace

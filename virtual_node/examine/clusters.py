@@ -119,7 +119,7 @@ def owned_heads(snapshot: Snapshot, lower: View, kind: str) -> Iterator[Json]:
 def misplaced(snapshot: Snapshot, lower: View, kind: str) -> Iterator[Json]:
     """Yield the lower cluster's objects of a kind that have our label in a namespace that is not ours."""
     is_in_place, identity = is_ours_in(snapshot, lower, kind), snapshot.upper.get(IDENTITY)
-    return (one for one in lower.heads(kind) if _is_labelled(identity, one) and not is_in_place(one))
+    return (each for each in lower.heads(kind) if _is_labelled(identity, each) and not is_in_place(each))
 
 
 def is_ours_in(snapshot: Snapshot, lower: View, kind: str) -> Callable[[Json], bool]:

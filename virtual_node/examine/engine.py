@@ -153,25 +153,25 @@ def examine(
             its upper pod was deleted.
     """
     result, chosen = Examination(), set(levels)
-    again = None if first is None else {id(one) for one in first.doubtful}
+    again = None if first is None else {id(item) for item in first.doubtful}
     rules = [
-        one
-        for one in RULES
-        if one.level in chosen
-        and (codes is None or not codes.isdisjoint(one.codes))
-        and (again is None or id(one) in again or one.level is Level.READING)
+        each
+        for each in RULES
+        if each.level in chosen
+        and (codes is None or not codes.isdisjoint(each.codes))
+        and (again is None or id(each) in again or each.level is Level.READING)
     ]
-    compared = _compared(snapshot, [one for one in rules if one.level is Level.MIRRORED])
-    for one in rules:
-        if one.level in _OF_ONE_POD:
+    compared = _compared(snapshot, [each for each in rules if each.level is Level.MIRRORED])
+    for each in rules:
+        if each.level in _OF_ONE_POD:
             continue
-        result.unknown |= _unknown(one, snapshot)
-        if any(snapshot.upper.why(fact) for fact in one.needs):
-            result.by_rule[one.judge] = []
-        elif one.level is Level.MIRRORED:
-            result.by_rule[one.judge] = _completed(one, snapshot, compared[one.judge])
+        result.unknown |= _unknown(each, snapshot)
+        if any(snapshot.upper.why(fact) for fact in each.needs):
+            result.by_rule[each.judge] = []
+        elif each.level is Level.MIRRORED:
+            result.by_rule[each.judge] = _completed(each, snapshot, compared[each.judge])
         else:
-            result.by_rule[one.judge] = _BY_LEVEL.get(one.level, _applied)(one, snapshot)
+            result.by_rule[each.judge] = _BY_LEVEL.get(each.level, _applied)(each, snapshot)
     if Level.POD in chosen and first is None:
         result.unknown |= {fact.name: why for fact in (BOUND, WAITING) if (why := snapshot.upper.why(fact))}
         result.by_rule[Level.POD] = _of_pods(snapshot, of_pods)
@@ -187,8 +187,8 @@ def examine(
 
 def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
     """Return the findings of a second read, without transient ones that the first read did not have."""
-    before = {one.identity for one in first}
-    return [one for one in second if not one.transient or one.identity in before]
+    before = {each.identity for each in first}
+    return [each for each in second if not each.transient or each.identity in before]
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
@@ -225,7 +225,7 @@ def of_all_pods(snapshot: Snapshot) -> list[Finding]:
 
 def _explains(found: Iterable[Finding]) -> bool:
     """Report whether a rule found something, other than that a rule fails."""
-    return any(one.code is not Code.RULE_FAILED for one in found)
+    return any(each.code is not Code.RULE_FAILED for each in found)
 
 
 def _of_level(
@@ -239,7 +239,9 @@ def _of_level(
 def _selected(rules: tuple[Rule, ...], level: Level, stage: Stage, *, is_fallback: bool) -> Sequence[Rule]:
     """Return the rules to apply; cached, because they are applied to very many pods."""
     return [
-        one for one in rules if one.level is level and one.is_fallback is is_fallback and stage in one.stages
+        each
+        for each in rules
+        if each.level is level and each.is_fallback is is_fallback and stage in each.stages
     ]
 
 
@@ -294,7 +296,7 @@ def _compared(snapshot: Snapshot, rules: Sequence[Rule]) -> dict[Callable[..., A
         return {}
     from virtual_node.examine.mirrored import outcomes  # noqa: PLC0415 - imports the translation of pods
 
-    return outcomes([one.judge for one in rules], snapshot)
+    return outcomes([each.judge for each in rules], snapshot)
 
 
 def _completed(one: Rule, snapshot: Snapshot, outcome: Outcome) -> list[Finding]:
@@ -317,7 +319,7 @@ def _tried(one: Rule, *given: Any) -> list[Finding] | Exception:
 
 def _only(snapshot: Snapshot, kept: Collection[int]) -> Snapshot:
     """Return the snapshot without the objects of lower clusters whose ``id`` is not in ``kept``."""
-    lowers = [one if id(one) in kept else one.failed("omitted") for one in snapshot.lowers]
+    lowers = [lower if id(lower) in kept else lower.failed("omitted") for lower in snapshot.lowers]
     return replace(snapshot, lowers=lowers)
 
 
@@ -339,9 +341,9 @@ def _grouped(snapshot: Snapshot, findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings about pods that count now; those with the same code, node and reason become one."""
     clusters = {node["metadata"]["name"]: cluster_of(node) for node in snapshot.upper.get(NODES) or ()}
     groups: dict[tuple[Code, str, str], list[Finding]] = {}
-    for one in findings:
-        if one.counts_at(snapshot.now):
-            groups.setdefault((one.code, one.node, one.reason or one.name), []).append(one)
+    for each in findings:
+        if each.counts_at(snapshot.now):
+            groups.setdefault((each.code, each.node, each.reason or each.name), []).append(each)
     words = snapshot.upper.get(WORDS) or {}
     return [_group(same, clusters.get(node, ""), words) for (_, node, _), same in groups.items()]
 
@@ -353,7 +355,7 @@ def _group(same: list[Finding], cluster: str, words: Mapping[str, str]) -> Findi
     cause, message = one_line(first.evidence[0] if first.evidence else first.cause), words.get(first.name)
     if message and first.code is Code.POD_NOT_STARTED:
         cause = one_line(f"{cause}: {message}")
-    named = [one.name for one in same[:SHOWN]]
+    named = [each.name for each in same[:SHOWN]]
     return replace(
         first,
         names=named,

@@ -100,7 +100,7 @@ async def of_apiserver(cluster: str, config: ConnectionConfig) -> Expiry | None:
 async def of_kubelet(node: Mapping[str, Any]) -> Expiry | None:
     """Return the expiry of the certificate of a virtual node's kubelet API; None: the API does not answer us."""
     status = node.get("status") or {}
-    addresses = {one["type"]: one["address"] for one in status.get("addresses") or ()}
+    addresses = {address["type"]: address["address"] for address in status.get("addresses") or ()}
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
     host = addresses.get("InternalIP")
     if not host or not port:

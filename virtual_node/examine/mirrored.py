@@ -98,17 +98,17 @@ def outcomes(rules: Sequence[Callable[..., Any]], snapshot: Snapshot) -> dict[Ca
 
     try:
         for pod in _mirrored(snapshot, fail) if running else ():
-            for one, outcome in running:
+            for item, outcome in running:
                 try:
-                    outcome.findings += one.of_pod(pod)
+                    outcome.findings += item.of_pod(pod)
                 except TooLargeError:
                     continue  # the virtual node refuses the pod or its update, with an event
                 except Exception as error:  # noqa: BLE001 - objects may have any content
                     outcome.failed.setdefault(pod.lower.name, error)
     except Exception as error:  # noqa: BLE001 - objects may have any content
         return {rule: Outcome(error=error) for rule in rules}
-    for one, outcome in running:
-        outcome.findings += one.of_all()
+    for each, outcome in running:
+        outcome.findings += each.of_all()
     return every
 
 
@@ -120,12 +120,12 @@ def _mirrored(snapshot: Snapshot, fail: Callable[[str, Exception], None]) -> Ite
     if not snapshot.upper.knows("Pod"):
         return
     places: dict[str, dict[tuple[str, str], int]] = {}
-    for one in snapshot.lowers:
+    for cluster in snapshot.lowers:
         try:
-            if one.knows("Pod"):
-                places[one.name] = _places(snapshot, one)
+            if cluster.knows("Pod"):
+                places[cluster.name] = _places(snapshot, cluster)
         except Exception as error:  # noqa: BLE001 - objects may have any content
-            fail(one.name, error)
+            fail(cluster.name, error)
     clusters = virtual_nodes(snapshot)
     for upper in snapshot.upper.of("Pod"):
         lower = clusters.get(upper["spec"].get("nodeName", ""))

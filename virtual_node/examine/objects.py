@@ -56,7 +56,7 @@ def repelling(pod: Json, node: Json) -> list[Json]:
         taint
         for taint in taints(node)
         if taint.get("effect") != "PreferNoSchedule"
-        and not any(matching.tolerates(one, taint) for one in tolerations)
+        and not any(matching.tolerates(toleration, taint) for toleration in tolerations)
     ]
 
 
@@ -87,7 +87,7 @@ def statuses(pod: Json) -> Iterator[Json]:
     for kind, specs in (("initContainerStatuses", "initContainers"), ("containerStatuses", "containers")):
         found = (pod.get("status") or {}).get(kind) or ()
         if len(found) > 1:
-            places = {one.get("name"): place for place, one in enumerate(pod["spec"].get(specs) or ())}
+            places = {each.get("name"): place for place, each in enumerate(pod["spec"].get(specs) or ())}
             found = sorted(found, key=lambda one: (places.get(one["name"], len(places)), one["name"]))
         yield from found
 

@@ -85,7 +85,7 @@ class PackedObjects(Sequence[dict[str, Any]]):
     def heads(self) -> Iterator[dict[str, Any]]:
         """Yield the objects with only metadata, node, phase and ``isServing``, in a quarter of the time."""
         if self._heads is None:
-            heads = (_decode_head(one.json()) for one in self._packed)
+            heads = (_decode_head(each.json()) for each in self._packed)
             parts = iter(lambda: [*islice(heads, _TOGETHER)], [])
             self._heads = [zlib.compress(msgspec.json.encode(part), _LEVEL) for part in parts]
         for part in self._heads:
@@ -97,8 +97,8 @@ class PackedObjects(Sequence[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the objects."""
-        for one in self._packed:
-            yield decode(one.json())
+        for each in self._packed:
+            yield decode(each.json())
 
     @overload
     def __getitem__(self, position: int) -> dict[str, Any]: ...
@@ -107,7 +107,7 @@ class PackedObjects(Sequence[dict[str, Any]]):
     def __getitem__(self, position: int | slice) -> Any:
         """Return an object by its position."""
         if isinstance(position, slice):
-            return [decode(one.json()) for one in self._packed[position]]
+            return [decode(each.json()) for each in self._packed[position]]
         return decode(self._packed[position].json())
 
 

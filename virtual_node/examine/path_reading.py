@@ -108,7 +108,7 @@ async def _denied(source: Source) -> Sequence[str]:
     nodes = (node["metadata"]["name"] for node in virtual)
     proxies = (Need("get", resources.NODES, subresource="proxy", name=name) for name in nodes)
     needs = (*_NEEDS, *proxies, Need("create", resources.PODS, namespace=source.options[NAMESPACE]))
-    return [one.words for one in await missing_rights(source.reader.client, needs)]
+    return [need.words for need in await missing_rights(source.reader.client, needs)]
 
 
 @reads(KUBELETS)
@@ -181,8 +181,8 @@ async def _ready_endpoints(reader: Reader, service: Json) -> int:
     return sum(
         # The API defines an unset ready condition as ready.
         (endpoint.get("conditions") or {}).get("ready") is not False
-        for one in slices
-        for endpoint in one.get("endpoints") or ()
+        for each in slices
+        for endpoint in each.get("endpoints") or ()
     )
 
 

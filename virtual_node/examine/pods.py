@@ -35,7 +35,7 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
     spec = pod["spec"]
     if labels_of(pod).get(names.LABEL_VIRTUAL_POD) == "true":
         return True
-    if any(one.get("key") == names.TAINT_PROVIDER for one in spec.get("tolerations") or ()):
+    if any(toleration.get("key") == names.TAINT_PROVIDER for toleration in spec.get("tolerations") or ()):
         return True
     if _only_taints(condition(pod.get("status"), "PodScheduled").get("message") or ""):
         return True
@@ -46,9 +46,10 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     return any(
-        one.get("operator") == "In" and wanted.get(one.get("key"), set()) & set(one.get("values") or ())
+        expression.get("operator") == "In"
+        and wanted.get(expression.get("key"), set()) & set(expression.get("values") or ())
         for term in required.get("nodeSelectorTerms") or ()
-        for one in term.get("matchExpressions") or ()
+        for expression in term.get("matchExpressions") or ()
     )
 
 
@@ -71,7 +72,7 @@ def silent_lower_scheduler(pod: Json) -> str:
 def last_change(pod: Json) -> datetime:
     """Return when a condition of a pod last changed; without conditions, the pod's creation."""
     moments = [pod["metadata"].get("creationTimestamp")]
-    moments += [one.get("lastTransitionTime") for one in (pod.get("status") or {}).get("conditions") or ()]
+    moments += [each.get("lastTransitionTime") for each in (pod.get("status") or {}).get("conditions") or ()]
     return max((timestamps.parse(moment) for moment in moments if moment), default=LONG_AGO)
 
 

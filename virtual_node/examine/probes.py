@@ -112,6 +112,8 @@ async def _get(client: Verbs, path: str, params: Mapping[str, str] | None = None
 def _address(node: Json) -> str:
     """Return ``host:port`` of a node's kubelet API."""
     status = node.get("status") or {}
-    hosts = [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"]
+    hosts = [
+        address["address"] for address in status.get("addresses") or () if address["type"] == "InternalIP"
+    ]
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port", "")
     return f"{hosts[0] if hosts else node['metadata']['name']}:{port}"

@@ -47,7 +47,7 @@ async def read_pod(reader: Reader, pod: dict[str, Any]) -> PodView:
         lower=None,
         events=events,
         claim_events=claim_events,
-        virtual_nodes=None if virtual is None else [one.to_dict() for one in virtual],
+        virtual_nodes=None if virtual is None else [each.to_dict() for each in virtual],
         now=now,
         logs=logs,
     )

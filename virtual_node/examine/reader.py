@@ -78,8 +78,8 @@ async def missing_rights(client: Verbs, needs: Sequence[Need]) -> list[Need]:
     Raises:
         ApiError: the server does not answer.
     """
-    allowed = await asyncio.gather(*(may(client, one.attributes()) for one in needs))
-    return [one for one, is_allowed in zip(needs, allowed, strict=True) if not is_allowed]
+    allowed = await asyncio.gather(*(may(client, each.attributes()) for each in needs))
+    return [need for need, is_allowed in zip(needs, allowed, strict=True) if not is_allowed]
 
 
 async def may(client: Verbs, attributes: Mapping[str, str]) -> bool:
@@ -182,7 +182,7 @@ class Reader:
             ApiError: any other error.
         """
         try:
-            return [one.to_dict() for one in (await self.client.list(names.SWARMS)).items]
+            return [each.to_dict() for each in (await self.client.list(names.SWARMS)).items]
         except (Forbidden, NotFound):
             return []
 
@@ -251,7 +251,7 @@ class Reader:
         hint = ""
         with contextlib.suppress(ApiError):
             candidates = await self.all(resource, namespace=namespace, label_selector=label_selector)
-            hint = guess(name, [one.name for one in candidates or ()])
+            hint = guess(name, [candidate.name for candidate in candidates or ()])
             if not hint and namespace:
                 elsewhere = await self.all(resource, field_selector=f"metadata.name={name}")
                 hint = f", did you mean {elsewhere[0].key}?" if elsewhere else ""
@@ -304,11 +304,11 @@ class Reader:
 
     def rights(self) -> list[dict[str, str]]:
         """Return missing rights for ``-o json``, each with the kubectl command that checks it."""
-        return [{"right": one.words, "check": one.question} for one in self.missing]
+        return [{"right": need.words, "check": need.question} for need in self.missing]
 
     def note(self) -> str:
         """Return one line about missing rights; empty: none is missing."""
         if not self.missing:
             return ""
-        rights = "; ".join(one.question for one in self.missing)
+        rights = "; ".join(need.question for need in self.missing)
         return f"some information is missing, because these rights are missing: {rights}"

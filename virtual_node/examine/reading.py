@@ -136,14 +136,14 @@ async def read_backends(client: Client, lower: View) -> None:
         ApiError: the cluster does not answer.
     """
     services = {key(service) for service in lower.of(DNS_SERVICES)}
-    services |= {name for kind in WEBHOOKS for one in lower.of(kind) for _, name in webhook_services(one)}
+    services |= {name for kind in WEBHOOKS for each in lower.of(kind) for _, name in webhook_services(each)}
     lower.put(SERVICE_BACKENDS, PackedObjects())
     listed = partial(list_into, client, lower, fact=SERVICE_BACKENDS)
     await bounded(
         listed(
             resources.ENDPOINT_SLICES, namespace=namespace, label_selector=f"{endpoints.LABEL_SERVICE}={name}"
         )
-        for namespace, _, name in (one.partition("/") for one in sorted(services))
+        for namespace, _, name in (item.partition("/") for item in sorted(services))
     )
 
 
@@ -252,7 +252,7 @@ async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str
         *opened.credentials,
         *served,
         *await _served(map(expiries.of_kubelet, filter(is_virtual, upper.of("Node")))),
-        *(one for cluster in (upper, *lowers) for one in _of_webhooks(cluster)),
+        *(each for cluster in (upper, *lowers) for each in _of_webhooks(cluster)),
     ]
     upper.put(EXPIRIES, found)
     for cluster, client in (
@@ -281,7 +281,9 @@ def add_installation(snapshot: Snapshot) -> None:
         upper.put(NODES, nodes)
         if upper.knows("Pod"):
             upper.put(BOUND, Selected(upper.of("Pod"), lambda pod: pod["spec"].get("nodeName") in names))
-    upper.put(CLUSTERS, [ClusterState(name=one.name, nodes=tuple(one[SETTINGS].nodes)) for one in lowers])
+    upper.put(
+        CLUSTERS, [ClusterState(name=lower.name, nodes=tuple(lower[SETTINGS].nodes)) for lower in lowers]
+    )
     add_reports(snapshot)
 
 
@@ -301,8 +303,8 @@ def _drop_optional(cluster: View, opened: Opened) -> None:
     }
     config = opened.config
     # Kinds of the upper cluster are needed if any lower cluster has the controller.
-    concerned = [one for one, _ in opened.lowers if cluster.name in {one.name, UPPER}]
-    lists = [config.controllers(one) for one in concerned] or [config.enable_controllers]
+    concerned = [lower for lower, _ in opened.lowers if cluster.name in {lower.name, UPPER}]
+    lists = [config.controllers(each) for each in concerned] or [config.enable_controllers]
     enabled = {name for controllers_of_one in lists for name in controllers_of_one}
     for name, facts in controllers.items():
         if name not in enabled:
@@ -316,7 +318,7 @@ async def _guarded(opened: Opened, client: Client, cluster: View, reading: Await
     try:
         await reading
     except ApiError as error:
-        known = [one for one in opened.credentials if one.cluster == cluster.name]
+        known = [expiry for expiry in opened.credentials if expiry.cluster == cluster.name]
         trouble = explain_failure(error, client.config, expiries=known, now=datetime.now(UTC))
         cluster.fail(str(trouble))
     except ConfigError as error:
@@ -351,7 +353,7 @@ async def _read_lower(client: Client, lower: View, cluster_id: str, owned_kinds:
     ]
     if cluster_id:
         # Other upper clusters' pods count as foreign pods; their other objects are only counted.
-        listing += [listed(one, label_selector=owned) for one in owned_kinds]
+        listing += [listed(each, label_selector=owned) for each in owned_kinds]
         listing += [
             listed(resources.PODS, label_selector=f"{owned}={cluster_id}"),
             listed(resources.PODS, label_selector=f"{owned}!={cluster_id}", fact=FOREIGN_PODS),
@@ -362,9 +364,9 @@ async def _read_lower(client: Client, lower: View, cluster_id: str, owned_kinds:
 
 
 def _of_webhooks(cluster: View) -> list[Expiry]:
-    configurations = [one for kind in WEBHOOKS for one in cluster.of(kind)]
+    configurations = [each for kind in WEBHOOKS for each in cluster.of(kind)]
     try:
-        return [one for each in configurations for one in expiries.of_webhooks(cluster.name, each)]
+        return [webhook for each in configurations for webhook in expiries.of_webhooks(cluster.name, each)]
     except Exception as error:  # noqa: BLE001 - objects may have any content
         cluster.mark_malformed(error)
         return []

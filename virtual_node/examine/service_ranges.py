@@ -41,8 +41,8 @@ async def compare(wanted: Sequence[str], lower: Client) -> ServiceRanges:
     """
     own = await _service_cidrs(lower)
     fits = {
-        one: _all([await _fits(lower, address, own) for address in ends])
-        for one, ends in _ends(wanted).items()
+        each: _all([await _fits(lower, address, own) for address in ends])
+        for each, ends in _ends(wanted).items()
     }
     return ServiceRanges(fits, own or await read(lower))
 
@@ -62,7 +62,7 @@ async def read(client: Client) -> list[str]:
         page = await client.list(resources.SERVICES)
     except Forbidden:
         return []
-    used = [address for one in page.items for address in services.upper_addresses({"spec": one.spec or {}})]
+    used = [address for each in page.items for address in services.upper_addresses({"spec": each.spec or {}})]
     used.sort(key=lambda text: (len(packed := ipaddress.ip_address(text).packed), packed))
     return list(dict.fromkeys([*used[:1], *used[-1:]]))
 
@@ -70,10 +70,10 @@ async def read(client: Client) -> list[str]:
 def _ends(ranges: Sequence[str]) -> dict[str, list[str]]:
     """Return, for each range, the first and the last address that a Service can have."""
     found: dict[str, list[str]] = {}
-    for one in ranges:
-        network = ipaddress.ip_network(one)
+    for each in ranges:
+        network = ipaddress.ip_network(each)
         edge = 1 if network.num_addresses > 2 else 0
-        found[one] = [str(network[place]) for place in dict.fromkeys((edge, -1 - edge))]
+        found[each] = [str(network[place]) for place in dict.fromkeys((edge, -1 - edge))]
     return found
 
 
@@ -87,13 +87,13 @@ async def _service_cidrs(client: Client) -> list[str]:
         page = await client.list(resources.SERVICE_CIDRS)
     except (Forbidden, NotFound):
         return []
-    return [cidr for one in page.items if _is_ready(one) for cidr in (one.spec or {}).get("cidrs") or ()]
+    return [cidr for each in page.items if _is_ready(each) for cidr in (each.spec or {}).get("cidrs") or ()]
 
 
 def _is_ready(service_cidr: Object) -> bool:
     """Report whether the server assigns addresses of the range; without a Ready condition it does."""
     conditions = (service_cidr.status or {}).get("conditions") or ()
-    return all(one.get("status") == "True" for one in conditions if one.get("type") == "Ready")
+    return all(each.get("status") == "True" for each in conditions if each.get("type") == "Ready")
 
 
 async def _fits(client: Client, address: str, own: Sequence[str]) -> bool | None:
@@ -105,7 +105,7 @@ async def _fits(client: Client, address: str, own: Sequence[str]) -> bool | None
         own: the cluster's ranges as CIDRs; empty: dry runs decide.
     """
     if own:
-        return any(ipaddress.ip_address(address) in ipaddress.ip_network(one) for one in own)
+        return any(ipaddress.ip_address(address) in ipaddress.ip_network(each) for each in own)
     for _ in range(_ATTEMPTS):
         if not (refusal := await _refusal(client, address)):
             return None if refusal is None else True

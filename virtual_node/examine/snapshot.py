@@ -93,7 +93,7 @@ class View:
 
     def knows(self, *lists: str | Fact[Any]) -> bool:
         """Report whether all these lists of objects, by kind or fact, could be read."""
-        return not self.error and all(_fact(one) in self._known for one in lists)
+        return not self.error and all(_fact(each) in self._known for each in lists)
 
     def of(self, listed: str | Fact[Any]) -> Sequence[Json]:
         """Return the objects of a list, by kind or fact; empty if it could not be read."""

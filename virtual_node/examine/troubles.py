@@ -50,7 +50,7 @@ def explain_failure(
     """
     place = f"{config.server} ({_origin(config)})"
     kind = failure(error.message, error.code)
-    ended = [one for one in expiries if one.ends <= now]
+    ended = [expiry for expiry in expiries if expiry.ends <= now]
     if ended and (error.code == 401 or kind is Failure.TLS):
         what = "token" if ended[0].kind == "Token" else "client certificate"
         return Trouble(

@@ -152,7 +152,7 @@ def kept(clusters: Sequence[str], namespace: str) -> list[str]:
         )
         roles = f"{manifests.NAME} {manifests.VIEWER}"
         lines.append(f"  {admin} clusterrole,clusterrolebinding {roles} --ignore-not-found")
-    secrets = [manifests.secret_name(name, one) for name in clusters for one in manifests.ACCOUNTS]
+    secrets = [manifests.secret_name(name, account) for name in clusters for account in manifests.ACCOUNTS]
     if secrets:
         lines.append(
             f"  kubectl --namespace {namespace} delete secret {' '.join(secrets)} --ignore-not-found"
@@ -242,17 +242,17 @@ async def uninstalls(client: Client, namespace: str, selector: str) -> None:
     found = await client.list(resources.DEPLOYMENTS, namespace=namespace, label_selector=selector)
     if not found.items:
         raise ConfigError(f"namespace {namespace} has no Deployment of {selector}; {_WHAT_NOW}")
-    for one in found.items:
-        if not runs_hooks(await _metadata(client, resources.DEPLOYMENTS, one)):
+    for each in found.items:
+        if not runs_hooks(await _metadata(client, resources.DEPLOYMENTS, each)):
             raise ConfigError(
-                f"Deployment {one.key} was not installed by Helm or Argo CD, which run this Job when they "
+                f"Deployment {each.key} was not installed by Helm or Argo CD, which run this Job when they "
                 f"delete it; {_WHAT_NOW}"
             )
     # An apply that failed with conflicts leaves no trace on Helm's Deployments, so Jobs are checked, too.
     jobs = await client.list(resources.JOBS, namespace=namespace, label_selector=f"{selector},{_JOBS}")
-    for one in jobs.items:
-        if made_by_kubectl(await _metadata(client, resources.JOBS, one)):
-            raise ConfigError(f"Job {one.key} was made by kubectl; {_WHAT_NOW}")
+    for item in jobs.items:
+        if made_by_kubectl(await _metadata(client, resources.JOBS, item)):
+            raise ConfigError(f"Job {item.key} was made by kubectl; {_WHAT_NOW}")
 
 
 async def _metadata(client: Client, resource: Resource, one: Object) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def runs_hooks(metadata: Mapping[str, Any]) -> bool:
     if _ARGO in annotations:
         return True
     applied = _KUBECTL in annotations or any(
-        _applied_without_helm(one) for one in metadata.get("managedFields") or ()
+        _applied_without_helm(entry) for entry in metadata.get("managedFields") or ()
     )
     return _HELM in annotations and not applied
 
@@ -327,14 +327,14 @@ class _DryRunClient:
         listed = await self._client.list(resource, **which)
         if resource is resources.PODS:  # Pods that are already terminating would be gone after the wait.
             self._gone.update(pod.uid for pod in listed.items if pod.metadata.deletion_timestamp)
-        left = [one for one in listed.items if one.uid not in self._gone]
+        left = [each for each in listed.items if each.uid not in self._gone]
         return ObjectList(left, listed.resource_version)
 
     async def read(self, path: str, **more: Any) -> dict[str, Any]:
         answer = await self._client.read(path, **more)
         if "items" in answer:
             items = answer["items"] or ()
-            answer["items"] = [one for one in items if one["metadata"]["uid"] not in self._gone]
+            answer["items"] = [each for each in items if each["metadata"]["uid"] not in self._gone]
         return answer
 
     async def delete(

@@ -113,13 +113,13 @@ class LowerCleanup:
         self, kind: Kind, shared: Collection[str], kept: Collection[tuple[str, str]]
     ) -> int:
         found = [
-            one
-            for one in await self._ours(kind.resource)
-            if (one.namespace not in shared or _is_of_one_pod(one))
-            and (one.namespace, _service(kind, one)) not in kept
+            item
+            for item in await self._ours(kind.resource)
+            if (item.namespace not in shared or _is_of_one_pod(item))
+            and (item.namespace, _service(kind, item)) not in kept
         ]
-        for one in found:
-            await self._delete(kind.resource, one)
+        for each in found:
+            await self._delete(kind.resource, each)
         return len(found)
 
     async def _shared_namespaces(self) -> frozenset[str]:
@@ -132,10 +132,10 @@ class LowerCleanup:
     async def _guest_volumes(self) -> None:
         """Remove claims and volumes with data in another lower cluster; the data stays (reclaim policy Retain)."""
         for resource in (resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES):
-            for one in await self._ours(resource):
-                if is_guest(one, self.cluster_id):
-                    self._say(f"removed {resource.kind} {one.key}; its data is in another cluster")
-                    await self._delete(resource, one)
+            for each in await self._ours(resource):
+                if is_guest(each, self.cluster_id):
+                    self._say(f"removed {resource.kind} {each.key}; its data is in another cluster")
+                    await self._delete(resource, each)
 
     async def _claims(self) -> None:
         for claim in await self._ours(resources.PERSISTENT_VOLUME_CLAIMS):
@@ -182,18 +182,18 @@ class LowerCleanup:
     async def _ours(self, resource: Resource) -> list[Object]:
         found = await self._marked_objects(resource)
         # An object with another virtual node's label belongs to another installation in the same upper cluster.
-        return [one for one in found if one.labels.get(names.LABEL_NODE, "") in {"", *self._nodes}]
+        return [each for each in found if each.labels.get(names.LABEL_NODE, "") in {"", *self._nodes}]
 
     async def _marked_objects(self, resource: Resource) -> list[Object]:
         """Return the objects with our label, without those in namespaces that are not ours, which are reported once."""
         found = []
-        for one in (await self.client.list(resource, label_selector=self._marked)).items:
-            if not one.namespace or self._places.is_in_place(one):
-                found.append(one)
-            elif one.namespace not in self._misplaced:
-                self._misplaced.add(one.namespace)
+        for each in (await self.client.list(resource, label_selector=self._marked)).items:
+            if not each.namespace or self._places.is_in_place(each):
+                found.append(each)
+            elif each.namespace not in self._misplaced:
+                self._misplaced.add(each.namespace)
                 self._say(
-                    f"objects with label {self._marked} in namespace {one.namespace} are kept: virtual-node did not "
+                    f"objects with label {self._marked} in namespace {each.namespace} are kept: virtual-node did not "
                     "create this namespace, and namespaces.adopt does not allow it"
                 )
         return found

@@ -242,7 +242,7 @@ class VolumeCleanup:
             volume = (claim.spec or {}).get("volumeName", "")
             if claims.FINALIZER not in finalizers or (volume not in volumes and node not in self.nodes):
                 continue
-            kept = [one for one in finalizers if one != claims.FINALIZER]
+            kept = [finalizer for finalizer in finalizers if finalizer != claims.FINALIZER]
             patch = {
                 "metadata": {"uid": claim.uid, "resourceVersion": claim.resource_version, "finalizers": kept}
             }

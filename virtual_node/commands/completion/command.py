@@ -60,10 +60,10 @@ def answer(words: Sequence[str], *, commands: Mapping[str, str], parser_of: engi
         from virtual_node.commands.completion import names  # noqa: PLC0415 - flags are completed without requests
 
         candidates, ended = names.ask(found.question)
-    for one in candidates:
-        words = [readable.one_line(text) for text in (one.value, one.description) if text]
+    for candidate in candidates:
+        words = [readable.one_line(text) for text in (candidate.value, candidate.description) if text]
         terminal.block("\t".join(words))
-    going_on = bool(candidates) and all(one.value.endswith("/") for one in candidates)
+    going_on = bool(candidates) and all(each.value.endswith("/") for each in candidates)
     terminal.line(f":{(0 if found.files else _NO_FILES) | (_NO_SPACE if going_on else 0)}")
     if not ended:
         # At exit the interpreter would wait for threads of requests that nothing needs any more.

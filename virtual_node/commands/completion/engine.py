@@ -37,7 +37,7 @@ class Names(enum.Enum):
     """Objects that ``diagnose`` accepts."""
 
 
-_NAMES = {one.value: one for one in Names}
+_NAMES = {each.value: each for each in Names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class _Line:
 
 
 def _matching(prefix: str, candidates: Iterator[Candidate] | Sequence[Candidate]) -> Completion:
-    return Completion([one for one in candidates if one.value.startswith(prefix)])
+    return Completion([candidate for candidate in candidates if candidate.value.startswith(prefix)])
 
 
 def _one_line(text: str) -> str:

@@ -57,7 +57,7 @@ def ask(question: Question) -> tuple[list[Candidate], bool]:
         thread.start()
         thread.join(LIMIT + _SLACK)
     used = set(question.given.get(question.dest, ()))
-    fitting = [one for one in found if one.value.startswith(question.prefix) and one.value not in used]
+    fitting = [each for each in found if each.value.startswith(question.prefix) and each.value not in used]
     return fitting, not thread.is_alive()
 
 
@@ -98,7 +98,7 @@ class _Asking:
                     self._add(await _clusters(client))
                     await self._nodes(client)
                 case Names.LABELS:
-                    self._add(f"{names.LABEL_LOWER_CLUSTER}={one}" for one in await _clusters(client))
+                    self._add(f"{names.LABEL_LOWER_CLUSTER}={cluster}" for cluster in await _clusters(client))
 
     async def _targets(self, client: Verbs, kind: str, typed: str, *, head: str = "") -> None:
         """Collect what ``diagnose`` takes after a type: ``NAME`` and ``NAMESPACE/NAME``."""
@@ -161,7 +161,7 @@ async def _list(
     answer = await client.request(
         "GET", resource.path(namespace=namespace), params=params, headers=METADATA_ONLY
     )
-    return [one["metadata"] for one in decode(answer)["items"]]
+    return [each["metadata"] for each in decode(answer)["items"]]
 
 
 async def _clusters(client: Verbs) -> list[str]:

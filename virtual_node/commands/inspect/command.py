@@ -72,7 +72,7 @@ def exit_code(snapshot: Snapshot, rows: Sequence[Row], *, fail_on: str) -> int:
 
 def summary(snapshot: Snapshot, rows: Sequence[Row]) -> str:
     """Return the summary: ``3 clusters, 214 pods: 1 error, 2 warnings``."""
-    numbers = {one: sum(row.severity is one for row in rows) for one in (Severity.ERROR, Severity.WARNING)}
+    numbers = {each: sum(row.severity is each for row in rows) for each in (Severity.ERROR, Severity.WARNING)}
     counted = [count(number, severity.value) for severity, number in numbers.items() if number]
     scope = f"{count(len(snapshot.clusters), 'cluster')}, {count(_pods(snapshot), 'pod')}"
     return f"{scope}: {', '.join(counted) or 'no findings'}"
@@ -91,7 +91,7 @@ def show(
         headers: whether a table has headings.
     """
     conclusion = summary(snapshot, rows)
-    recorded = {one.identity: one for one in history.findings} if history else {}
+    recorded = {each.identity: each for each in history.findings} if history else {}
     if history:
         conclusion += f"; {history.runs[-1].new} new, {history.runs[-1].fixed} fixed"
     if form == "table":
@@ -114,7 +114,7 @@ def show(
     }
     if history:
         data |= {
-            state: [msgspec.to_builtins(one) for one in history.findings if one.state == state]
+            state: [msgspec.to_builtins(each) for each in history.findings if each.state == state]
             for state in (FIXED, UNKNOWN)
         }
         data["runs"] = msgspec.to_builtins(history.runs)
@@ -149,24 +149,24 @@ def _table(
     snapshot: Snapshot, rows: Sequence[Row], recorded: _Recorded, *, has_history: bool, headers: bool
 ) -> None:
     past = [
-        Row(Severity(one.severity), one.check, one.cluster, one.kind, one.object, one.message)
-        for one in recorded.values()
-        if one.state in {FIXED, UNKNOWN}
+        Row(Severity(each.severity), each.check, each.cluster, each.kind, each.object, each.message)
+        for each in recorded.values()
+        if each.state in {FIXED, UNKNOWN}
     ]
     if not (rows or past):
         return
     lines, entries = [], []
-    for one in (*rows, *past):
-        state = _state(snapshot, recorded.get(one.identity)) if has_history else ""
-        line = (one.severity, one.cluster, one.check, one.kind, one.object, one.message, one.next_step)
+    for row in (*rows, *past):
+        state = _state(snapshot, recorded.get(row.identity)) if has_history else ""
+        line = (row.severity, row.cluster, row.check, row.kind, row.object, row.message, row.next_step)
         lines.append((state, *line) if has_history else line)
         entries.append(
             output.Entry(
-                output.GOOD if state == FIXED else _MARKS[one.severity],
-                f"{one.severity} {one.cluster}: {one.check} {one.kind} {one.object}"
+                output.GOOD if state == FIXED else _MARKS[row.severity],
+                f"{row.severity} {row.cluster}: {row.check} {row.kind} {row.object}"
                 + (f" ({state})" if state else ""),
-                [one.message],
-                [one.next_step],
+                [row.message],
+                [row.next_step],
             )
         )
     columns = ("STATE", *_COLUMNS) if has_history else _COLUMNS
@@ -237,11 +237,11 @@ async def _run(
         result = examine(snapshot, levels=LEVELS, codes=CHECKED)
         if result.doubtful:
             await asyncio.sleep(_SECOND_LOOK)
-            silent = {one.name: one.error for one in snapshot.clusters if one.error}
+            silent = {cluster.name: cluster.error for cluster in snapshot.clusters if cluster.error}
             del snapshot  # so that both reads are never in memory at the same time
             snapshot = await reading.read(opened, limits, silent=silent)
             result = examine(snapshot, levels=LEVELS, codes=CHECKED, first=result)
-        found = [one for one in rows(result.findings) if one.check and one.check not in options.ignore]
+        found = [each for each in rows(result.findings) if each.check and each.check not in options.ignore]
         if not target:
             return snapshot, found, None
         if in_config_map and snapshot.upper.error:

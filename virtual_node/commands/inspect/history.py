@@ -68,7 +68,7 @@ def compare(before: Inspection, snapshot: Snapshot, rows: Sequence[Row]) -> Insp
         rows: the findings of this run.
     """
     now = timestamps.rfc3339(snapshot.now)
-    known = {one.identity: one for one in map(_limited, before.findings) if one.state != FIXED}
+    known = {each.identity: each for each in map(_limited, before.findings) if each.state != FIXED}
     # A full history may lack findings of the previous run with the severity of its last finding, or a lower one.
     cut = before.findings[-1].severity if len(before.findings) >= _FINDINGS else None
     found: dict[tuple[str, str, str, str], RecordedFinding] = {}
@@ -88,7 +88,7 @@ def compare(before: Inspection, snapshot: Snapshot, rows: Sequence[Row]) -> Insp
                 object=name,
                 message=_cut(one.message, _MESSAGE),
             )
-    is_complete = not any(one.check == Code.RULE_FAILED.check for one in rows)
+    is_complete = not any(row.check == Code.RULE_FAILED.check for row in rows)
     for key, earlier in known.items():
         if key not in found:
             is_judged = is_complete and _is_judged(snapshot, earlier)
@@ -97,10 +97,10 @@ def compare(before: Inspection, snapshot: Snapshot, rows: Sequence[Row]) -> Insp
     recorded = sorted(found.values(), key=lambda one: (one.severity, one.state == FIXED, one.since))
     run = InspectionRun(
         time=now,
-        errors=sum(one.severity == "error" and one.state in {NEW, PERSISTING} for one in recorded),
-        warnings=sum(one.severity == "warning" and one.state in {NEW, PERSISTING} for one in recorded),
-        new=sum(one.state == NEW for one in recorded),
-        fixed=sum(one.state == FIXED for one in recorded),
+        errors=sum(each.severity == "error" and each.state in {NEW, PERSISTING} for each in recorded),
+        warnings=sum(each.severity == "warning" and each.state in {NEW, PERSISTING} for each in recorded),
+        new=sum(each.state == NEW for each in recorded),
+        fixed=sum(each.state == FIXED for each in recorded),
     )
     return Inspection(findings=recorded[:_FINDINGS], runs=[*before.runs, run][-_RUNS:])
 
@@ -120,9 +120,9 @@ def _cut(text: str, limit: int) -> str:
 
 def _is_judged(snapshot: Snapshot, finding: RecordedFinding) -> bool:
     """Report whether this run could have found a finding again: both its cluster and the upper one were read."""
-    clusters = [snapshot.upper, *(one for one in snapshot.lowers if one.name == finding.cluster)]
-    unread = {fact.kind for one in clusters for fact in one.unread if fact.kind}
-    is_read = not any(one.error for one in clusters) and unread <= OPTIONAL.keys()
+    clusters = [snapshot.upper, *(lower for lower in snapshot.lowers if lower.name == finding.cluster)]
+    unread = {fact.kind for cluster in clusters for fact in cluster.unread if fact.kind}
+    is_read = not any(each.error for each in clusters) and unread <= OPTIONAL.keys()
     return is_read and not (finding.kind in OPTIONAL and unread)
 
 

@@ -98,10 +98,12 @@ def conflict(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
             f"not change that: 'kubectl delete {kind.lower()} {metadata.get('name')}{where}' there, then run the "
             "command again"
         )
-    spaces = {str(one.get("namespace")) for one in wanted.get("subjects") or ()}
-    others = [one for one in found.get("subjects") or () if str(one.get("namespace")) not in spaces]
+    spaces = {str(subject.get("namespace")) for subject in wanted.get("subjects") or ()}
+    others = [each for each in found.get("subjects") or () if str(each.get("namespace")) not in spaces]
     if others:
-        named = ", ".join(f"{one.get('kind')} {one.get('namespace', '')}/{one.get('name')}" for one in others)
+        named = ", ".join(
+            f"{item.get('kind')} {item.get('namespace', '')}/{item.get('name')}" for item in others
+        )
         return (
             f"{what} of the lower cluster is for {named}, which would lose its rights: give the --account-namespace of "
             "that account"

@@ -86,7 +86,7 @@ async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
     ) as lower:
         for body in lower_account.objects(options):
             await lower_account.apply(lower, body)
-        secrets = [await lower_account.secret(lower, options, one) for one in manifests.ACCOUNTS]
+        secrets = [await lower_account.secret(lower, options, account) for account in manifests.ACCOUNTS]
     if options.kubeconfig:
         async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
             for secret in secrets:

@@ -183,7 +183,7 @@ async def remove(options: argparse.Namespace, lower: Client, *, cluster_id: str)
         return
     # Its pods would count as contents of the account's namespace, which is deleted only if it is empty.
     for _ in range(_GONE_SECONDS):
-        if not [one for one in removed if await find(lower, one, name, namespace=namespace)]:
+        if not [each for each in removed if await find(lower, each, name, namespace=namespace)]:
             break
         await asyncio.sleep(1)
     say("dns", f"removed name server {namespace}/{name}")

@@ -88,8 +88,8 @@ def chart_files(chart: Mapping[str, Any]) -> dict[str, bytes]:
     }
     if chart.get("schema"):
         files["values.schema.json"] = base64.b64decode(chart["schema"])
-    for one in (*(chart.get("templates") or ()), *(chart.get("files") or ())):
-        files[one["name"]] = base64.b64decode(one.get("data") or "")
+    for each in (*(chart.get("templates") or ()), *(chart.get("files") or ())):
+        files[each["name"]] = base64.b64decode(each.get("data") or "")
     return files
 
 
@@ -109,7 +109,7 @@ def entry(name: str) -> dict[str, Any]:
 
 def cluster(values: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     """Return the entry of a lower cluster in values; None: there is none."""
-    return next((one for one in clusters(values) if one.get("name") == name), None)
+    return next((each for each in clusters(values) if each.get("name") == name), None)
 
 
 def with_cluster(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def with_cluster(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[st
 
 def without_cluster(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return values without a lower cluster; keys that become empty are removed."""
-    return _with_clusters(values, [one for one in clusters(values) if one.get("name") != name])
+    return _with_clusters(values, [each for each in clusters(values) if each.get("name") != name])
 
 
 def _with_clusters(values: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _with_clusters(values: Mapping[str, Any], found: Sequence[Mapping[str, Any]]
     own = dict(changed.pop("virtualNode", None) or {})
     own.pop("clusters", None)
     if found:
-        own["clusters"] = [dict(one) for one in found]
+        own["clusters"] = [dict(each) for each in found]
     return {**changed, **({"virtualNode": own} if own else {})}
 
 
@@ -175,11 +175,11 @@ async def find(client: Client, namespace: str, name: str | None) -> Release:
             continue
         if _is_ours(release):
             ours.append((record.labels.get("status", ""), release))
-    deployed = [one for status, one in ours if status == "deployed"]
+    deployed = [each for status, each in ours if status == "deployed"]
     if len(deployed) == 1:
         return deployed[0]
     if deployed:
-        names = ", ".join(sorted(one.name for one in deployed))
+        names = ", ".join(sorted(item.name for item in deployed))
         raise ConfigError(
             f"namespace {namespace} has several releases of the chart: choose one with --release: {names}"
         )

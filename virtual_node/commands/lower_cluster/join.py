@@ -317,7 +317,7 @@ async def _why_not_running(
         )
     verdict = in_depth(await read_pod(Reader(upper), found))
     lines = [f"virtual node {node} is Ready, but a pod does not run on it after {options.timeout:.0f} s:"]
-    lines += [" → ".join((one.cause, *one.next_steps)) for one in verdict]
+    lines += [" → ".join((each.cause, *each.next_steps)) for each in verdict]
     lines.append(f"Then run the command again; '{program.name('doctor')}' looks at the installation.")
     return " ".join(lines)
 
@@ -328,7 +328,7 @@ async def _remove_probe(upper: Client, lower: Client, namespace: str) -> None:
         await upper.delete(resources.NAMESPACES, namespace)
     deadline = event_loop.now() + _REMOVAL
     while event_loop.now() < deadline:
-        left = [await find(one, resources.NAMESPACES, namespace) for one in (upper, lower)]
+        left = [await find(each, resources.NAMESPACES, namespace) for each in (upper, lower)]
         if left == [None, None]:
             return
         await asyncio.sleep(_POLL)

@@ -133,7 +133,7 @@ class Leave:
             if lower is None or not await is_joined(options, lower, cluster_id=self._id):
                 say("left", f"{options.name} is not in the release, and has no Secret: nothing to do")
                 return
-        elif not any(is_marked(one) for one in secrets):
+        elif not any(is_marked(each) for each in secrets):
             raise ConfigError(
                 f"join did not make cluster {options.name}: its Secrets carry no annotation "
                 f"{names.ANNOTATION_CREATED_BY}. Remove it by hand: docs/operate/add-a-cluster.md, Remove a cluster"
@@ -160,8 +160,8 @@ class Leave:
         if lower is not None:
             await dns.remove(options, lower, cluster_id=self._id)
             await remove_account(options, lower, cluster_id=self._id)
-        for one in secrets:
-            await self._delete_secret(one)
+        for secret in secrets:
+            await self._delete_secret(secret)
         if lower is None:
             for line in leftover_report(options, cluster_id=self._id, nodes=nodes):
                 say("lower", line)
@@ -172,10 +172,10 @@ class Leave:
         return (lambda _line: None) if self._options.dry_run else (lambda line: say(step, line))
 
     async def _secrets(self) -> list[dict[str, Any]]:
-        wanted = [manifests.secret_name(self._options.name, one) for one in manifests.ACCOUNTS]
+        wanted = [manifests.secret_name(self._options.name, account) for account in manifests.ACCOUNTS]
         space = self._options.namespace
         found = [await find(self._upper, resources.SECRETS, name, namespace=space) for name in wanted]
-        return [one for one in found if one is not None]
+        return [each for each in found if each is not None]
 
     async def _nodes(self) -> list[str]:
         """Return the cluster's virtual nodes: those of its entry, and those registered for the cluster.
@@ -185,9 +185,9 @@ class Leave:
         selector = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL},{names.LABEL_LOWER_CLUSTER}={self._options.name}"
         listed = await self._upper.list(resources.NODES, label_selector=selector)
         known = helm_release.node_names(self._entry) if self._entry else []
-        found = {*known, *(one.name for one in listed.items)}
+        found = {*known, *(item.name for item in listed.items)}
         objects = {name: await find(self._upper, resources.NODES, name) for name in found}
-        return sorted(name for name, one in objects.items() if one is None or not is_real(one))
+        return sorted(name for name, each in objects.items() if each is None or not is_real(each))
 
     async def _end_pods(self, nodes: Sequence[str]) -> None:
         """Cordon the nodes, then delete their pods; without ``--force``, refuse if the cluster is in use.
@@ -197,7 +197,7 @@ class Leave:
         """
         before = [one for node in nodes if (one := await find(self._upper, resources.NODES, node))]
         open_ = [
-            one["metadata"]["name"] for one in before if not (one.get("spec") or {}).get("unschedulable")
+            each["metadata"]["name"] for each in before if not (each.get("spec") or {}).get("unschedulable")
         ]
         await self._cleanup.cordon()
         pods: list[Object] = []
@@ -372,9 +372,9 @@ async def _other_virtual_nodes(lower: Client) -> set[str]:
     """
     listed = await lower.list(resources.PODS, label_selector=names.LABEL_UPPER_CLUSTER)
     return {
-        f"virtual node {one.labels.get(names.LABEL_NODE, 'unknown')} of upper cluster "
-        f"{one.labels[names.LABEL_UPPER_CLUSTER]}"
-        for one in listed.items
+        f"virtual node {each.labels.get(names.LABEL_NODE, 'unknown')} of upper cluster "
+        f"{each.labels[names.LABEL_UPPER_CLUSTER]}"
+        for each in listed.items
     }
 
 

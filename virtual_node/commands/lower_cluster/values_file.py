@@ -80,8 +80,8 @@ def removed(text: str, name: str, *, source: str) -> str:
     clusters = _member(own[1], "clusters") if own else None
     lines = text.splitlines()
     if clusters and isinstance(clusters[1], yaml.SequenceNode) and not clusters[1].flow_style:
-        for number, one in enumerate(helm_release.clusters(before)):
-            if one.get("name") == name:
+        for number, cluster in enumerate(helm_release.clusters(before)):
+            if cluster.get("name") == name:
                 node = clusters[1].value[number]
                 del lines[node.start_mark.line : _end(node)]
         if len(clusters[1].value) == 1:

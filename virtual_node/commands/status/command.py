@@ -190,7 +190,9 @@ def _about(nodes: Sequence[Object], health: Health) -> Health:
     return replace(
         health,
         faults=[
-            one for one in health.faults if one.node in names or (not one.node and one.cluster in clusters)
+            each
+            for each in health.faults
+            if each.node in names or (not each.node and each.cluster in clusters)
         ],
     )
 

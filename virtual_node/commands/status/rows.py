@@ -85,8 +85,10 @@ def row(
         "replica": (lease_metadata.get("annotations") or {}).get(names.ANNOTATION_REPLICA, ""),
         "heartbeatSeconds": None if age is None else round(age.seconds, 1),
         "ageSeconds": _since(metadata.get("creationTimestamp"), now),
-        "addresses": [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"],
-        "taints": [f"{one['key']}:{one['effect']}" for one in spec.get("taints") or ()],
+        "addresses": [
+            address["address"] for address in status.get("addresses") or () if address["type"] == "InternalIP"
+        ],
+        "taints": [f"{taint['key']}:{taint['effect']}" for taint in spec.get("taints") or ()],
     }
 
 

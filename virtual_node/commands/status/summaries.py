@@ -99,9 +99,9 @@ async def _ask(reader: Reader, nodes: Sequence[Object], answers: _Answers) -> No
             continue
         # The answer for the asked node is newer, or has findings that others have not.
         answers.summaries.update(
-            (name, one)
-            for name, one in found.items()
-            if one.findings is not None and (name == node.name or name not in answers.summaries)
+            (name, each)
+            for name, each in found.items()
+            if each.findings is not None and (name == node.name or name not in answers.summaries)
         )
 
 
@@ -122,8 +122,8 @@ async def _answer(reader: Reader, node: Object) -> Mapping[str, NodeSummary] | _
         # The endpoint may belong to another program or another version.
         return _Failure.OLD
     if (name := program.name()) != program.NAME:
-        for one in found.values():
-            one.findings = one.findings and [_named(finding, name) for finding in one.findings]
+        for each in found.values():
+            each.findings = each.findings and [_named(finding, name) for finding in each.findings]
     return found
 
 

@@ -48,7 +48,7 @@ class StatusWatch:
 
     def __post_init__(self) -> None:
         """Create the watch."""
-        self._before = {one["name"]: one for one in self.before}
+        self._before = {each["name"]: each for each in self.before}
         self._dirty = asyncio.Event()
         self._nodes = Informer(self.client, resources.NODES, label_selector=self.selector)
         self._wake_on_changes(self._nodes)
@@ -78,9 +78,9 @@ class StatusWatch:
     def _print_changes(self, now: dict[str, Described]) -> None:
         before, self._before = self._before, now
         changed = [
-            one for name, one in now.items() if _shown_values(one) != _shown_values(before.get(name, {}))
+            each for name, each in now.items() if _shown_values(each) != _shown_values(before.get(name, {}))
         ]
-        changed += [{**one, "ready": "Gone"} for name, one in before.items() if name not in now]
+        changed += [{**item, "ready": "Gone"} for name, item in before.items() if name not in now]
         if changed:
             self.show(changed)
 

@@ -38,7 +38,7 @@ def lower_nodes(snapshot: Snapshot) -> Findings:
     """Yield our virtual nodes' lower nodes that take no pods."""
     for lower in snapshot.lowers:
         for node in lower.of("Node"):
-            if node_counts(node) or not any(_selects(one, node) for one in lower[SETTINGS].nodes.values()):
+            if node_counts(node) or not any(_selects(each, node) for each in lower[SETTINGS].nodes.values()):
                 continue
             name = node["metadata"]["name"]
             ready = condition(node.get("status"), "Ready")
@@ -56,7 +56,7 @@ def pressure(snapshot: Snapshot) -> Findings:
     for lower in snapshot.lowers:
         for node in lower.of("Node"):
             found = [kind for kind in _PRESSURES if is_true(node.get("status"), kind)]
-            if found and any(_selects(one, node) for one in lower[SETTINGS].nodes.values()):
+            if found and any(_selects(each, node) for each in lower[SETTINGS].nodes.values()):
                 name = node["metadata"]["name"]
                 cause = f"reports {', '.join(found)}: it takes no new pods and may evict pods"
                 step = f"kubectl describe node {name}, in the lower cluster"
@@ -108,7 +108,11 @@ class Oversized(MirroredRule):
         waited = snapshot.age(below["metadata"].get("creationTimestamp"))
         if not never and (waited <= limits(snapshot).grace or any(fits(wanted, room.free) for room in rooms)):
             return
-        asked = ", ".join(f"{readable.resource(one, wanted[one])} {one}" for one in _SHOWN if one in wanted)
+        asked = ", ".join(
+            f"{readable.resource(resource, wanted[resource])} {resource}"
+            for resource in _SHOWN
+            if resource in wanted
+        )
         cause = f"asks for {asked or 'a place'}; no lower node of {name} " + (
             "is that large" if never else f"has had that free for {span(waited)}"
         )
@@ -145,7 +149,7 @@ def _rooms(used: Mapping[str, Mapping[str, int]], selected: Sequence[Mapping[str
     rooms = []
     for node in filter(node_counts, selected):
         amounts, taken = allocatable(node), used.get(node["metadata"]["name"], {})
-        free = {one: max(0, count - taken.get(one, 0)) for one, count in amounts.items()}
+        free = {resource: max(0, count - taken.get(resource, 0)) for resource, count in amounts.items()}
         rooms.append(_Room(amounts, free))
     return rooms
 
@@ -164,10 +168,11 @@ def _excess_capacity(lower: View, name: str, virtual: VirtualNode, promised: Map
         capacity.upsert_pod(pod["metadata"]["uid"], node_name, requests, counts=counts)
     _, available = capacity.totals()
     too_much = [
-        f"{_amount(one, promised[one])} (there are {_amount(one, available.get(one, '0'))})"
-        for one in (*_SHOWN, PODS)
-        if one in promised
-        and quantity.of(one, promised[one]) > quantity.of(one, available.get(one, "0")) * _CAPACITY_TOLERANCE
+        f"{_amount(resource, promised[resource])} (there are {_amount(resource, available.get(resource, '0'))})"
+        for resource in (*_SHOWN, PODS)
+        if resource in promised
+        and quantity.of(resource, promised[resource])
+        > quantity.of(resource, available.get(resource, "0")) * _CAPACITY_TOLERANCE
     ]
     if too_much:
         cause = f"promises more than its lower nodes have: {', '.join(too_much)}"
@@ -209,4 +214,4 @@ def _amount(resource: str, text: str) -> str:
 
 
 def _has_place(room: _Room) -> bool:
-    return all(room.free.get(one, 0) > 0 for one in (*_SHOWN, PODS))
+    return all(room.free.get(resource, 0) > 0 for resource in (*_SHOWN, PODS))

@@ -106,7 +106,7 @@ def weak(snapshot: Snapshot) -> Findings:
 @rule(Code.CREDENTIAL_EXPIRES, level=Level.CLUSTERS)
 def credentials(snapshot: Snapshot) -> Findings:
     """Yield credentials and certificates that expire soon or have expired."""
-    for one in (one for cluster in snapshot.clusters for one in cluster.get(EXPIRIES) or ()):
+    for one in (expiry for cluster in snapshot.clusters for expiry in cluster.get(EXPIRIES) or ()):
         if one.kind == LEGACY_TOKEN:
             step = "virtual-node lower-cluster register makes one that is renewed"
             yield finding(

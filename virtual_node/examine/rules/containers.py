@@ -98,7 +98,7 @@ def images(view: PodView) -> Findings:
             continue
         image, evidence = container.get("image"), [str(waiting(container).get("message") or "")]
         # Before Kubernetes 1.31 the message of ImagePullBackOff has no cause.
-        pulled = [str(one.get("message")) for one in view.events if one.get("reason") == "Failed"]
+        pulled = [str(event.get("message")) for event in view.events if event.get("reason") == "Failed"]
         evidence += [text for text in pulled if "pull image" in text and str(image) in text][-1:]
         code = Code.IMAGE_NAME if reason == "InvalidImageName" else messages.image("\n".join(evidence))
         yield view.finding(code, f"The lower node cannot pull {image}.", evidence, [_IMAGE_STEPS[code]])
@@ -110,9 +110,9 @@ def not_created(view: PodView) -> Findings:
     """Yield a container whose process the runtime could not start."""
     for container in statuses(view.pod):
         state = container.get("state") or {}
-        for one in (waiting(container), ended(container) if "running" not in state else {}):
-            message = str(one.get("message") or "")
-            if one.get("reason") in _NOT_CREATED:
+        for each in (waiting(container), ended(container) if "running" not in state else {}):
+            message = str(each.get("message") or "")
+            if each.get("reason") in _NOT_CREATED:
                 code = Code.CANNOT_START
                 if _NO_FILE.search(message):
                     code = Code.COMMAND_NOT_FOUND
@@ -152,7 +152,9 @@ def crashes(view: PodView) -> Findings:
 def _runs_again(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
     """Report whether a container runs; False for an init container, which holds the pod back while it runs."""
     initial = {
-        one["name"] for one in pod["spec"].get("initContainers") or () if one.get("restartPolicy") != "Always"
+        each["name"]
+        for each in pod["spec"].get("initContainers") or ()
+        if each.get("restartPolicy") != "Always"
     }
     return "running" in (container.get("state") or {}) and container["name"] not in initial
 
@@ -221,7 +223,7 @@ def added(view: PodView) -> Findings:
 
 
 def _names(pod: Mapping[str, Any]) -> set[str]:
-    return {one["name"] for kind in ("initContainers", "containers") for one in pod["spec"].get(kind) or ()}
+    return {each["name"] for kind in ("initContainers", "containers") for each in pod["spec"].get(kind) or ()}
 
 
 def _marked_not_ready(view: PodView) -> Finding:
@@ -251,7 +253,9 @@ def has_completed_partly(pod: Mapping[str, Any]) -> bool:
     if (pod["spec"].get("restartPolicy") or "Always") == "Always":
         return False
     waiting = [
-        one for one in (pod.get("status") or {}).get("containerStatuses") or () if not one.get("ready")
+        container
+        for container in (pod.get("status") or {}).get("containerStatuses") or ()
+        if not container.get("ready")
     ]
-    ends = [(one.get("state") or {}).get("terminated") for one in waiting]
+    ends = [(each.get("state") or {}).get("terminated") for each in waiting]
     return bool(ends) and all(end is not None and end.get("exitCode") == 0 for end in ends)

@@ -58,8 +58,8 @@ def _workloads(snapshot: Snapshot) -> set[tuple[str, str]]:
 
 def _by_namespace(objects: Iterable[Json]) -> dict[str, list[Json]]:
     found: dict[str, list[Json]] = {}
-    for one in objects:
-        found.setdefault(one["metadata"]["namespace"], []).append(one)
+    for each in objects:
+        found.setdefault(each["metadata"]["namespace"], []).append(each)
     return found
 
 

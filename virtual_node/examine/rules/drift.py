@@ -61,7 +61,7 @@ class PodDrift(MirroredRule):
             return
         in_spec, resized = _spec_fields(changes), _resized_fields(changes)
         asked = update.is_already_requested(below, pod.desired)
-        if asked and any(names.ANNOTATION_OVERRIDES in annotations_of(one) for one in (below, pod.desired)):
+        if asked and any(names.ANNOTATION_OVERRIDES in annotations_of(each) for each in (below, pod.desired)):
             in_spec, resized = [], []  # a changed override applies to new pods only
         if asked and in_spec:
             self._rewritten.setdefault(pod.lower.name, []).append(key(below))
@@ -140,7 +140,7 @@ def copy_drift(snapshot: Snapshot) -> Findings:
             kind = copied.kind
             if not snapshot.upper.knows(kind) or not lower[SETTINGS].nodes:
                 continue
-            sources = {key(one): one for one in snapshot.upper.of(kind)}
+            sources = {key(each): each for each in snapshot.upper.of(kind)}
             for copy in owned(snapshot, lower, kind):
                 if names.LABEL_TOKEN_OF in labels_of(copy) or is_deleting(copy):
                     continue

@@ -176,7 +176,7 @@ def _last_change(pod: Mapping[str, Any]) -> datetime:
     """Return the last known change of a pod's status."""
     status = pod.get("status") or {}
     moments = [pod["metadata"].get("creationTimestamp")]
-    moments += [one.get("lastTransitionTime") for one in status.get("conditions") or ()]
+    moments += [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
     for field in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(field) or ():
             for state in (container.get("state") or {}).values():
@@ -199,7 +199,7 @@ class RefusedNext(MirroredRule):
         """Remember a pod that could not be created again."""
         if pod.below is not None and not is_deleting(pod.upper) and pod.likeness not in self.faultless:
             rules = pod.options.policy.of(pod.upper["metadata"]["namespace"])
-            refusing = {one.rule for one in violations(pod.requested, rules)}
+            refusing = {violation.rule for violation in violations(pod.requested, rules)}
             for rule in refusing:
                 self._refused.setdefault(pod.lower.name, {}).setdefault(rule, []).append(key(pod.upper))
             if pod.likeness and not refusing:

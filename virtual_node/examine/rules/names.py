@@ -32,17 +32,17 @@ def upper_names(snapshot: Snapshot, lower: View) -> Findings:
 def name_servers(snapshot: Snapshot, lower: View) -> Findings:
     """Yield name servers that have no ready pod, or that answer for former settings."""
     names, domain = lower[NAMES], upper_domain(snapshot)
-    for one in _used(names):
-        space, _, name = one.name.partition("/")
-        if not one.ready:
-            cause = f"name server {one.name} has no ready pod"
+    for each in _used(names):
+        space, _, name = each.name.partition("/")
+        if not each.ready:
+            cause = f"name server {each.name} has no ready pod"
             step = f"'kubectl --namespace {space} get pods -l app.kubernetes.io/instance={name}' there"
-        elif _is_outdated(one, names.namespaces, domain, names.domain):
-            cause = f"name server {one.name} answers for former namespaces or clusterDomain"
+        elif _is_outdated(each, names.namespaces, domain, names.domain):
+            cause = f"name server {each.name} answers for former namespaces or clusterDomain"
             step = f"{_make(names.cluster)} again"
         else:
             continue
-        yield sentence(Code.NAME_SERVER_UNUSABLE, "Service", one.name, cause, step, place=lower.name)
+        yield sentence(Code.NAME_SERVER_UNUSABLE, "Service", each.name, cause, step, place=lower.name)
 
 
 @rule(Code.API_MISMATCH, Code.API_NOT_USABLE, uses=[API_ACCESS, EVENTS], level=Level.PATH)
@@ -56,7 +56,7 @@ def api_of_pods(snapshot: Snapshot) -> Findings:
         yield from _configured(access)
         return
     for code in (Code.API_MISMATCH, Code.API_NOT_USABLE):
-        events = [one for one in snapshot.upper.get(EVENTS) or () if one.get("reason") == code]
+        events = [each for each in snapshot.upper.get(EVENTS) or () if each.get("reason") == code]
         for event in events[-1:]:
             involved = event.get("involvedObject") or {}
             pod = f"{involved.get('namespace')}/{involved.get('name')}"
@@ -75,7 +75,7 @@ def unserved(names: Names, domain: str) -> str:
 
 def served_by(names: Names, domain: str) -> str:
     """Return which name servers the pods of a lower cluster are configured to use; empty: none."""
-    if known := [f"{one.address} ({one.name})" for one in _used(names) if names.servers]:
+    if known := [f"{each.address} ({each.name})" for each in _used(names) if names.servers]:
         return f"{', '.join(known)} answers for {domain}"
     made = f"not made by {program.name('lower-cluster')} dns, so not checked"
     return f"{', '.join(names.servers)}: {made}" if names.servers else ""
@@ -92,7 +92,7 @@ def form(domain: str) -> str:
 
 
 def _used(names: Names) -> Iterable[Installed]:
-    return [one for one in names.installed if names.servers is None or one.address in names.servers]
+    return [each for each in names.installed if names.servers is None or each.address in names.servers]
 
 
 def _is_outdated(

@@ -42,8 +42,8 @@ def services(snapshot: Snapshot) -> Findings:
         if (selector := (service.get("spec") or {}).get("selector")) and key(service) not in served
     ]
     by_namespace: dict[str, list[_Selection]] = {}
-    for one in unserved:
-        by_namespace.setdefault(one.service["metadata"]["namespace"], []).append(one)
+    for each in unserved:
+        by_namespace.setdefault(each.service["metadata"]["namespace"], []).append(each)
     for pod in snapshot.upper.heads("Pod") if unserved else ():
         if pod["spec"].get("nodeName") not in ours or is_finished(pod.get("status")) or is_deleting(pod):
             continue
@@ -51,12 +51,12 @@ def services(snapshot: Snapshot) -> Findings:
             if one.selector.items() <= labels_of(pod).items():
                 one.pods += 1
                 one.is_old |= snapshot.age(pod["metadata"].get("creationTimestamp")) > limits(snapshot).grace
-    for one in unserved:
-        if one.is_old:
-            cause = f"has no ready endpoint, although it selects {one.pods} pods on virtual nodes"
-            step = f"kubectl -n {one.service['metadata']['namespace']} get pods,endpointslices: are the pods Ready?"
+    for item in unserved:
+        if item.is_old:
+            cause = f"has no ready endpoint, although it selects {item.pods} pods on virtual nodes"
+            step = f"kubectl -n {item.service['metadata']['namespace']} get pods,endpointslices: are the pods Ready?"
             yield finding(
-                Code.SERVICE_UNSERVED, UPPER, "Service", key(one.service), cause, step, transient=True
+                Code.SERVICE_UNSERVED, UPPER, "Service", key(item.service), cause, step, transient=True
             )
 
 
@@ -78,11 +78,11 @@ def foreign_slices(snapshot: Snapshot) -> Findings:
         if not lower.knows("Service", FOREIGN_SLICES):
             continue
         found: dict[str, list[endpoints.Slice]] = {}
-        for one in lower.of(FOREIGN_SLICES):
-            labels = labels_of(one)
-            service = f"{one['metadata'].get('namespace')}/{labels.get(endpoints.LABEL_SERVICE)}"
+        for each in lower.of(FOREIGN_SLICES):
+            labels = labels_of(each)
+            service = f"{each['metadata'].get('namespace')}/{labels.get(endpoints.LABEL_SERVICE)}"
             manager = labels.get(endpoints.LABEL_MANAGED_BY, "")
-            found.setdefault(service, []).append(endpoints.Slice(one["metadata"]["name"], manager))
+            found.setdefault(service, []).append(endpoints.Slice(each["metadata"]["name"], manager))
         for copy in owned(snapshot, lower, "Service") if found else ():
             if text := endpoints.message(key(copy), found.get(key(copy), ())):
                 problem, _, remedy = text.partition(". ")
@@ -146,7 +146,7 @@ def webhooks(snapshot: Snapshot) -> Findings:
 def _served(cluster: View, slices: Fact[Sequence[Json]]) -> set[str]:
     """Return the Services, as ``namespace/name``, that have a ready endpoint."""
     return {
-        f"{one['metadata']['namespace']}/{labels_of(one)[endpoints.LABEL_SERVICE]}"
-        for one in cluster.of(slices)
-        if one.get("isServing") and endpoints.LABEL_SERVICE in labels_of(one)
+        f"{each['metadata']['namespace']}/{labels_of(each)[endpoints.LABEL_SERVICE]}"
+        for each in cluster.of(slices)
+        if each.get("isServing") and endpoints.LABEL_SERVICE in labels_of(each)
     }

@@ -179,7 +179,7 @@ def _countdown(nodes: Sequence[Json]) -> Silence | None:
 
 def _is_new(snapshot: Snapshot, name: str) -> bool:
     """Report whether a node was registered so recently that its Lease may not exist yet."""
-    node = next((one for one in snapshot.upper.get(NODES) or () if one["metadata"]["name"] == name), None)
+    node = next((each for each in snapshot.upper.get(NODES) or () if each["metadata"]["name"] == name), None)
     created = node["metadata"].get("creationTimestamp") if node else None
     return (
         bool(created)

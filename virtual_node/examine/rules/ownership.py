@@ -46,7 +46,7 @@ _NEXT_STEP = {
 def leaked(snapshot: Snapshot) -> Findings:
     """Yield lower objects with our ownership label whose upper object, by UID, is gone."""
     uids = {
-        kind: {one["metadata"]["uid"] for one in snapshot.upper.heads(kind)}
+        kind: {each["metadata"]["uid"] for each in snapshot.upper.heads(kind)}
         for kind in _KINDS
         if snapshot.upper.knows(kind)
     }
@@ -80,13 +80,13 @@ def leaked(snapshot: Snapshot) -> Findings:
 @rule(Code.OBJECT_LEAKED, needs=[objects("Namespace")], level=Level.CLUSTERS)
 def leaked_namespaces(snapshot: Snapshot) -> Findings:
     """Yield namespaces that we created in a lower cluster and whose upper namespace is gone."""
-    above = {one["metadata"]["name"] for one in snapshot.upper.of("Namespace")}
+    above = {namespace["metadata"]["name"] for namespace in snapshot.upper.of("Namespace")}
     for lower in snapshot.lowers:
         if not lower[SETTINGS].removes_namespaces:
             continue
-        for one in owned(snapshot, lower, "Namespace"):
-            upper_name = annotations_of(one).get(names.ANNOTATION_UPPER_NAMESPACE, one["metadata"]["name"])
-            if upper_name in above or _is_new_or_deleting(snapshot, one):
+        for each in owned(snapshot, lower, "Namespace"):
+            upper_name = annotations_of(each).get(names.ANNOTATION_UPPER_NAMESPACE, each["metadata"]["name"])
+            if upper_name in above or _is_new_or_deleting(snapshot, each):
                 continue
             cause = f"made for upper namespace {upper_name}, which is gone"
             step = "it contains unmanaged objects or a claim: empty it and delete it in the lower cluster"
@@ -94,7 +94,7 @@ def leaked_namespaces(snapshot: Snapshot) -> Findings:
                 Code.OBJECT_LEAKED,
                 lower.name,
                 "Namespace",
-                one["metadata"]["name"],
+                each["metadata"]["name"],
                 cause,
                 step,
                 transient=True,
@@ -110,8 +110,8 @@ def not_adopted(snapshot: Snapshot) -> Findings:
     for lower in snapshot.lowers:
         if not lower.knows("Pod", "Namespace"):
             continue
-        pods = Counter(one["metadata"]["namespace"] for one in owned_heads(snapshot, lower, "Pod"))
-        ours = {one["metadata"]["name"] for one in owned(snapshot, lower, "Namespace")}
+        pods = Counter(pod["metadata"]["namespace"] for pod in owned_heads(snapshot, lower, "Pod"))
+        ours = {namespace["metadata"]["name"] for namespace in owned(snapshot, lower, "Namespace")}
         adopt = lower[SETTINGS].adopt
         found = sorted(name for name in pods.keys() - ours if not namespace_map.adopts(name, adopt))
         if not found:
@@ -135,16 +135,16 @@ def leaked_marks(snapshot: Snapshot) -> Findings:
     registered = {node["metadata"]["name"] for node in snapshot.upper.of("Node")}
     present = registered | virtual_nodes(snapshot).keys()
     for lower in snapshot.lowers:
-        for one in owned(snapshot, lower, "Service"):
-            for node in sorted(services.wanted_by(annotations_of(one)) - present):
+        for service in owned(snapshot, lower, "Service"):
+            for node in sorted(services.wanted_by(annotations_of(service)) - present):
                 cause = f"is kept for virtual node {node}, which is gone"
                 step = (
                     "if it does not come back, remove the annotation in the lower cluster: kubectl "
                     "annotate service "
-                    f"{one['metadata']['name']} -n {one['metadata']['namespace']} {services.always_mark(node)}-"
+                    f"{service['metadata']['name']} -n {service['metadata']['namespace']} {services.always_mark(node)}-"
                 )
                 yield finding(
-                    Code.OBJECT_LEAKED, lower.name, "Service", key(one), cause, step, transient=True
+                    Code.OBJECT_LEAKED, lower.name, "Service", key(service), cause, step, transient=True
                 )
 
 
@@ -182,8 +182,8 @@ def of_other_upper_clusters(snapshot: Snapshot) -> Findings:
         owners = Counter(
             owner
             for kind in kinds
-            for one in lower.heads(kind)
-            if (owner := labels_of(one).get(names.LABEL_UPPER_CLUSTER)) and owner != identity
+            for each in lower.heads(kind)
+            if (owner := labels_of(each).get(names.LABEL_UPPER_CLUSTER)) and owner != identity
         )
         for owner, count in sorted(owners.items()):
             cause = f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}"
@@ -195,7 +195,7 @@ def misplaced_objects(snapshot: Snapshot) -> Findings:
     """Yield, for each lower cluster, the namespaces of others that have objects with our label."""
     for lower in snapshot.lowers:
         found = Counter(
-            one["metadata"]["namespace"] for kind in _KINDS for one in misplaced(snapshot, lower, kind)
+            each["metadata"]["namespace"] for kind in _KINDS for each in misplaced(snapshot, lower, kind)
         )
         if not found:
             continue

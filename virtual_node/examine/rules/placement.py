@@ -166,7 +166,9 @@ def _division(view: PodView, found: re.Match[str], evidence: Sequence[str]) -> F
 def _no_match(view: PodView, nodes: Sequence[Json], evidence: Sequence[str]) -> Finding:
     selector = view.pod["spec"].get("nodeSelector") or {}
     known = list(map(labels_of, nodes))
-    lost = {key: value for key, value in selector.items() if not any(one.get(key) == value for one in known)}
+    lost = {
+        key: value for key, value in selector.items() if not any(each.get(key) == value for each in known)
+    }
     wanted = ", ".join(f"{key}={value}" for key, value in (lost or selector).items())
     steps = [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"]
     if not wanted:

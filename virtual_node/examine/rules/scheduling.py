@@ -152,7 +152,11 @@ def capacity(snapshot: Snapshot) -> Findings:
         (totals, "no virtual node has as much"),
         (_free(snapshot, totals), "no virtual node has as much left"),
     ):
-        unfit = [one for one, want in asked.items() if not any(fits(want, room) for room in rooms.values())]
+        unfit = [
+            resource
+            for resource, want in asked.items()
+            if not any(fits(want, room) for room in rooms.values())
+        ]
         if unfit:
             worst = max(unfit, key=lambda one: (asked[one]["cpu"], asked[one]["memory"]))
             cause = (

@@ -28,11 +28,11 @@ def supported(snapshot: Snapshot) -> Findings:
 def rights(snapshot: Snapshot) -> Findings:
     """Yield resources to which an account lacks rights."""
     for cluster in snapshot.clusters:
-        for one in cluster.get(RIGHTS) or ():
-            if one.fix:
-                cause = f"the account lacks a right to {one.resource}"
+        for each in cluster.get(RIGHTS) or ():
+            if each.fix:
+                cause = f"the account lacks a right to {each.resource}"
                 yield sentence(
-                    Code.ACCOUNT_RIGHT_MISSING, "Right", one.resource, cause, one.fix, place=cluster.name
+                    Code.ACCOUNT_RIGHT_MISSING, "Right", each.resource, cause, each.fix, place=cluster.name
                 )
 
 
@@ -86,7 +86,7 @@ def differences(snapshot: Snapshot) -> Findings:
 def service_ranges(_snapshot: Snapshot, lower: View) -> Findings:
     """Yield that a lower cluster cannot give Services the addresses of the upper cluster."""
     ranges = lower[SERVICE_RANGES]
-    if missing := [one for one, fit in ranges.fits.items() if fit is False]:
+    if missing := [each for each, fit in ranges.fits.items() if fit is False]:
         outside = ", ".join(missing[:3])
         cause = f"{', '.join(ranges.own[:3]) or 'its range'} does not contain {outside} of the upper cluster"
         step = (

@@ -72,7 +72,7 @@ def _may_wait_for_node(view: PodView) -> bool:
     """Report whether an event about the lower node may still be true: no kubelet has done anything for the pod since then."""
     found = list(statuses(view.pod))
     is_last = bool(view.events) and view.events[-1].get("reason") == WaitReason.NODE
-    return not found or (is_last and all(waiting(one).get("reason") in _CREATING for one in found))
+    return not found or (is_last and all(waiting(each).get("reason") in _CREATING for each in found))
 
 
 @detail(Code.ADOPTED)
@@ -80,7 +80,9 @@ def adopted(view: PodView) -> Findings:
     """Yield a controller of the lower cluster that has adopted the lower pod."""
     lower = view.lower
     controller = "" if lower is None else ownership.lower_controller(from_dict(dict(lower)))
-    messages = [str(one.get("message")) for one in view.events if one.get("reason") == Code.ADOPTED][-1:]
+    messages = [str(event.get("message")) for event in view.events if event.get("reason") == Code.ADOPTED][
+        -1:
+    ]
     if controller or (lower is None and messages):
         title = f"{controller or 'A controller'} of the lower cluster has adopted the lower pod, and may delete it."
         steps = ["delete that controller in the lower cluster or change its selector, then delete this pod"]
@@ -135,7 +137,7 @@ def terminating(view: PodView) -> Findings:
         yield view.finding(Code.FINALIZER, title, next_steps=steps)
     elif wait is not None and wait.code is not Code.LOWER_POD_PRESENT:
         yield wait
-    elif event := next((one for one in reversed(view.events) if one.get("reason") in _DETACH), None):
+    elif event := next((each for each in reversed(view.events) if each.get("reason") in _DETACH), None):
         title = "A volume of the pod cannot be detached from its lower node."
         steps = ["check the CSI driver on the lower node"]
         yield view.finding(Code.VOLUME_DETACH, title, [str(event.get("message") or "")], steps)
@@ -192,9 +194,11 @@ def differs(view: PodView) -> Findings:
         return
     lower = view.lower.get("status") or {}
     phase = lower.get("phase") or "Pending"
-    moments = [one.get("lastTransitionTime") for one in lower.get("conditions") or ()]
+    moments = [each.get("lastTransitionTime") for each in lower.get("conditions") or ()]
     moments += [view.lower["metadata"].get("creationTimestamp")]
-    quiet = min(((view.now - timestamps.parse(one)).total_seconds() for one in moments if one), default=0.0)
+    quiet = min(
+        ((view.now - timestamps.parse(item)).total_seconds() for item in moments if item), default=0.0
+    )
     if phase != upper and quiet > _DIFFERING:
         title = (
             f"The upper pod is {upper}, but its lower pod is {phase}: the virtual node does not report it."

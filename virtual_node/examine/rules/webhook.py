@@ -83,7 +83,7 @@ def is_ours(configuration: Json) -> bool:
     return (
         configuration["metadata"]["name"] == NAME
         or labels_of(configuration).get(_LABEL_NAME) == NAME
-        or any(one.get("name") == _PODS_WEBHOOK for one in configuration.get("webhooks") or ())
+        or any(webhook.get("name") == _PODS_WEBHOOK for webhook in configuration.get("webhooks") or ())
     )
 
 
@@ -134,5 +134,5 @@ def _bundle_trouble(client: Json, now: datetime) -> str:
         certificates = x509.load_pem_x509_certificates(base64.b64decode(text, validate=True))
     except (ValueError, binascii.Error) as error:
         return f"its caBundle cannot be read: {error}"
-    last = max(one.not_valid_after_utc for one in certificates)
+    last = max(expiry.not_valid_after_utc for expiry in certificates)
     return f"its caBundle expired on {last:%Y-%m-%d}" if last <= now else ""
