@@ -37,6 +37,8 @@ class Command:
     module: str = ""
     """Module in ``virtual_node.commands``. Its ``main`` takes the arguments and returns the exit code, and its ``parser``
     returns the parser of the flags. Empty: this module runs the command."""
+    main: str = "main"
+    """Name of the function that takes the arguments."""
     has_light_parser: bool = False
     """Whether the parser is in ``virtual_node.commands.parsers``, so that help and completion do not import ``module``."""
 
@@ -75,7 +77,8 @@ COMMANDS: Mapping[str, Command] = {
         Command(
             "uncordon",
             "let a lower cluster take pods again; cancels its drain",
-            "uncordon",
+            "cordon",
+            main="uncordon",
             has_light_parser=True,
         ),
         Command(
@@ -147,7 +150,7 @@ def _command(name: str, arguments: list[str]) -> int:
         # Imported here: only commands for users need rich, the daemon does not.
         if command.has_light_parser and not _HELP.isdisjoint(arguments[1:]):
             _parser(command).parse_args(arguments[1:])
-        code: int = _loaded(command.module).main(arguments[1:])
+        code: int = getattr(_loaded(command.module), command.main)(arguments[1:])
         return code
     match name:
         case "":

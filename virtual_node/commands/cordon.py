@@ -1,6 +1,6 @@
-"""``virtual-node cordon``: keeps new pods off virtual nodes. Running pods stay.
+"""``virtual-node cordon`` and ``uncordon``: keep new pods off virtual nodes, or let the nodes take pods again.
 
-``uncordon`` and ``drain`` find and change virtual nodes by the functions here.
+Running pods stay. ``drain`` finds and changes virtual nodes by the functions here.
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from controller_runtime.process import terminal
+from virtual_node.commands import parsers
 from virtual_node.commands.common import connect
-from virtual_node.commands.parsers import cordon as parser
 from virtual_node.examine.reader import Reader, refusal
 
 
 def main(argv: Sequence[str]) -> int:
     """Cordon the nodes and return 0."""
-    asyncio.run(change_all(parser().parse_args(argv), unschedulable=True, annotations={}))
+    asyncio.run(change_all(parsers.cordon().parse_args(argv), unschedulable=True, annotations={}))
+    return 0
+
+
+def uncordon(argv: Sequence[str]) -> int:
+    """Uncordon the nodes, cancel their drain, and return 0."""
+    removed = {names.ANNOTATION_DRAIN: None, names.ANNOTATION_DRAIN_STATUS: None}
+    asyncio.run(change_all(parsers.uncordon().parse_args(argv), unschedulable=False, annotations=removed))
     return 0
 
 

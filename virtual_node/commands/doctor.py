@@ -10,9 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
@@ -23,11 +22,8 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import doctor as parser
-from virtual_node.config import program
-from virtual_node.examine import path_reading, probes
 from virtual_node.examine.codes import LINKS, Code, Severity
 from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME
-from virtual_node.examine.connections import Failure, failure, plain
 from virtual_node.examine.engine import HEALTH, RULES, Examination, Level, examine
 from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING, WORDS
 from virtual_node.examine.finding import UPPER, Finding
@@ -41,28 +37,21 @@ from virtual_node.examine.path import (
     DOMAIN,
     EVENTS,
     INSTALLED,
-    KUBELETS,
     PROXY_REFUSES,
     SCHEDULER_LEASE,
     SCHEDULERS,
     WEBHOOK,
     Answer,
-    Probe,
 )
-from virtual_node.examine.path_reading import BELOW, LOWER
-from virtual_node.examine.reader import DESCHEDULER_LEASE, Reader
+from virtual_node.examine.path_reading import BELOW, UPPER_FACTS, read_lower, read_upper
+from virtual_node.examine.reader import DESCHEDULER_LEASE
 from virtual_node.examine.rules.apis import is_forbidden, is_schedulable, ready_kubelets
 from virtual_node.examine.rules.names import form, upper_domain
 from virtual_node.examine.rules.scheduling import room, waiting, waiting_for_virtual_nodes
 from virtual_node.examine.rules.webhook import client_configs, end, ready_endpoints, tested
-from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
-from virtual_node.examine.source import Source
+from virtual_node.examine.snapshot import Fact, Snapshot, View
 from virtual_node.translate.pods.summary import status_word
 
-UPPER_FACTS = (
-    *(NODES, LEASES, BOUND, WAITING, COMPONENTS, SWARMS),
-    *(DENIED, INSTALLED, EVENTS, KUBELETS, WEBHOOK, SCHEDULERS, DESCHEDULERS),
-)
 _AGENT = "virtual-node-doctor"
 _COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")
 _WARNING = "warning: "
@@ -431,24 +420,6 @@ async def _read(options: argparse.Namespace) -> Snapshot:
     return snapshot
 
 
-async def read_upper(upper: Client, facts: Iterable[Fact[Any]], *, namespace: str) -> tuple[Snapshot, Probe]:
-    """Return what was read of the upper cluster, and the result of the first request; a failed one ends the reading.
-
-    Args:
-        upper: client of the upper cluster.
-        facts: the facts to read.
-        namespace: namespace of the dry-run pod.
-    """
-    view = View(UPPER)
-    probe = await probes.version(upper)
-    if not probe.ok:
-        return Snapshot(datetime.now(UTC), upper=view), probe
-    view.put(ANSWER, Answer(upper.config.server, probe.text))
-    source = Source(view, Reader(upper), **{path_reading.NAMESPACE: namespace})
-    now, _ = await asyncio.gather(probes.clock(upper), source.load(facts))
-    return Snapshot(now, upper=view), probe
-
-
 async def _below(file: str, options: argparse.Namespace) -> View:
     """Return what was read of a lower cluster; an unusable kubeconfig does not stop the other clusters."""
     try:
@@ -459,31 +430,6 @@ async def _below(file: str, options: argparse.Namespace) -> View:
         step = "correct that kubeconfig, or what it calls for credentials"
         view.put(ANSWER, Answer(error=str(error), step=step))
         return view
-
-
-async def read_lower(lower: Client, file: str) -> View:
-    """Return what was read of the lower cluster of a kubeconfig ``file``; its name is the file."""
-    view = View(file)
-    probe = await probes.version(lower)
-    if probe.ok:
-        await Source(view, Reader(lower)).load(LOWER)
-        # The names are only evidence for a remark.
-        why = view.unread.get(objects("Node")) or view.unread.get(BELOW)
-        probe = Probe(0, why) if why else probe
-    view.put(ANSWER, answer(probe))
-    return view
-
-
-def answer(probe: Probe) -> Answer:
-    """Return the answer of a lower cluster, with the next step after an error."""
-    if probe.ok:
-        return Answer(version=probe.text)
-    steps = {
-        Failure.UNAUTHENTICATED: f"renew its credentials: {program.name('lower-cluster')} register",
-        Failure.UNTRUSTED: "give the kubeconfig the CA of that API server",
-    }
-    otherwise = "is that API server up, and reachable from here and from the virtual node?"
-    return Answer(error=plain(probe.text), step=steps.get(failure(probe.text, probe.code), otherwise))
 
 
 def _print(links: Sequence[Judged], *, headers: bool) -> None:

@@ -6,19 +6,24 @@ import asyncio
 import base64
 import contextlib
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from clusterset.model import names
 from controller_runtime import resources
+from controller_runtime.client.client import Client
 from controller_runtime.client.verbs import Verbs, find
 from controller_runtime.errors import ApiError, Forbidden
+from virtual_node.config import program
 from virtual_node.examine import cluster_dns, probes
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION
-from virtual_node.examine.facts import BOUND, COMPONENTS, NODES
+from virtual_node.examine.connections import Failure, failure, plain
+from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
+from virtual_node.examine.finding import UPPER
 from virtual_node.examine.objects import Json, key, last_seen
 from virtual_node.examine.path import (
+    ANSWER,
     DENIED,
     DESCHEDULERS,
     DOMAIN,
@@ -30,6 +35,7 @@ from virtual_node.examine.path import (
     SCHEDULER_LEASE,
     SCHEDULERS,
     WEBHOOK,
+    Answer,
     Installation,
     Names,
     Probe,
@@ -43,7 +49,7 @@ from virtual_node.examine.reader import (
     missing_rights,
 )
 from virtual_node.examine.rules.webhook import client_configs, is_ours
-from virtual_node.examine.snapshot import Fact, NotReadError, View, objects
+from virtual_node.examine.snapshot import Fact, NotReadError, Snapshot, View, objects
 from virtual_node.examine.source import Source, labelled, reads
 from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.pods import dns
@@ -70,6 +76,11 @@ BELOW = Fact[Sequence[Json]]("pending pods")
 """Mirrored pods of a lower cluster in phase Pending."""
 LOWER = (objects("Node"), BELOW, NAMES)
 """The facts of a lower cluster that need no configuration."""
+UPPER_FACTS = (
+    *(NODES, LEASES, BOUND, WAITING, COMPONENTS, SWARMS),
+    *(DENIED, INSTALLED, EVENTS, KUBELETS, WEBHOOK, SCHEDULERS, DESCHEDULERS),
+)
+"""The facts of the upper cluster that ``doctor`` reads."""
 
 
 async def read_version(client: Verbs, cluster: View) -> None:
@@ -83,6 +94,49 @@ async def read_version(client: Verbs, cluster: View) -> None:
     moment = await probes.date(client)
     if moment is not None:
         cluster.put(CLOCK_SKEW, (moment - datetime.now(UTC)).total_seconds())
+
+
+async def read_upper(upper: Client, facts: Iterable[Fact[Any]], *, namespace: str) -> tuple[Snapshot, Probe]:
+    """Return what was read of the upper cluster, and the result of the first request; a failed one ends the reading.
+
+    Args:
+        upper: client of the upper cluster.
+        facts: the facts to read.
+        namespace: namespace of the dry-run pod.
+    """
+    view = View(UPPER)
+    probe = await probes.version(upper)
+    if not probe.ok:
+        return Snapshot(datetime.now(UTC), upper=view), probe
+    view.put(ANSWER, Answer(upper.config.server, probe.text))
+    source = Source(view, Reader(upper), **{NAMESPACE: namespace})
+    now, _ = await asyncio.gather(probes.clock(upper), source.load(facts))
+    return Snapshot(now, upper=view), probe
+
+
+async def read_lower(lower: Client, file: str) -> View:
+    """Return what was read of the lower cluster of a kubeconfig ``file``; its name is the file."""
+    view = View(file)
+    probe = await probes.version(lower)
+    if probe.ok:
+        await Source(view, Reader(lower)).load(LOWER)
+        # The names are only evidence for a remark.
+        why = view.unread.get(objects("Node")) or view.unread.get(BELOW)
+        probe = Probe(0, why) if why else probe
+    view.put(ANSWER, answer(probe))
+    return view
+
+
+def answer(probe: Probe) -> Answer:
+    """Return the answer of a lower cluster, with the next step after an error."""
+    if probe.ok:
+        return Answer(version=probe.text)
+    steps = {
+        Failure.UNAUTHENTICATED: f"renew its credentials: {program.name('lower-cluster')} register",
+        Failure.UNTRUSTED: "give the kubeconfig the CA of that API server",
+    }
+    otherwise = "is that API server up, and reachable from here and from the virtual node?"
+    return Answer(error=plain(probe.text), step=steps.get(failure(probe.text, probe.code), otherwise))
 
 
 @reads(INSTALLED)
