@@ -33,8 +33,7 @@ from virtual_node.examine.pod_view import PodView
 from virtual_node.examine.read_pod import read_lower, read_pod
 from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader, bounded, refusal
 from virtual_node.examine.rules import apis  # noqa: F401 - registers the rule about the kubelet API
-from virtual_node.examine.rules.unexplained import healthy
-from virtual_node.examine.rules.workloads import healthy_node, of_node, of_workload
+from virtual_node.examine.rules.workloads import healthy, healthy_node, of_node, of_workload
 from virtual_node.examine.source import Source
 
 AGENT = "virtual-node-diagnose"

@@ -13,7 +13,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from virtual_node.examine.objects import Json, key
-from virtual_node.examine.rules.swarms import swarm_state
+from virtual_node.examine.rules.pods import swarm_state
 
 _AGE = 10.0
 """Seconds after which Swarms are read again."""

@@ -4,4 +4,4 @@ Importing this package registers those about an installation, which all tools ap
 about the objects of all clusters, too, and ``in_depth`` those about one pod; they take longer, because they translate objects.
 """
 
-from virtual_node.examine.rules import nodes, pods, swarms  # noqa: F401
+from virtual_node.examine.rules import nodes, pods  # noqa: F401

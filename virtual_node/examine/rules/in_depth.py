@@ -4,6 +4,6 @@ from virtual_node.examine.rules import (  # noqa: F401
     containers,
     lower_placement,
     placement,
-    unexplained,
     waits,
+    workloads,
 )

@@ -28,7 +28,7 @@ from virtual_node.examine.health import Verdict
 from virtual_node.examine.health import health as examine
 from virtual_node.examine.leases import Report
 from virtual_node.examine.objects import one_line
-from virtual_node.examine.rules.swarms import swarm_state
+from virtual_node.examine.rules.pods import swarm_state
 from virtual_node.examine.snapshot import Snapshot
 
 UNREACHABLE = condition(
