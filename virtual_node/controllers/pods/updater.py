@@ -349,7 +349,7 @@ def _is_final(error: ApiError) -> bool:
     return isinstance(error, (Invalid, RequestTooLarge)) or not _INFEASIBLE.isdisjoint(reasons)
 
 
-def _names_the_pod(error: NotFound) -> bool:
+def _names_the_pod(error: ApiError) -> bool:
     """Report whether the Status names the pod, so the pod was not found. If the path is unknown, it names none."""
     return bool((error.status.get("details") or {}).get("name"))
 
