@@ -1,6 +1,7 @@
 """Reads from a pod's labels and annotations the group whose pods start together or not at all. No IO.
 
-Pods with a group of Kubernetes itself (``NATIVE_FIELDS``) start as kube-scheduler decides, and have no other group.
+Pods with a group of Kubernetes itself (``NATIVE_FIELDS``) start as kube-scheduler decides. Only the annotation of this project
+adds a group to them: from 1.37 on, the Job controller can give each Job such a group, without a minimum.
 
 Sources: scheduler-plugins ``apis/scheduling/v1alpha1``, LeaderWorkerSet ``api/leaderworkerset/v1``, JobSet
 ``api/jobset/v1alpha2``, and Kubernetes ``scheduling/v1beta1``.
@@ -101,10 +102,10 @@ def group_of(
 ) -> Group | None:
     """Return the group of a pod; None: it starts alone, or with a group of Kubernetes itself.
 
-    The annotation of this project overrides all labels. A minimum in an annotation overrides any other minimum.
+    The annotation of this project overrides all labels, and labels have no effect on pods with a group of Kubernetes. A minimum in an annotation overrides any other minimum.
     """
     found = _declared(labels, annotations)
-    if found is None or is_native(spec):
+    if found is None or (found[0] != "annotation" and is_native(spec)):
         return None
     source, name, minimum = found
     problem = ""

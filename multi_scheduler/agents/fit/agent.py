@@ -216,7 +216,7 @@ class FitAgent(Agent):
         is_held = self.groups.held.node(uid) is not None  # the group keeps its room
         if not is_held and self.state.reservations.stage(uid) is Stage.TENTATIVE:
             self.state.reservations.narrow(uid, {node.name for node in passing})
-        if passing:
+        if passing and not is_held:
             self._native.passed(pod)
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:

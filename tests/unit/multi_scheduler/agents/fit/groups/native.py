@@ -70,7 +70,8 @@ class NativeScheduler:
             await asyncio.gather(*(self._bind(uid, node) for uid, node in chosen.items()))
             return []
         if self.evicted & self.world.node_of.keys():  # an earlier preemption goes on
-            victims, nominated = [], {one["metadata"]["uid"]: _nominated(one) for one in pods}
+            victims: list[str] = []
+            nominated = {one["metadata"]["uid"]: _nominated(one) for one in pods}
         else:
             victims, nominated = await self._preempt(pods, minimum)
             self.evicted.update(victims)
@@ -140,7 +141,7 @@ class NativeScheduler:
 
     def _failed(self, one: Body, why: str, nominated: str) -> None:
         """Write the failure to the pod, if it is another one than before."""
-        status = {"conditions": [condition("PodScheduled", "False", "Unschedulable", why)]}
+        status: Body = {"conditions": [condition("PodScheduled", "False", "Unschedulable", why)]}
         status |= {"nominatedNodeName": nominated} if nominated else {}
         if one.get("status") == status:
             return

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from clusterset.model.pod.groups import LABEL_POD_GROUP
 from controller_runtime.objects import from_dict
 from multi_scheduler.agents.fit.native_groups import is_full
 from multi_scheduler.extender.protocol import Victims
@@ -147,13 +148,14 @@ async def test_full_virtual_node_is_no_reason_to_evict():
     assert not chosen
 
 
-async def test_native_group_precedes_other_groups():
+async def test_native_group_precedes_groups_of_other_projects():
     """A pod with both is not counted as a member of the other group, bound or pending."""
     world = World(a=[4])
     scheduler = NativeScheduler(world)
     pods = gang("train", 2)
     for one in pods:
-        one["metadata"]["annotations"] = {GROUP: "other", MINIMUM: "8"}
+        one["metadata"]["labels"] = {LABEL_POD_GROUP: "other"}
+        one["metadata"]["annotations"] = {MINIMUM: "8"}
     scheduler.declare("train", 2)
     scheduler.create(pods)
     assert not world.agent.groups.members.pending.groups()
@@ -161,7 +163,27 @@ async def test_native_group_precedes_other_groups():
     await scheduler.cycle(pods, 2)
     assert world.bound("train") == 2
     assert len(world.agent.state.bound_pods.of_native_group("shop/train")) == 2
-    assert not world.agent.state.bound_pods.of_group("shop/annotation/other")
+    assert not world.agent.state.bound_pods.of_group("shop/PodGroup/other")
+
+
+@pytest.mark.parametrize(("places", "bound"), [(4, 0), (8, 8)])
+async def test_annotation_adds_a_minimum_to_a_native_group(places, bound):
+    """The Job controller may give a Job a PodGroup with the basic policy, which the author of the Job has not asked for."""
+    world = World(a=[places], b=[places])
+    scheduler, pods = NativeScheduler(world), gang("train", 8)
+    for one in pods:
+        one["metadata"]["annotations"] = {GROUP: "train", MINIMUM: "8"}
+    scheduler.declare("train", None)
+    scheduler.create(pods)
+    for _ in range(2):
+        if left := [one for one in pods if one["metadata"]["uid"] not in world.node_of]:
+            await scheduler.cycle(left, 1)
+        other = pod("other")
+        world.create(other)
+        await world.ask(other)
+        world.finish(other)
+        world.queue.clear()
+    assert (world.bound("train"), len(set(world.node_of.values()))) == (bound, 1 if bound else 0)
 
 
 async def test_only_the_scheduler_chooses_pods_of_a_native_group_as_victims():
@@ -211,7 +233,8 @@ async def test_room_of_a_virtual_node_as_the_scheduler_counts_it():
 
 async def test_old_form_is_native_too():
     """Kubernetes 1.35 names the group in workloadRef."""
-    old = pod("old", "other")
+    old = pod("old")
+    old["metadata"]["labels"] = {LABEL_POD_GROUP: "other"}
     old["spec"]["workloadRef"] = {"name": "w", "podGroup": "workers"}
     world = World(a=[1])
     world.agent.groups.members.pending.informer.change("ADDED", from_dict(old))
