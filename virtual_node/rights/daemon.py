@@ -81,7 +81,10 @@ UPPER_SHARED_TOKENS: tuple[Right, ...] = (
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with ``identities.tokens: node``."""
 
-UPPER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(right for kind in CLAIMS for right in copies.upper(kind))
+UPPER_RESOURCE_CLAIMS: tuple[Right, ...] = (
+    *(right for kind in CLAIMS for right in copies.upper(kind)),
+    Right("scheduling.k8s.io", "podgroups", ("get",), "claims that belong to a PodGroup, not to a pod"),
+)
 """Needed in the upper cluster, in addition to ``UPPER``, with ``clusters[].resourceClaims.enabled``."""
 
 UPPER_RENEWAL: tuple[Right, ...] = (

@@ -89,6 +89,22 @@ def references(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
 
 
+def of_group(pod: Mapping[str, Any], group: Mapping[str, Any]) -> list[str]:
+    """Return the names of a pod's claims that its PodGroup generates from a template, one for all pods of the group."""
+    templates = {entry["name"]: template_of(entry) for entry in references(pod)}
+    shared = (group.get("spec") or {}).get("resourceClaims") or ()
+    return [
+        str(one["name"])
+        for one in shared
+        if template_of(one) and templates.get(one["name"]) == template_of(one)
+    ]
+
+
+def template_of(entry: Mapping[str, Any]) -> str:
+    """Return the ResourceClaimTemplate that an entry of a pod or PodGroup names; empty: it names a ResourceClaim."""
+    return str(entry.get("resourceClaimTemplateName") or "")
+
+
 def as_admitted(pod: Mapping[str, Any], lower_pod: Mapping[str, Any]) -> dict[str, Any]:
     """Return an upper pod with the ResourceClaims of its lower pod, because users can change the annotation later."""
     metadata = pod["metadata"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterset.admission import NamespaceRefusal
@@ -48,6 +49,16 @@ def unreadable(what: str, error: ApiError, *, where: str = "the upper cluster") 
     """Return the problem of an object that we may not read (``Secret shop/token``)."""
     text = f"{what} cannot be read in {where}: {error.message}"
     return Problem("Failed", f"Error: {text}", "CreateContainerConfigError", text)
+
+
+def claims_of_group(group: str, claims: Sequence[str]) -> Problem:
+    """Return the problem of a pod with ResourceClaims that are generated once for its PodGroup (namespace/name)."""
+    text = (
+        f"PodGroup {group} has one ResourceClaim for all its pods from each of these templates: {', '.join(claims)}. A lower "
+        "cluster would make one for each pod. Create a ResourceClaim and name it in resourceClaimName, or remove the claims "
+        "from the PodGroup"
+    )
+    return Problem("ResourceClaimRefused", text, "ResourceClaimRefused", text)
 
 
 def too_many(what: str, limit: str, setting: str) -> Problem:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterset.admission import Refusal
-from clusterset.model.pod import own_annotations
+from clusterset.model.pod import own_annotations, resource_claims
+from clusterset.model.pod.groups import native_group
 from controller_runtime import resources
 from controller_runtime.apimachinery.translation_budget import TooLargeError, TranslationBudget
+from controller_runtime.client.client import find
 from controller_runtime.errors import (
     AlreadyExists,
     ApiError,
+    Forbidden,
     NotConnected,
     RequestTooLarge,
 )
@@ -27,6 +30,8 @@ from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.base.problems import (
     TOO_LARGE,
     Problem,
+    claims_of_group,
+    unreadable,
 )
 from virtual_node.controllers.copies.facade import Follow
 from virtual_node.controllers.copies.references import DependencyController
@@ -250,10 +255,30 @@ class PodCreator:
             problem = await self.follow.ready(upper.namespace, upper.uid)
         if problem is not None:
             return [problem]
+        if (problem := await self._claims_of_group(upper, upper_pod)) is not None:
+            return [problem]
         problems = await self.dependencies.ensure(upper, upper_pod)
         if self.volumes is not None:
             problems += await self.volumes.ensure(upper, upper_pod)
         return problems or await self.identities.ensure(upper, upper_pod, options)
+
+    async def _claims_of_group(self, upper: Object, upper_pod: dict[str, Any]) -> Problem | None:
+        """Return the problem of a pod with claims that its PodGroup generates; None: it has none.
+
+        The lower pod does not name the group, so its cluster would generate a claim for each pod.
+        """
+        name = native_group(upper.spec)
+        if not name or not any(map(resource_claims.template_of, resource_claims.references(upper_pod))):
+            return None
+        key = f"{upper.namespace}/{name}"
+        try:
+            group = await find(
+                self.context.upper, resources.NATIVE_POD_GROUPS, name, namespace=upper.namespace
+            )
+        except Forbidden as error:
+            return unreadable(f"PodGroup {key}", error)
+        shared = resource_claims.of_group(upper_pod, group) if group is not None else []
+        return claims_of_group(key, shared) if shared else None
 
     async def _send(self, body: dict[str, Any], creation: Creation) -> dict[str, Any]:
         was_sent, creation.sent = creation.sent, True

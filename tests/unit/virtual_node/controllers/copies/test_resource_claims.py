@@ -84,6 +84,32 @@ async def test_a_shared_claim_follows_its_pod_and_its_device_is_reported():
         assert scene.lower.find("resourceclaims", "shop/shared") is None
 
 
+@pytest.mark.parametrize(
+    ("entry", "reasons"),
+    [
+        (OWN[0], ["ResourceClaimRefused"]),
+        ({"name": "gpu", "resourceClaimTemplateName": "other"}, []),
+        ({"name": "nic", "resourceClaimTemplateName": "one"}, []),
+        (None, []),
+    ],
+)
+async def test_a_claim_that_a_pod_group_generates_refuses_the_pod(
+    entry: dict[str, str] | None, reasons: list[str]
+):
+    """The upper cluster makes one for all pods of the group, and the lower cluster would make one for each."""
+    async with running(takes_claims=True) as scene:
+        scene.upper.put("resourceclaimtemplates", template())
+        group = {"metadata": {"name": "gang", "namespace": "shop"}, "spec": {"resourceClaims": [entry]}}
+        if entry is not None:
+            scene.upper.put(
+                "podgroups", {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", **group}
+            )
+        scene.bind(resourceClaims=OWN, schedulingGroup={"podGroupName": "gang"})
+        await asyncio.sleep(10)
+        assert [reason for reason, _ in scene.events] == reasons
+        assert scene.is_below() == (not reasons)
+
+
 async def test_claims_come_from_the_annotation():
     """The webhook moved them out of the spec."""
     async with running(takes_claims=True) as scene:
