@@ -47,6 +47,7 @@ class Cluster:
         address: str = LOOPBACK,
         dies_with_parent: bool = False,
         apiserver_args: Sequence[str] = (),
+        features: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.directory = directory
@@ -54,6 +55,7 @@ class Cluster:
         self.service_cidr = f"10.{96 + number}.0.0/16"
         self.service_ip = f"10.{96 + number}.0.1"
         self._binaries = binaries
+        self._gates = [f"--feature-gates={','.join(f'{one}=true' for one in features)}"] if features else []
         self._dies_with_us = dies_with_parent
         (self.port,) = free_ports(1)
         self.server = f"https://{address}:{self.port}"
@@ -241,6 +243,7 @@ class Cluster:
             "--max-requests-inflight=4000",
             "--max-mutating-requests-inflight=2000",
             "--v=1",
+            *self._gates,
             *extra,
         ]
 
@@ -263,6 +266,7 @@ class Cluster:
             "--horizontal-pod-autoscaler-sync-period=5s",
             "--horizontal-pod-autoscaler-initial-readiness-delay=1s",
             _NO_SERVER,
+            *self._gates,
         ]
 
     async def reconfigure_scheduler(self, configuration: Mapping[str, object]) -> None:
@@ -272,7 +276,7 @@ class Cluster:
         client = {"clientConnection": {"kubeconfig": str(kubeconfig), "qps": 500, "burst": 1000}}
         file.write_text(json.dumps({**configuration, **client}, indent=1), encoding="utf-8")
         await self.scheduler.stop()
-        self.scheduler = self._process("kube-scheduler", [f"--config={file}", _NO_SERVER])
+        self.scheduler = self._process("kube-scheduler", [f"--config={file}", _NO_SERVER, *self._gates])
         await self.scheduler.start()
 
     def _scheduler_args(self) -> list[str]:
@@ -283,4 +287,5 @@ class Cluster:
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
             _NO_SERVER,
+            *self._gates,
         ]

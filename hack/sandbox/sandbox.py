@@ -50,6 +50,7 @@ class Sandbox:
         versions: Mapping[str, str] | None = None,
         keep: bool = False,
         upper_apiserver_args: Sequence[str] = (),
+        upper_features: Sequence[str] = (),
         progress: Progress = silent,
     ) -> None:
         """Create a sandbox; entering the context starts it.
@@ -66,6 +67,7 @@ class Sandbox:
                 the default version.
             keep: the processes outlive this one (``make demo``); ``down`` stops them.
             upper_apiserver_args: further flags of the upper cluster's kube-apiserver.
+            upper_features: feature gates to turn on in the upper cluster's control plane.
             progress: called with one line per step.
         """
         self._count = lower
@@ -77,6 +79,7 @@ class Sandbox:
         self._versions = dict(versions or {})
         self._keep = keep
         self._upper_apiserver_args = tuple(upper_apiserver_args)
+        self._upper_features = tuple(upper_features)
         self._progress = progress
         self._temporary = directory is None
         self.directory = (directory or Path(tempfile.mkdtemp(prefix="virtual-node-sandbox-"))).absolute()
@@ -261,6 +264,7 @@ class Sandbox:
             dies_with_parent=not self._keep,
             address=self.bridge.address if self.bridge is not None else LOOPBACK,
             apiserver_args=self._upper_apiserver_args if name == "upper" else (),
+            features=self._upper_features if name == "upper" else (),
         )
 
     async def _add_nodes(self, cluster: Cluster, count: int) -> None:
