@@ -8,8 +8,9 @@ feature away from other nodes, and admission refuses changes of a pod that its n
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from controller_runtime.apimachinery.versions import minor_version
 
@@ -37,7 +38,7 @@ def declared(node: _Body) -> frozenset[str]:
     names = (node.get("status") or {}).get("declaredFeatures")
     if not isinstance(names, list):
         return frozenset()
-    return frozenset(filter(_is_feature, names[:_MOST_FEATURES]))
+    return frozenset(map(sys.intern, filter(_is_feature, names[:_MOST_FEATURES])))
 
 
 def published(
@@ -101,5 +102,5 @@ def _containers(spec: _Body, *kinds: str) -> Iterator[_Body]:
         yield from spec.get(kind) or ()
 
 
-def _is_feature(name: object) -> bool:
+def _is_feature(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
