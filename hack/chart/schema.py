@@ -116,6 +116,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("freezePeriod", _DURATION),
     ("swarm.goneAfter", _DURATION),
     ("swarm.namespace", {"type": "string", "pattern": f"^({_LABEL})?$", "maxLength": 63}),
+    ("multiScheduler.scheduler.featureGates", {"type": "object", "additionalProperties": {"type": "boolean"}}),
     ("multiScheduler.agents", {"type": "array", "minItems": 1, "items": _AGENT}),
     ("multiScheduler.usage", configuration.reference("UsageConfig")),
     ("multiScheduler.upperUsage", configuration.reference("UsageConfig")),

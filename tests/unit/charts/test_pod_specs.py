@@ -184,3 +184,23 @@ def test_variables_of_the_user_replace_the_charts():
             assert sorted(set(names)) == sorted(names), name
             assert {"name": "POD_NAMESPACE", "value": "theirs"} in container["env"], name
             assert ("VKUBELET_POD_IP" in names) is (container["name"] == "virtual-node"), name
+
+
+def test_scheduler_has_the_given_feature_gates():
+    """Without values it has none, because an older scheduler does not start with unknown ones."""
+    enabled = (
+        "virtualNode: {clusters: [{name: a, kubeconfig: text}]}\n"
+        "multiScheduler: {enabled: true, scheduler: {featureGates: %s}}"
+    )
+    for given, wanted in (
+        ("{}", []),
+        ("{GenericWorkload: true, Other: false}", ["GenericWorkload=true", "Other=false"]),
+    ):
+        specs = dict(rendering.pod_specs(rendering.render(enabled % given)))
+        (scheduler,) = (
+            spec["containers"][0]
+            for spec in specs.values()
+            if spec["containers"][0]["name"] == "kube-scheduler"
+        )
+        found = [flag for flag in scheduler["args"] if "feature-gates" in flag]
+        assert found == [f"--feature-gates={gate}" for gate in wanted]
