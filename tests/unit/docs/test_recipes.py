@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from clusterset.config import Cluster
 from clusterset.model import operators
@@ -15,19 +13,12 @@ from clusterset.model.policy.decision import violations
 from clusterset.model.policy.rules import PolicySet, matches
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import convert
+from tests.recipes import block
 from virtual_node.kubelet.series import NodeSeries
 from webhook.mutation import mutate
 from webhook.program import PROGRAM
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs/operate/other-programs.md").read_text(encoding="utf-8")
-_FENCE = re.compile(r"^```yaml\n# (?P<name>[\w.-]+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 VIRTUAL = {"type": "virtual-kubelet", "kubernetes.io/hostname": "lower1"}
-
-
-def block(heading: str, name: str) -> Any:
-    """Return the content of a file that a recipe shows."""
-    section = PAGE.split(f"\n### {heading}\n")[1].split("\n### ")[0]
-    return next(yaml.safe_load(found["body"]) for found in _FENCE.finditer(section) if found["name"] == name)
 
 
 def _database() -> tuple[dict[str, Any], dict[str, str]]:

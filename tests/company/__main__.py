@@ -1,0 +1,46 @@
+"""Run the suite, and write its table: ``python -m tests.company [NAME …]``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from hack.sandbox.errors import SandboxError
+from tests.company import suite, works_with
+from tests.company.entries import ENTRIES
+from tests.company.software import Software
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 0 if all software works."""
+    parser = argparse.ArgumentParser(prog="python -m tests.company", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ENTRIES)}; none: all")
+    parser.add_argument("--no-write", action="store_true", help="leave docs/reference/works-with.md as it is")
+    options = parser.parse_args(argv)
+    unknown = [name for name in options.names if name not in ENTRIES]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(ENTRIES)}")
+    chosen = [ENTRIES[name] for name in options.names or ENTRIES]
+    try:
+        return asyncio.run(_run(chosen, write=not options.no_write))
+    except SandboxError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+async def _run(chosen: Sequence[Software], *, write: bool) -> int:
+    failed = 0
+    async for row in suite.run(chosen, lambda line: print(line, flush=True)):
+        print(f"{row.software}: {row.result}; difference: {row.difference}", flush=True)
+        failed += row.result != "works"
+        if write:
+            page = works_with.PAGE
+            text = page.read_text(encoding="utf-8") if page.exists() else ""
+            page.write_text(works_with.merged(text, [row]), encoding="utf-8")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

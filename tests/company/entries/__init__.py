@@ -1,0 +1,32 @@
+"""The software of the suite: one module for each."""
+
+from __future__ import annotations
+
+from tests.company.entries import (
+    airflow,
+    dask,
+    jobset,
+    kube_state_metrics,
+    kueue,
+    leaderworkerset,
+    metrics_server,
+    prometheus,
+    python_clients,
+    stern,
+)
+from tests.company.software import Software
+
+_MODULES = (
+    kueue,
+    prometheus,
+    jobset,
+    leaderworkerset,
+    python_clients,
+    dask,
+    airflow,
+    metrics_server,
+    kube_state_metrics,
+    stern,
+)
+ENTRIES: dict[str, Software] = {one.SOFTWARE.name: one.SOFTWARE for one in _MODULES}
+"""All software by name, in the order in which it runs."""

@@ -1,0 +1,89 @@
+"""Images with Python and the packages of an environment: the project's own base layer, and a layer of packages."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from hack.image import archive, build
+from hack.image.python_packages import PYTHON
+from hack.sandbox.builds.images import architecture
+from hack.sandbox.builds.programs import Progress, cache_directory
+from hack.sandbox.command import command
+from tests.company.software import lock_file
+
+_SITE = "opt/site"
+_SECONDS = 1200.0
+
+
+async def write(environment: str, progress: Progress) -> tuple[str, Path]:
+    """Return the name and the archive of an image, made once and kept in the cache.
+
+    The image has no shell and no entrypoint. Commands of the packages, such as ``dask-worker``, are on its PATH.
+
+    Args:
+        environment: a file of ``python``, without its suffix.
+        progress: called with each step.
+
+    Raises:
+        SandboxError: the packages cannot be installed.
+    """
+    lock = lock_file(environment)
+    files = build.ensure_base(progress=progress)
+    digest = hashlib.sha256(lock.read_bytes() + str(files).encode()).hexdigest()[:12]
+    path = cache_directory() / "company-images" / f"{digest}.tar"
+    name = f"company.example/python:{digest}"
+    if not path.exists():
+        progress(f"making an image with the packages of {lock.name}, kept in {path}")
+        path.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as work:
+            root = Path(work) / "root"
+            await _install(lock, root)
+            config = archive.ImageConfig(
+                architecture=architecture(),
+                user="65532:65532",
+                entrypoint=(),
+                env=[*build.ENVIRONMENT, f"PYTHONPATH=/{_SITE}", "HOME=/tmp"],
+            )
+            unfinished = Path(work) / "image.tar"
+            archive.write(
+                unfinished, name=name, config=config, layers=[build._base_layer(files), archive.layer(root)]
+            )
+            unfinished.rename(path)
+    return name, path
+
+
+async def _install(lock: Path, root: Path) -> None:
+    """Install packages for the Python of the image, which may differ from this one."""
+    site = root / _SITE
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--no-compile", "--target", site]
+    version = PYTHON.removeprefix("python")
+    await command(
+        [*pip, f"--python-version={version}", "--only-binary=:all:", "--no-deps", "--requirement", lock],
+        timeout=_SECONDS,
+    )
+    # The image's files have no times and are not writable, so that Python would compile them at every start.
+    compileall = [
+        sys.executable,
+        "-m",
+        "compileall",
+        "-q",
+        "--invalidation-mode=unchecked-hash",
+        "-s",
+        root,
+        site,
+    ]
+    await command(compileall, check=False, timeout=_SECONDS)
+    programs = root / "usr" / "bin"
+    programs.mkdir(parents=True)
+    for script in (site / "bin").iterdir():
+        lines = script.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        if lines and lines[0].startswith("#!") and "python" in lines[0]:
+            target = programs / script.name
+            target.write_text("".join([f"#!/usr/bin/{PYTHON}\n", *lines[1:]]), encoding="utf-8")
+            target.chmod(0o755)
+    shutil.rmtree(site / "bin")
