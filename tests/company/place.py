@@ -200,7 +200,7 @@ class Place:
         ]
         own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         done = await run_command(
-            argv, name=name, timeout=300, env={**own, "KUBECONFIG": str(self.cluster.kubeconfig)}
+            argv, name=name, timeout=900, env={**own, "KUBECONFIG": str(self.cluster.kubeconfig)}
         )
         seen: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return seen
