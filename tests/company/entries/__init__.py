@@ -11,6 +11,7 @@ from tests.company.entries import (
     leaderworkerset,
     metrics_server,
     prometheus,
+    prometheus_operator,
     python_clients,
     stern,
 )
@@ -19,6 +20,7 @@ from tests.company.software import Software
 _MODULES = (
     kueue,
     prometheus,
+    prometheus_operator,
     jobset,
     leaderworkerset,
     python_clients,
