@@ -259,7 +259,7 @@ async def test_pods_with_required_affinity_wait_for_no_node():
     assert "waits for no new node" in world.reasons["p"]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(3, 60))
 async def test_group_waits_for_new_nodes_of_one_cluster(seed):
     """Its minimum fits on existing and new nodes of one cluster together; a larger group gets nothing."""
     growth = {"a": _growth(limit=1, price=1.0), "b": _growth(limit=2, price=2.0)}
