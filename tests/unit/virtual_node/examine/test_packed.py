@@ -58,10 +58,22 @@ def test_similar_pods_take_a_tenth_of_their_size() -> None:
     """Pods of one workload follow each other in a list."""
     upper, _ = templates("vn-0")
     packer = Packer(Object.to_json)
-    found = [packer(from_dict(msgspec.json.decode(upper.body(number)))) for number in range(200)]
-    whole = sum(len(one.json()) for one in found)
-    stored = sum(len(one.data) for one in found) + sum(map(len, {one.dictionary for one in found}))
-    assert stored < whole / 10
+    pods = [from_dict(msgspec.json.decode(upper.body(number))) for number in range(200)]
+    blocks = {packer(pod).block for pod in pods}
+    assert len(blocks) > 10
+    assert sum(block.stored for block in blocks) < sum(len(pod.to_json()) for pod in pods) / 10
+
+
+def test_objects_of_a_list_that_began_again_are_left_out() -> None:
+    """A list whose pages expire is read again; objects of the first attempt are in the same blocks."""
+    plain = bodies(generate(Random(1), pods=60).upper, "Pod")
+    packer = Packer(Object.to_json)
+    first = [packer(from_dict(one)) for one in plain[:5]]
+    found = PackedObjects()
+    found.extend([packer(from_dict(one)) for one in plain])
+    assert first[0].block is found._packed[0].block
+    assert [*found] == [from_dict(one).to_dict() for one in plain]
+    assert found[-1] == [*found][-1]
 
 
 def test_a_pod_that_cannot_be_decoded_concerns_only_its_cluster() -> None:
