@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition, is_true
+from clusterset.model.pod.groups import native_group
 from virtual_node.config import program
 from virtual_node.examine import messages
 from virtual_node.examine.codes import Code
@@ -31,6 +32,8 @@ _GROUP = re.compile(
     r"(?: has (?P<has>\d+) of (?P<minimum>\d+) pods| needs room for (?P<needed>\d+) pods at once)?"
 )
 """The multi-scheduler's reasons about pods that start together."""
+_MIN_COUNT = re.compile(r"minCount \((\d+)\) ")
+"""kube-scheduler's reason about a PodGroup of Kubernetes (plug-in GangScheduling)."""
 _DIVISION = re.compile(
     r"lower cluster (?P<full>\S+) has (?P<has>\d+) of (?P<all>\d+) pods, and one more is above its share and the "
     r"maximum skew of (?P<skew>\d+) .*; lower cluster (?P<behind>\S+) cannot take the pod"
@@ -107,8 +110,18 @@ def _repelled(view: PodView, nodes: Sequence[Json], evidence: Sequence[str]) -> 
 def _by_message(view: PodView, message: str, evidence: Sequence[str]) -> Findings:
     """Yield findings from the scheduler's message."""
     doctor, status = program.name("doctor"), program.name("status")
+    native = native_group(view.pod["spec"])
     if found := _GROUP.search(message):
         yield _group(view, found, evidence)
+    elif native and (found := _MIN_COUNT.search(message)):
+        yield _group_finding(
+            view, native, f"there is no room for {found[1]} pods at once", _more_room(), evidence
+        )
+    elif native and not message and view.age > SCHEDULING:
+        # The scheduler does not look at the pods of an incomplete group.
+        why = "fewer pods than its minCount exist, or there is no such PodGroup"
+        step = f"kubectl --namespace {view.namespace} get podgroups.scheduling.k8s.io,pods,events"
+        yield _group_finding(view, native, why, step, evidence)
     elif found := _DIVISION.search(message):
         yield _division(view, found, evidence)
     elif found := _BELOW.search(message):
@@ -142,12 +155,18 @@ def _group(view: PodView, found: re.Match[str], evidence: Sequence[str]) -> Find
             f"kubectl --namespace {view.namespace} get pods,events"
         )
     elif found["needed"] is not None:
-        why = f"there is no room for {found['needed']} pods at once"
-        step = f"add nodes to a lower cluster, or let other pods end; {program.name('status')} shows what is left"
+        why, step = f"there is no room for {found['needed']} pods at once", _more_room()
     else:
         why, step = "the scheduler's message has the reason", "follow the scheduler's message"
-    title = f"The pod waits with pod group {found['group']}: {why}."
-    return view.finding(Code.POD_GROUP, title, evidence, [step])
+    return _group_finding(view, found["group"], why, step, evidence)
+
+
+def _more_room() -> str:
+    return f"add nodes to a lower cluster, or let other pods end; {program.name('status')} shows what is left"
+
+
+def _group_finding(view: PodView, group: str, why: str, step: str, evidence: Sequence[str]) -> Finding:
+    return view.finding(Code.POD_GROUP, f"The pod waits with pod group {group}: {why}.", evidence, [step])
 
 
 def _division(view: PodView, found: re.Match[str], evidence: Sequence[str]) -> Finding:

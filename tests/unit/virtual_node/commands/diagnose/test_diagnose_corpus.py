@@ -21,7 +21,7 @@ from virtual_node.examine.rules import in_depth as _rules  # noqa: F401 - regist
 CASES: list[dict[str, Any]] = yaml.load(
     Path(__file__).with_name("diagnose_corpus.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
 )
-_SPEC = ("nodeName", "nodeSelector", "affinity", "tolerations", "schedulerName")
+_SPEC = ("nodeName", "nodeSelector", "affinity", "tolerations", "schedulerName", "schedulingGroup")
 _NOT_OF_PODS = {Code.CONTROLLER_FAILS, Code.NO_PODS, Code.KUBELET_UNREACHABLE, Code.PODS_IN_TROUBLE}
 _LISTS = {"conditions", "containerStatuses", "initContainerStatuses", "finalizers", "taints", "tolerations"}
 """Lists without an order that means something."""
