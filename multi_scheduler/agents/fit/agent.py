@@ -169,7 +169,8 @@ class FitAgent(Agent):
             return ""
         uid, priority = pod["metadata"].get("uid", ""), pod["spec"].get("priority") or 0
         for node in nodes:
-            if node.name not in judgement.lacking:
+            pods = self.state.bound_pods.on(node.name)
+            if node.name not in judgement.lacking or all(priority_of(one) >= priority for one in pods):
                 continue
             wanted, gated = judgement.lacking[node.name]
             index, bound = self.state.clusters[node.cluster].index, self._bound_on(node)
@@ -178,7 +179,7 @@ class FitAgent(Agent):
             }
             used = [placed.requests for placed in map(index.placed, there) if placed is not None]
             victims = frozenset(one.key for _, one in bound if one.priority < priority)
-            if not victims or not is_full(node.allocatable, used, wanted.requests):
+            if not is_full(node.allocatable, used, wanted.requests):
                 continue
             with self.state.reservations.without_own(uid, priority):
                 place = choosing.place_without(index, wanted, victims)
