@@ -19,7 +19,11 @@ class _Loader(yaml.CSafeLoader):
     """Reads ``=`` as text, which CRDs have among the values of an enum."""
 
 
-_Loader.add_constructor("tag:yaml.org,2002:value", lambda loader, node: loader.construct_scalar(node))
+def _text(_loader: _Loader, node: yaml.ScalarNode) -> Any:
+    return node.value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:value", _text)
 _WITHOUT_NAMESPACE = (
     *("Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "APIService"),
     *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "PriorityClass"),

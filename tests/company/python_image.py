@@ -67,7 +67,7 @@ async def _install(lock: Path, root: Path) -> None:
         timeout=_SECONDS,
     )
     # The image's files have no times and are not writable, so that Python would compile them at every start.
-    compileall = [
+    compileall: list[str | Path] = [
         sys.executable,
         "-m",
         "compileall",

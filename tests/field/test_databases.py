@@ -12,7 +12,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from tests.clusters.virtual_nodes import SIMULATED
-from tests.unit.docs.test_recipes import block
+from tests.recipes import block
 from tests.waiting import create, eventually, get
 from webhook import manifests
 
