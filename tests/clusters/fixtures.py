@@ -43,6 +43,7 @@ _LONGEST = (
     "test_version_skew",
     "test_inspect",
     "test_join",
+    "test_no_disruption",
 )
 """Modules that take minutes; they start first, so that none of them runs alone at the end."""
 

@@ -9,7 +9,6 @@ import pytest
 from aiohttp import web
 
 from hack.sandbox import Cluster, Sandbox
-from tests.clusters.services.far_cluster import FAR, far_cluster
 from tests.clusters.virtual_nodes import REAL, SIMULATED, pod
 from tests.serving import served
 from tests.waiting import becomes, create, eventually, get, ready
@@ -144,21 +143,6 @@ async def test_an_endpoint_outside_the_cluster_is_reached(sandbox: Sandbox, uppe
         await create(upper, namespace, far, by_hand, pod("client", "sleep 600"))
         await ready(upper, namespace, "client")
         await run(upper, namespace, "client", "wget -q -O- http://far", wanted="from afar")
-
-
-async def test_pods_of_two_clusters_reach_each_other_by_name(
-    sandbox: Sandbox, upper: Cluster, namespace: str
-):
-    """Two real nodes in two lower clusters on a flat network, in both directions."""
-    async with far_cluster(sandbox):
-        await create(
-            upper, namespace, service("near"), service("far"), pod("near", SERVE.format("from near")),
-            pod("far", SERVE.format("from far"), node=FAR),
-        )  # fmt: skip
-        await ready(upper, namespace, "near")
-        await ready(upper, namespace, "far")
-        await run(upper, namespace, "near", f"wget -q -O- http://far.{namespace}", wanted="from far")
-        await run(upper, namespace, "far", f"wget -q -O- http://near.{namespace}", wanted="from near")
 
 
 async def test_a_restart_mirrors_missed_changes(sandbox: Sandbox, upper: Cluster, namespace: str):
