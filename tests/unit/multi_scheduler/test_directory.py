@@ -226,3 +226,20 @@ def test_configuration_of_unknown_nodes():
     clusters = "clusters: [{name: a, kubeconfig: k}]"
     assert parse(clusters).unknown_nodes == "Reject"
     assert parse(f"{clusters}\nunknownNodes: Pass").unknown_nodes == "Pass"
+
+
+@pytest.mark.parametrize("configured", ["vn-a", ""])
+def test_allocatable_resources_come_from_the_scheduler_or_from_the_cache(configured):
+    """The scheduler sends complete Nodes unless nodeCacheCapable is set."""
+    directory = _directory(_cluster("a", *filter(None, [configured])), vn_a=_of("a"))
+    node = {"metadata": {"name": "vn-a", "labels": _of("a")}, "status": {"allocatable": {"cpu": "8"}}}
+    sent, cached = directory.find("vn-a", node), directory.find("vn-a", None)
+    assert sent is not None
+    assert sent.allocatable == {"cpu": "8"}
+    assert cached is not None
+    assert cached.allocatable == {}
+    changed = {**node, "metadata": {**node["metadata"], "uid": "u", "resourceVersion": str(next(_VERSIONS))}}
+    directory.nodes.change("MODIFIED", from_dict(changed))
+    found = directory.find("vn-a", None)
+    assert found is not None
+    assert found.allocatable == {"cpu": "8"}
