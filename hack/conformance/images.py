@@ -79,11 +79,10 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
             user="1234",
         ),
         _web("nginx", tags, "usr/share/nginx/html", "Welcome to nginx!"),
-        _web("httpd", tags, "usr/local/apache2/htdocs", "<html><body><h1>It works!</h1></body></html>"),
         _web("kitten", tags, "html", "", {"html/data.json": '{\n"image": "kitten.jpg"\n}\n'}),
         _web("nautilus", tags, "html", "", {"html/data.json": '{\n"image": "nautilus.jpg"\n}\n'}),
         Image(
-            tags=tags.get("jessie-dnsutils", []),
+            tags=tags.get("glibc-dns-testing", []),
             files={"bin/busybox": _BUSYBOX, **tools},
             links={name: target for name, target in shell.items() if name.removeprefix("bin/") not in _TOOLS},
             command=("sh",),

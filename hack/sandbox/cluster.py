@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from hack.sandbox.api import Api
+from hack.sandbox.builds.programs import KUBERNETES_MINOR, apiserver
 from hack.sandbox.command import Completed, command
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.pki import Pki
@@ -33,6 +34,7 @@ class Cluster:
         name: such as ``upper`` or ``lower1``.
         directory: certificates, logs, kubeconfigs.
         api: the API server, without kubectl.
+        minor: minor version of the API server, such as ``1.37``.
         apiserver: the process; tests kill it, and ``restore`` starts it again on the same port.
     """
 
@@ -48,7 +50,9 @@ class Cluster:
         dies_with_parent: bool = False,
         apiserver_args: Sequence[str] = (),
         features: Sequence[str] = (),
+        minor: str = KUBERNETES_MINOR,
     ) -> None:
+        """Write the certificates and kubeconfigs; ``start`` starts the processes."""
         self.name = name
         self.directory = directory
         self.address = address
@@ -66,9 +70,8 @@ class Cluster:
         self.api = Api(
             self.server, ca=self.ca, certificate=self.pki.certificate("admin"), key=self.pki.key("admin")
         )
-        self.apiserver = self._process("kube-apiserver", self._apiserver_args(etcd_url, apiserver_args))
-        self.controller_manager = self._process("kube-controller-manager", self._controller_manager_args())
-        self.scheduler = self._process("kube-scheduler", self._scheduler_args())
+        self._arguments = self._apiserver_args(etcd_url, apiserver_args)
+        self._set_version(minor)
         self.nodes: list[Process] = []
         """Processes that simulate or run this cluster's nodes."""
 
@@ -137,6 +140,28 @@ class Cluster:
                 await process.kill()
                 await process.start()
 
+    async def upgrade(self, minor: str) -> None:
+        """Replace the control plane by one of another minor version, with the same data, address and nodes.
+
+        Raises:
+            SandboxError: it does not become ready.
+        """
+        for process in (self.scheduler, self.controller_manager, self.apiserver):
+            await process.kill()
+        self._set_version(minor)
+        await self.start()
+
+    def _set_version(self, minor: str) -> None:
+        """Choose the API server; a newer controller manager or scheduler would wait forever for APIs that it lacks."""
+        self.minor = minor
+        program = apiserver(minor)
+        emulated = [] if minor == KUBERNETES_MINOR else [f"--emulated-version={minor}"]
+        self.apiserver = self._process("kube-apiserver", self._arguments, binary=program)
+        self.controller_manager = self._process(
+            "kube-controller-manager", [*self._controller_manager_args(), *emulated]
+        )
+        self.scheduler = self._process("kube-scheduler", [*self._scheduler_args(), *emulated])
+
     async def kubectl(
         self,
         *arguments: str,
@@ -201,10 +226,10 @@ class Cluster:
         path.write_text(json.dumps(config, indent=1), encoding="utf-8")
         return path
 
-    def _process(self, program: str, arguments: Sequence[str]) -> Process:
+    def _process(self, program: str, arguments: Sequence[str], *, binary: str = "") -> Process:
         return Process(
             program,
-            [self._binaries[program], *arguments],
+            [self._binaries[binary or program], *arguments],
             directory=self.directory,
             env=GO_ENVIRONMENT,
             dies_with_parent=self._dies_with_us,
@@ -244,6 +269,8 @@ class Cluster:
             "--max-mutating-requests-inflight=2000",
             "--v=1",
             *self._gates,
+            # The endpoints of Service kubernetes may not be on loopback, and the API server does not start with them.
+            *(["--endpoint-reconciler-type=none"] if self.address == LOOPBACK else []),
             *extra,
         ]
 

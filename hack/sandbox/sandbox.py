@@ -16,7 +16,14 @@ from hack.sandbox import etcd, inotify
 from hack.sandbox.api import wait_healthy
 from hack.sandbox.builds import binaries
 from hack.sandbox.builds.packages import ensure_packages
-from hack.sandbox.builds.programs import Progress, control_planes, with_servers
+from hack.sandbox.builds.programs import (
+    CONTROL_PLANE,
+    KUBERNETES_MINOR,
+    NODE,
+    SIMULATION,
+    Progress,
+    apiserver,
+)
 from hack.sandbox.cluster import LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError, together
 from hack.sandbox.janitor import Janitor
@@ -47,7 +54,7 @@ class Sandbox:
         upper_real_node: bool = False,
         upper_kwok_nodes: int = 0,
         bridged: bool = False,
-        versions: Mapping[str, str] | None = None,
+        versions: Mapping[str, Sequence[str]] | None = None,
         keep: bool = False,
         upper_apiserver_args: Sequence[str] = (),
         upper_features: Sequence[str] = (),
@@ -63,8 +70,8 @@ class Sandbox:
             upper_real_node: the upper cluster gets such a node, for pods that helm installs there.
             upper_kwok_nodes: simulated nodes of the upper cluster; kwok reports their pods as Running.
             bridged: the apiservers listen on a bridge (needs root), as for real nodes, instead of on loopback.
-            versions: cluster → minor version of its control plane, such as ``1.31``. Nodes always have
-                the default version.
+            versions: cluster → minor versions of its API server, such as ``1.34``: the first one at the start, and
+                those of later calls of ``upgrade``. All other programs have the default version.
             keep: the processes outlive this one (``make demo``); ``down`` stops them.
             upper_apiserver_args: further flags of the upper cluster's kube-apiserver.
             upper_features: feature gates to turn on in the upper cluster's control plane.
@@ -200,11 +207,12 @@ class Sandbox:
             folder.remove(self.directory)
 
     async def _up(self) -> None:
-        wanted = control_planes(self._versions.values())
+        older = {apiserver(minor) for minors in self._versions.values() for minor in minors}
+        wanted = [*CONTROL_PLANE, *sorted(older - {"kube-apiserver"})]
         if self._kwok_nodes or self._upper_kwok_nodes:
-            wanted.append("kwok")
+            wanted += SIMULATION
         if self._real_node or self._upper_real_node:
-            wanted += ["kubelet", "pause", *services.PROGRAMS]
+            wanted += [*NODE, *services.PROGRAMS]
             await asyncio.to_thread(ensure_packages, self._progress)
         self.binaries = await binaries.ensure(wanted, progress=self._progress)
         if running(self.directory):
@@ -258,13 +266,14 @@ class Sandbox:
         return Cluster(
             name,
             directory=self.directory / name,
-            binaries=with_servers(self.binaries, self._versions.get(name)),
+            binaries=self.binaries,
             etcd_url=self._etcd_url,
             number=len(self.clusters) if self.clusters else self._names().index(name),
             dies_with_parent=not self._keep,
             address=self.bridge.address if self.bridge is not None else LOOPBACK,
             apiserver_args=self._upper_apiserver_args if name == "upper" else (),
             features=self._upper_features if name == "upper" else (),
+            minor=next(iter(self._versions.get(name, ())), KUBERNETES_MINOR),
         )
 
     async def _add_nodes(self, cluster: Cluster, count: int) -> None:
@@ -272,7 +281,7 @@ class Sandbox:
             return
         process = kwok_process(
             cluster,
-            self.binaries["kwok"],
+            self.binaries,
             every_node=cluster is not self.upper,
             dies_with_parent=not self._keep,
         )

@@ -19,6 +19,7 @@ from pathlib import Path
 from hack.sandbox.builds import go_build
 from hack.sandbox.builds.images import architecture
 from hack.sandbox.builds.programs import (
+    KUBERNETES_MINOR,
     KUBERNETES_VERSION,
     PROGRAMS,
     Program,
@@ -37,9 +38,9 @@ _ONE_VERSION = frozenset(
 https://kubernetes.io/releases/version-skew-policy/
 """
 _OLDEST: dict[str, Version] = {
-    **dict.fromkeys([*_ONE_VERSION, "kubectl"], (1, 31)),  # has ``kubectl wait --for=create``
+    **dict.fromkeys(_ONE_VERSION, (1, 34)),  # the oldest that is tested
+    "kubectl": (1, 36),  # one minor version before the default control plane, as the skew policy allows
     "etcd": (3, 5),  # has ``--unsafe-no-fsync``
-    "kwok": (0, 6),
 }
 """Oldest suitable version of an installed program; programs that are not listed are always built."""
 _OLDEST_HELM: Version = (3, 8)
@@ -133,8 +134,7 @@ def _folders() -> list[Path]:
     """Return the folders of kubebuilder's programs; of setup-envtest only those with the project's minor version."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    minor = KUBERNETES_VERSION.rpartition(".")[0]
-    kept = sorted((data / "kubebuilder-envtest" / "k8s").glob(f"{minor}.*-linux-{architecture()}"))
+    kept = sorted((data / "kubebuilder-envtest" / "k8s").glob(f"{KUBERNETES_MINOR}.*-linux-{architecture()}"))
     return [*([Path(assets)] if assets else []), *reversed(kept), Path("/usr/local/kubebuilder/bin")]
 
 

@@ -27,8 +27,8 @@ from hack.sandbox.builds.programs import (
 from hack.sandbox.command import command
 from hack.sandbox.errors import SandboxError
 
-_OLDEST_GO = (1, 24)
-"""The first version with ``tool`` directives in go.mod."""
+_OLDEST_GO = (1, 26)
+"""The version that Kubernetes 1.37 requires."""
 _STAMP = "k8s.io/component-base/version"
 _NEWS_SECONDS = 15.0
 _DOWNLOAD_SECONDS = 3600.0

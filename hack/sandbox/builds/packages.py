@@ -12,7 +12,6 @@ from hack.sandbox.builds.programs import Progress
 from hack.sandbox.errors import SandboxError
 
 _PACKAGES = {
-    "containerd": "containerd",
     "runc": "runc",
     "/usr/lib/cni/ptp": "containernetworking-plugins",
     "iptables": "iptables",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,16 @@ from hack.sandbox.errors import SandboxError
 Progress = Callable[[str], None]
 Version = tuple[int, int]
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-KUBERNETES_VERSION = "1.34.4"
-OTHER_KUBERNETES = {"1.31": "1.31.0", "1.35": "1.35.4"}
-"""Further control planes, for tests of version skew: minor version → the newest patch that is complete in the Go module proxy.
+KUBERNETES_VERSION = "1.37.2"
+KUBERNETES_MINOR = KUBERNETES_VERSION.rpartition(".")[0]
+OTHER_KUBERNETES = {"1.34": "1.34.4", "1.35": "1.35.4", "1.36": "1.36.3"}
+"""API servers for tests of version skew: minor version → the newest patch that is complete in the Go module proxy.
 
-Each is pinned in ``hack/tools/kubernetes-<minor>``.
+Each is pinned in ``hack/tools/kubernetes-<minor>``. Controller manager and scheduler are the default ones, which
+emulate that version.
 """
+OLD_KUBECTL = ("1.31", "1.31.0")
+"""Minor version and patch of an old kubectl, which has another stream protocol than today's."""
 HELM_MAJOR = os.environ.get("HELM_MAJOR") or "4"
 """Major version of Helm, 3 or 4; the chart, its tests and the sandbox work with both."""
 
@@ -60,8 +64,12 @@ SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 PROGRAMS: dict[str, Program] = {
     "etcd": Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     **_kubernetes((*SERVERS, "kubectl", "kubelet", "kube-proxy")),
-    **_kubernetes(SERVERS, "-1.31"),
-    **_kubernetes(SERVERS, "-1.35"),
+    **{
+        name: program
+        for minor in OTHER_KUBERNETES
+        for name, program in _kubernetes(["kube-apiserver"], f"-{minor}").items()
+    },
+    **_kubernetes(["kubectl"], f"-{OLD_KUBECTL[0]}"),
     "agnhost": Program("agnhost", "kubernetes", "k8s.io/kubernetes/test/images/agnhost"),
     "nonewprivs": Program("nonewprivs", "kubernetes", "k8s.io/kubernetes/test/images/nonewprivs"),
     "ginkgo": Program("ginkgo", "kubernetes", "github.com/onsi/ginkgo/v2/ginkgo"),
@@ -69,11 +77,18 @@ PROGRAMS: dict[str, Program] = {
     "metrics-server": Program(
         "metrics-server", "metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server"
     ),
+    "containerd": Program("containerd", "containerd", "."),
+    "containerd-shim-runc-v2": Program(
+        "containerd-shim-runc-v2",
+        "containerd",
+        "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+    ),
     "pause": Program("pause", "pause", "."),
     "coredns": Program("coredns", "coredns", "."),
     "dra-driver": Program("dra-driver", "dra-driver", "."),
     "helm": Program("helm", f"helm{HELM_MAJOR}", f"helm.sh/helm/v{HELM_MAJOR}/cmd/helm"),
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    "stages": Program("stages", "kwok", "./stages"),
     # Software of others, for tests/company.
     "kueue": Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue"),
     "jobset": Program("jobset", "jobset", "sigs.k8s.io/jobset"),
@@ -98,37 +113,29 @@ PROGRAMS: dict[str, Program] = {
     "kube-state-metrics": Program("kube-state-metrics", "kube-state-metrics", "k8s.io/kube-state-metrics/v2"),
     "stern": Program("stern", "stern", "github.com/stern/stern"),
 }
+SIMULATION = ("kwok", "stages")
+NODE = ("containerd", "containerd-shim-runc-v2", "kubelet", "pause")
 CONTROL_PLANE = ("etcd", *SERVERS, "kubectl")
 
 
-def servers(minor: str) -> dict[str, str]:
-    """Return the programs of a control plane: role → program of that minor version.
+def apiserver(minor: str) -> str:
+    """Return the program that is the API server of a minor version.
 
     Raises:
         SandboxError: the sandbox does not build that version.
     """
-    if KUBERNETES_VERSION.startswith(f"{minor}."):
-        return {name: name for name in SERVERS}
+    if minor == KUBERNETES_MINOR:
+        return "kube-apiserver"
     if minor not in OTHER_KUBERNETES:
-        known = ", ".join(sorted([KUBERNETES_VERSION.rpartition(".")[0], *OTHER_KUBERNETES]))
+        known = ", ".join([*OTHER_KUBERNETES, KUBERNETES_MINOR])
         raise SandboxError(f"no Kubernetes {minor} here; there is {known}")
-    return {name: f"{name}-{minor}" for name in SERVERS}
-
-
-def control_planes(minors: Iterable[str]) -> list[str]:
-    """Return the programs of the default control plane, and of those of other minor versions."""
-    return [*CONTROL_PLANE, *(program for minor in minors for program in servers(minor).values())]
-
-
-def with_servers(programs: Mapping[str, Path], minor: str | None) -> dict[str, Path]:
-    """Return the programs with a control plane of that minor version; None: unchanged."""
-    found = servers(minor) if minor else {}
-    return {**programs, **{name: programs[program] for name, program in found.items()}}
+    return f"kube-apiserver-{minor}"
 
 
 def kubernetes_version(module: str) -> str:
     """Return the Kubernetes version that the programs of a module report."""
-    return OTHER_KUBERNETES.get(module.removeprefix("kubernetes-"), KUBERNETES_VERSION)
+    other = {**OTHER_KUBERNETES, OLD_KUBECTL[0]: OLD_KUBECTL[1]}
+    return other.get(module.removeprefix("kubernetes-"), KUBERNETES_VERSION)
 
 
 def cache_directory() -> Path:

@@ -20,7 +20,14 @@ from hack.image.commands import BuildError
 from hack.sandbox import attaching
 from hack.sandbox.builds import binaries
 from hack.sandbox.builds.packages import ensure_packages, install
-from hack.sandbox.builds.programs import CONTROL_PLANE, OTHER_KUBERNETES, servers
+from hack.sandbox.builds.programs import (
+    CONTROL_PLANE,
+    NODE,
+    OLD_KUBECTL,
+    OTHER_KUBERNETES,
+    SIMULATION,
+    apiserver,
+)
 from hack.sandbox.commands import demo, helm
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.nodes import services
@@ -183,11 +190,10 @@ def _debian(report: Reporter) -> None:
 
 
 async def _prepare(console: Console, report: Reporter) -> int:
-    wanted = [*CONTROL_PLANE, "kwok", "helm"]
+    wanted = [*CONTROL_PLANE, *SIMULATION, "helm"]
     if os.geteuid() == 0:
-        wanted += ["metrics-server", "kubelet", "pause", "dra-driver", *services.PROGRAMS]
-        for minor in OTHER_KUBERNETES:  # tests/clusters/nodes/test_version_skew.py
-            wanted += servers(minor).values()
+        wanted += [*NODE, "metrics-server", "dra-driver", f"kubectl-{OLD_KUBECTL[0]}", *services.PROGRAMS]
+        wanted += map(apiserver, OTHER_KUBERNETES)  # tests/clusters/nodes/test_version_skew.py
         # In parallel: compiling needs the processors, packages need the network.
         found, _ = await asyncio.gather(
             binaries.ensure(wanted, progress=report), asyncio.to_thread(_debian, report)

@@ -11,6 +11,7 @@ from clusterset.model.pod.conditions import is_true
 from hack.sandbox.builds.images import architecture
 from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
+from hack.sandbox.nodes.network import run
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 
@@ -20,13 +21,13 @@ _READY_SECONDS = 150.0
 
 
 def kwok_process(
-    cluster: Cluster, binary: Path, *, every_node: bool = True, dies_with_parent: bool = False
+    cluster: Cluster, binaries: Mapping[str, Path], *, every_node: bool = True, dies_with_parent: bool = False
 ) -> Process:
     """Return the kwok controller of a cluster.
 
     Args:
         cluster: cluster of the simulated nodes.
-        binary: kwok.
+        binaries: kwok, and the program that prints its stages.
         every_node: whether kwok simulates every node of the cluster; otherwise those with label ``type=kwok``,
             because virtual nodes have their own kubelet.
         dies_with_parent: whether kwok is killed when this process ends.
@@ -38,10 +39,13 @@ def kwok_process(
     )
     (port,) = free_ports(1)
     kubeconfig = cluster.write_kubeconfig("kwok")
+    stages = cluster.directory / "stages.yaml"
+    stages.write_text(run(str(binaries["stages"])), encoding="utf-8")
     return Process(
         "kwok",
         [
-            binary,
+            binaries["kwok"],
+            f"--config={stages}",
             f"--kubeconfig={kubeconfig}",
             *nodes,
             f"--node-ip={LOOPBACK}",

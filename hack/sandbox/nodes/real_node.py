@@ -1,6 +1,6 @@
 """A real node for a lower cluster: containerd, kubelet, kube-proxy and CoreDNS, with images made on this machine.
 
-Needs root and Debian packages such as containerd, runc and iptables (``hack.sandbox.builds.packages``).
+Needs root and Debian packages such as runc and iptables (``hack.sandbox.builds.packages``).
 It uses its own root, state, socket, cgroup and network namespace. So the machine's containerd and firewall
 are not affected, and nothing remains at the end.
 """
@@ -8,9 +8,9 @@ are not affected, and nothing remains at the end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +20,6 @@ from controller_runtime.tls.key_pairs import sign
 from controller_runtime.tls.pem import KeyPair
 from hack.sandbox.builds import images
 from hack.sandbox.cluster import Cluster
-from hack.sandbox.command import command
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.nodes.network import Bridge, run
 from hack.sandbox.nodes.remains import cgroup_hierarchies, clean_directory, clean_node
@@ -53,7 +52,7 @@ class RealNode:
         self._snapshotter = "overlayfs"
         self.containerd = self._process(
             "containerd",
-            [shutil.which("containerd") or "containerd", "--config", self._directory / "containerd.toml"],
+            [binaries["containerd"], "--config", self._directory / "containerd.toml"],
         )
         self.kubelet = self._process("kubelet", [binaries["kubelet"], *self._kubelet_args()])
         self.services = NodeServices(
@@ -105,14 +104,14 @@ class RealNode:
 
     def import_archive(self, archive: Path) -> None:
         """Import the images of an archive file into containerd."""
-        ctr = ("ctr", "--address", str(self._socket), "-n", "k8s.io", "image", "import")
-        run(*ctr, f"--snapshotter={self._snapshotter}", str(archive))
+        run(str(self._binaries["containerd"]), "import", str(self._socket), self._snapshotter, str(archive))
 
     async def _wait_for_containerd(self) -> None:
         for _ in range(1500):
             self.containerd.check()
-            done = await command(["ctr", "--address", self._socket, "version"], check=False)
-            if done.returncode == 0:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_unix_connection(self._socket)
+                writer.close()
                 return
             await asyncio.sleep(0.05)
         raise SandboxError(
@@ -230,26 +229,29 @@ class RealNode:
         (self._directory / "containerd.toml").write_text(self._containerd_toml(cni), encoding="utf-8")
 
     def _containerd_toml(self, cni: Path) -> str:
-        return f"""version = 2
+        # Without NRI, whose socket would be one for all nodes of the machine.
+        return f"""version = 3
 root = "{self._directory / "containerd"}"
 state = "{self._directory / "run"}"
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs"]
-oom_score = 0
+disabled_plugins = ["io.containerd.nri.v1.nri"]
 [grpc]
   address = "{self._socket}"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{images.PAUSE}"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "{self._snapshotter}"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "{images.PAUSE}"
+[plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
   disable_apparmor = true
-  stream_server_address = "127.0.0.1"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "{self._snapshotter}"
+  [plugins."io.containerd.cri.v1.runtime".containerd]
     default_runtime_name = "runc"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
     conf_dir = "{cni}"
+[plugins."io.containerd.grpc.v1.cri"]
+  stream_server_address = "127.0.0.1"
 """
 
     def _make_cgroup(self) -> None:

@@ -1,7 +1,7 @@
-"""Upper and lower clusters of Kubernetes 1.31 and 1.35 with one of 1.34: the same features work as between equal versions.
+"""Upper and lower clusters of the current Kubernetes release, each with one of the three releases before: the same features work.
 
-The lower cluster has a real node with a kubelet of 1.34, so only the API servers differ in what they know,
-keep and refuse: an older one drops fields of a newer one.
+Only API servers differ in version, and with it in what they know, keep and refuse: an older one drops fields of a newer
+one. A cluster is upgraded from each version to the next under a running virtual node, as users do.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.builds.programs import KUBERNETES_VERSION, OTHER_KUBERNETES
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
@@ -28,10 +29,10 @@ from tests.waiting import PATIENCE, becomes, eventually, get, make_namespace, no
 from tests.workloads import deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
-OURS = 34
-OTHERS = [31, 35]
-PAIRS = [(upper, lower) for minor in OTHERS for upper, lower in ((minor, OURS), (OURS, minor))]
-"""Minor versions of the upper and the lower cluster."""
+OURS = int(KUBERNETES_VERSION.split(".")[1])
+OLDER = [int(minor.removeprefix("1.")) for minor in OTHER_KUBERNETES]
+PAIRS = [*((OURS, minor) for minor in OLDER), *((minor, OURS) for minor in OLDER)]
+"""Minor versions of the upper and the lower cluster, in an order in which versions only rise."""
 RETRIES = "workqueue_retries_total{"
 RESYNC = 0.5
 """Seconds between two comparisons of every pod, so that repeated writes show at once."""
@@ -57,27 +58,67 @@ class Pair:
 
     @property
     def namespace(self) -> str:
-        """Return the Deployment's namespace, unique for each pair because lower clusters are shared."""
-        return f"{self.upper.name}-over-{self.lower.name}"
+        """Return the Deployment's namespace, unique for each pair because clusters are shared."""
+        return f"{self.upper_minor}-over-{self.lower_minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualNode:
+    """A running virtual node, and the URL of its metrics."""
+
+    process: Process
+    metrics: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """The clusters of all pairs. ``lower[0]`` has the real node; ``lower[1]`` is the upper cluster of older versions."""
+
+    sandbox: Sandbox
+    virtual_nodes: dict[str, VirtualNode]
+    """By upper cluster."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def clusters() -> AsyncIterator[Clusters]:
+    """Three control planes and a real node; two of them begin with the oldest version."""
+    versions = dict.fromkeys(("lower1", "lower2"), tuple(OTHER_KUBERNETES))
+    async with Sandbox(lower=2, real_node=True, kwok_nodes=0, versions=versions) as sandbox:
+        yield Clusters(sandbox, {})
 
 
 @pytest_asyncio.fixture(
     scope="module", loop_scope="session", params=PAIRS, ids=lambda pair: "1.{}-over-1.{}".format(*pair)
 )
-async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+async def pair(request: pytest.FixtureRequest, clusters: Clusters) -> AsyncIterator[Pair]:
     """Two clusters, and a Deployment that is complete: the upper controllers count its pod as available."""
-    upper, lower = request.param
-    versions = {name: f"1.{minor}" for name, minor in (("upper", upper), ("lower1", lower)) if minor != OURS}
-    async with Sandbox(lower=1, real_node=True, kwok_nodes=0, versions=versions) as sandbox:
-        found = await _pair(sandbox, sandbox.upper, sandbox.lower[0], upper, lower)
-        await found.upper.kubectl(
-            "-n", found.namespace, "rollout", "status", "deployment/web", f"--timeout={PATIENCE:.0f}s"
-        )
-        yield found
+    upper_minor, lower_minor = request.param
+    sandbox = clusters.sandbox
+    lower, older = sandbox.lower
+    upper = sandbox.upper if upper_minor == OURS else older
+    for cluster, minor in ((upper, f"1.{upper_minor}"), (lower, f"1.{lower_minor}")):
+        if cluster.minor != minor:
+            await cluster.upgrade(minor)
+    if upper.name not in clusters.virtual_nodes:
+        for other in clusters.virtual_nodes.values():
+            await other.process.stop()
+        clusters.virtual_nodes[upper.name] = await _virtual_node(sandbox, upper, lower)
+    virtual_node = clusters.virtual_nodes[upper.name]
+    found = Pair(sandbox, upper, lower, upper_minor, lower_minor, virtual_node.process, virtual_node.metrics)
+    await node_ready(upper, found.node)
+    await make_namespace(upper, found.namespace)
+    limits = {"requests": {"cpu": "50m"}, "limits": {"memory": "64Mi"}}
+    made = pod("web", SCRIPT, node=found.node, container={"stdin": True, "resources": limits})
+    body = json.dumps(deployment(made, replicas=1))
+    await upper.kubectl("-n", found.namespace, "create", "-f", "-", input=body)
+    await upper.kubectl(
+        "-n", found.namespace, "rollout", "status", "deployment/web", f"--timeout={PATIENCE:.0f}s"
+    )
+    yield found
 
 
-async def _pair(sandbox: Sandbox, upper: Cluster, lower: Cluster, upper_minor: int, lower_minor: int) -> Pair:
-    """Start the virtual node of a pair, and its Deployment."""
+async def _virtual_node(sandbox: Sandbox, upper: Cluster, lower: Cluster) -> VirtualNode:
+    """Start a virtual node of an upper cluster."""
     address = f"{LOOPBACK}:{free_ports(1)[0]}"
     config = {
         "apiVersion": "virtual-node.io/v1alpha1",
@@ -97,22 +138,7 @@ async def _pair(sandbox: Sandbox, upper: Cluster, lower: Cluster, upper_minor: i
         [sys.executable, "-m", "virtual_node", "--config", str(file)],
         env={"VKUBELET_POD_IP": LOOPBACK},
     )
-    pair = Pair(
-        sandbox,
-        upper,
-        lower,
-        upper_minor,
-        lower_minor,
-        process,
-        f"http://{address}/metrics",
-    )
-    await node_ready(upper, pair.node)
-    await make_namespace(upper, pair.namespace)
-    limits = {"requests": {"cpu": "50m"}, "limits": {"memory": "64Mi"}}
-    made = pod("web", SCRIPT, node=pair.node, container={"stdin": True, "resources": limits})
-    body = json.dumps(deployment(made, replicas=1))
-    await upper.kubectl("-n", pair.namespace, "create", "-f", "-", input=body)
-    return pair
+    return VirtualNode(process, f"http://{address}/metrics")
 
 
 async def web(cluster: Cluster, namespace: str) -> dict[str, Any]:
@@ -123,11 +149,15 @@ async def web(cluster: Cluster, namespace: str) -> dict[str, Any]:
 
 
 async def test_status_is_complete(pair: Pair) -> None:
-    """Conditions, QoS class and observedGeneration equal the lower ones, as far as the upper version has them."""
+    """Conditions, QoS class and observedGeneration equal the lower ones; the node has the lower version after an upgrade, too."""
     versions = [(await cluster.api.read("/version"))["minor"] for cluster in (pair.upper, pair.lower)]
     assert versions == [str(pair.upper_minor), str(pair.lower_minor)]
-    node = await get(pair.upper, "", "node", pair.node)
-    assert node["status"]["nodeInfo"]["kubeletVersion"].startswith(f"v1.{pair.lower_minor}.")
+
+    async def kubelet_minor() -> str:
+        version: str = (await get(pair.upper, "", "node", pair.node))["status"]["nodeInfo"]["kubeletVersion"]
+        return version.split(".")[1]
+
+    await becomes(kubelet_minor, str(pair.lower_minor), what="the lower version on the virtual node")
 
     def summary(found: dict[str, Any]) -> dict[str, Any]:
         status = found["status"]
@@ -158,9 +188,7 @@ async def test_status_is_complete(pair: Pair) -> None:
 
     found = await web(pair.upper, pair.namespace)
     conditions = {one["type"]: one for one in found["status"]["conditions"]}
-    # Pods have generations since 1.34, and older API servers drop them from statuses.
-    counts = min(pair.upper_minor, pair.lower_minor) >= 34
-    generation = found["metadata"]["generation"] if counts else None
+    generation = found["metadata"]["generation"]
     assert found["status"].get("observedGeneration") == generation
     assert conditions["Ready"].get("observedGeneration") == generation
 
@@ -222,20 +250,12 @@ async def test_streams_work(pair: Pair, tmp_path: Path) -> None:
     assert back.read_bytes() == there.read_bytes()
 
 
-async def test_resize_works_where_both_versions_have_it(pair: Pair) -> None:
-    """In-place resize came with 1.33: an older upper cluster refuses it, an older lower one causes an event."""
+async def test_resize_works(pair: Pair) -> None:
+    """The new size is in force in both clusters, without a restart."""
     name = (await web(pair.upper, pair.namespace))["metadata"]["name"]
     change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "60m"}}}]}}
-    done = await pair.upper.kubectl(
-        "-n",
-        pair.namespace,
-        "patch",
-        "pod",
-        name,
-        "--subresource=resize",
-        "-p",
-        json.dumps(change),
-        check=False,
+    await pair.upper.kubectl(
+        *("-n", pair.namespace, "patch", "pod", name, "--subresource=resize", "-p", json.dumps(change))
     )
 
     async def requested() -> list[str]:
@@ -248,51 +268,19 @@ async def test_resize_works_where_both_versions_have_it(pair: Pair) -> None:
         is_observed = found["status"]["observedGeneration"] == found["metadata"]["generation"]
         return container["resources"]["requests"]["cpu"], is_observed
 
-    if min(pair.upper_minor, pair.lower_minor) >= 33:
-        assert done.returncode == 0, done.stderr
-        await becomes(requested, ["60m", "60m"], what="the new size in both clusters")
-        await becomes(in_force, ("60m", True), what="the new size in the upper status")
-    elif pair.upper_minor < 33:
-        assert done.returncode != 0
-        assert "resize" in done.stderr
-        assert await requested() == ["50m", "50m"]
-    elif done.returncode == 0:
-        # The upper API server accepts a resize where the lower status reports resources.
-        async def refused() -> bool:
-            events = await pair.upper.kubectl(
-                "-n", pair.namespace, "get", "events", "-o", "jsonpath={..message}"
-            )
-            return "it does not know pods/resize" in events.stdout
-
-        await eventually(refused, what="the event on the pod that was not resized")
-        assert await requested() == ["60m", "50m"]
-    else:
-        assert "Pod running on node without support for resize" in done.stderr
-        assert await requested() == ["50m", "50m"]
+    await becomes(requested, ["60m", "60m"], what="the new size in both clusters")
+    await becomes(in_force, ("60m", True), what="the new size in the upper status")
     assert (await web(pair.upper, pair.namespace))["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
 async def test_fields_that_one_version_does_not_know_do_no_harm(pair: Pair) -> None:
     """A pod with fields of the newer API server runs, keeps its QoS class, and accepts changes."""
     made = pod("new", "sleep 3600", node=pair.node)
-    # Since 1.34, and 1.35.
     made["spec"]["resources"] = {"requests": {"cpu": "20m", "memory": "16Mi"}}
-    made["spec"]["containers"][0] |= {
-        "restartPolicy": "Never",
-        "restartPolicyRules": [
-            {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}},
-        ],
-    }
-    if min(pair.upper_minor, pair.lower_minor) < 34:
-        # An older API server knows this field, and refuses it on containers that are not init containers.
-        del made["spec"]["containers"][0]["restartPolicy"]
-    if pair.lower_minor < 34 <= pair.upper_minor:
-        # The newer API server requires both of them or neither.
-        del made["spec"]["containers"][0]["restartPolicyRules"]
-    if pair.lower_minor < 35 <= pair.upper_minor:
-        # The older API server drops them, and the pod needs them; see the next test.
-        for field in ("restartPolicy", "restartPolicyRules"):
-            made["spec"]["containers"][0].pop(field, None)
+    if pair.lower_minor >= 35 or pair.upper_minor < 35:
+        # Otherwise the older API server below drops them, and the pod needs them; see the next test.
+        rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
+        made["spec"]["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
     await _create(pair, made)
     await pair.upper.kubectl(
         "-n", pair.namespace, "wait", "--for=condition=Ready", "pod/new", f"--timeout={PATIENCE:.0f}s"
@@ -303,25 +291,18 @@ async def test_fields_that_one_version_does_not_know_do_no_harm(pair: Pair) -> N
         return str((await get(pair.lower, pair.namespace, "pod", "new"))["metadata"]["labels"]["changed"])
 
     await becomes(changed, "yes", what="the label in the lower cluster")
-    found = await get(pair.upper, pair.namespace, "pod", "new")
-    assert found["status"]["qosClass"] == ("Burstable" if pair.upper_minor >= 34 else "BestEffort")
-    if pair.lower_minor < 34 <= pair.upper_minor:
-        assert "runs it without them: spec.resources." in await _lost_fields(pair, "new")
-    else:
-        assert not await _lost_fields(pair, "new")
+    assert (await get(pair.upper, pair.namespace, "pod", "new"))["status"]["qosClass"] == "Burstable"
+    assert not await _lost_fields(pair, "new")
 
 
 async def test_a_pod_does_not_run_without_a_field_that_it_needs(pair: Pair) -> None:
     """The older API server below drops it."""
+    if pair.lower_minor >= 35:
+        pytest.skip("the lower API server knows all fields that are on by default")
     made = pod("needy", "sleep 3600", node=pair.node)
-    if pair.lower_minor < 33 <= pair.upper_minor:
-        field, made["spec"]["hostUsers"] = "spec.hostUsers", False
-    elif pair.lower_minor < 35 <= pair.upper_minor:
-        field = "spec.containers[main].restartPolicy"
-        rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
-        made["spec"]["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
-    else:
-        pytest.skip("the lower API server knows all fields of the upper one")
+    field = "spec.containers[main].restartPolicy"
+    rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
+    made["spec"]["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
     await _create(pair, made)
 
     async def refused() -> bool:

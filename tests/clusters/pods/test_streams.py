@@ -21,7 +21,10 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.builds import binaries
+from hack.sandbox.builds.programs import OLD_KUBECTL
 from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.command import command
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import PATIENCE, create, eventually, get, make_namespace, node_ready, ready
 
@@ -71,10 +74,11 @@ async def spawn(
     stdin: int | None = None,
     cluster: Cluster | None = None,
     env: Mapping[str, str] | None = None,
+    kubectl: Path | None = None,
 ) -> asyncio.subprocess.Process:
     """Run a kubectl in the background on a cluster, by default the upper one."""
     return await asyncio.create_subprocess_exec(
-        sandbox.binaries["kubectl"],
+        kubectl or sandbox.binaries["kubectl"],
         "--kubeconfig",
         (cluster or sandbox.upper).kubeconfig,
         *arguments,
@@ -181,6 +185,29 @@ async def test_exec_passes_stdin_to_its_end(upper: Cluster, running, protocol):
         env=over(protocol),
     )
     assert done.stdout.split()[0] == hashlib.sha256(data.encode()).hexdigest()
+
+
+async def test_an_old_kubectl_streams(sandbox: Sandbox, running, tmp_path: Path):
+    """Kubectl 1.31 has WebSockets for ``exec`` and ``cp``, and SPDY for ``port-forward``."""
+    namespace, name = running
+    (kubectl,) = (await binaries.ensure([f"kubectl-{OLD_KUBECTL[0]}"])).values()
+    own = [kubectl, "--kubeconfig", sandbox.upper.kubeconfig, "-n", namespace]
+    done = await command(
+        [*own, "exec", "-i", name, "--", "sh", "-c", "cat; exit 42"], input="typed", check=False
+    )
+    assert (done.returncode, done.stdout) == (42, "typed")
+    there, back = tmp_path / "there", tmp_path / "back"
+    there.write_bytes(bytes(range(256)) * 1000)
+    await command([*own, "cp", there, f"{name}:/tmp/old"])
+    await command([*own, "cp", f"{name}:/tmp/old", back])
+    assert back.read_bytes() == there.read_bytes()
+    forwarded = await spawn(sandbox, "-n", namespace, "port-forward", name, ":8080", kubectl=kubectl)
+    try:
+        port = await first_port(forwarded)
+        async with aiohttp.ClientSession() as session, session.get(f"http://{LOOPBACK}:{port}/") as answer:
+            assert await answer.text() == "served\n"
+    finally:
+        await end(forwarded)
 
 
 def all_of(terminal: int) -> bytes:

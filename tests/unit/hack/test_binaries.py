@@ -51,13 +51,13 @@ def test_versions_are_read_from_output(text, version):
 
 def test_a_complete_control_plane_of_the_user_is_used():
     """Three parts at one minor version, etcd and kubectl."""
-    found = installed((1, 33), *TRIO, "kubectl") | installed((3, 5), "etcd")
+    found = installed((1, 36), *TRIO, "kubectl") | installed((3, 5), "etcd")
     assert set(usable(found, CONTROL_PLANE)) == set(CONTROL_PLANE)
 
 
 def test_an_apiserver_alone_is_not_mixed_with_newer_parts():
     """Envtest's etcd and kubectl are used, the apiserver is built with the rest."""
-    found = installed((1, 31), "kube-apiserver", "kubectl") | installed((3, 5), "etcd")
+    found = installed((1, 36), "kube-apiserver", "kubectl") | installed((3, 5), "etcd")
     assert set(usable(found, CONTROL_PLANE)) == {"kubectl", "etcd"}
 
 
@@ -96,19 +96,19 @@ def test_a_build_estimates_its_duration(compiled, total, seconds, said):
 
 def test_parts_of_different_versions_are_not_used():
     """A scheduler newer than its apiserver would wait forever."""
-    found = installed((1, 33), "kube-apiserver", "kube-controller-manager") | installed(
-        (1, 34), "kube-scheduler"
+    found = installed((1, 35), "kube-apiserver", "kube-controller-manager") | installed(
+        (1, 36), "kube-scheduler"
     )
     assert usable(found, TRIO) == {}
 
 
 def test_a_kubelet_is_required_only_for_a_real_node():
-    found = installed((1, 33), *TRIO)
+    found = installed((1, 36), *TRIO)
     assert set(usable(found, TRIO)) == set(TRIO)
     assert usable(found, [*TRIO, "kubelet"]) == {}
 
 
-@pytest.mark.parametrize(("name", "version"), [("kubectl", (1, 30)), ("etcd", (3, 4)), ("kwok", (0, 5))])
+@pytest.mark.parametrize(("name", "version"), [("kubectl", (1, 35)), ("etcd", (3, 4))])
 def test_too_old_programs_are_not_used(name, version):
     """One minor version before the oldest is ignored; the oldest itself is used."""
     assert usable(installed(version, name), [name]) == {}
@@ -174,10 +174,10 @@ async def test_a_failed_build_is_one_line_with_the_log(cache, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "fits"), [("go1.24", True), ("go1.26.8", True), ("go1.23.12", False), ("", False)]
+    ("said", "fits"), [("go1.26", True), ("go1.27.3", True), ("go1.25.12", False), ("", False)]
 )
-async def test_only_a_go_with_tool_directives_fits(tmp_path, said, fits):
-    """Go 1.24 brought them; a release without a patch number counts, too."""
+async def test_only_a_go_that_can_build_kubernetes_fits(tmp_path, said, fits):
+    """A release without a patch number counts, too."""
     script(tmp_path / "go", f"echo {said}")
     assert await go_build._go_fits(tmp_path / "go") is fits
 
@@ -200,35 +200,25 @@ def test_a_changed_pin_is_another_folder(tmp_path, monkeypatch):
     assert programs.home("kwok") != before
 
 
-def test_every_program_has_a_pinned_module_that_an_older_go_can_read():
-    """Each module requires the Go version that the build needs, not the one of its last tidy."""
+def test_every_program_has_a_pinned_module_that_the_oldest_go_can_read():
+    """No module requires a newer Go than the one that is installed if there is none."""
     for module in {program.module for program in PROGRAMS.values()}:
         lines = (programs.TOOLS / module / "go.mod").read_text().splitlines()
         directive = next(line for line in lines if line.startswith("go "))
-        # These need a newer one; Go downloads that toolchain from the module proxy.
-        newer = {
-            **dict.fromkeys(("helm4", "metrics-server", "prometheus"), "go 1.26"),
-            **dict.fromkeys(("kubernetes-1.35", "kueue", "stern"), "go 1.25"),
-        }
-        assert directive.startswith(newer.get(module, "go 1.24"))
+        assert tuple(map(int, directive.split()[1].split(".")))[:2] <= go_build._OLDEST_GO
 
 
-def test_a_control_plane_of_another_version_is_built_from_its_own_module():
-    """Its servers replace the default ones, report that version, and installed default ones are not used for them."""
+def test_an_apiserver_of_another_version_is_built_from_its_own_module():
+    """It reports that version, and an installed default one is not used for it."""
     for minor, version in programs.OTHER_KUBERNETES.items():
-        found = programs.servers(minor)
-        assert list(found) == list(TRIO)
-        for name in found.values():
-            program = PROGRAMS[name]
-            pinned = (programs.TOOLS / program.module / "go.mod").read_text()
-            assert f"k8s.io/kubernetes v{version}" in pinned
-            assert f"gitVersion=v{version} " in go_build._linker_flags(
-                programs.kubernetes_version(program.module)
-            )
-            assert usable(installed((1, int(minor[2:])), name), [name]) == {}
-    paths = {name: Path(name) for name in PROGRAMS}
-    assert programs.with_servers(paths, "1.31")["kube-scheduler"] == Path("kube-scheduler-1.31")
-    assert programs.with_servers(paths, None) == paths
-    assert programs.servers("1.34") == {name: name for name in TRIO}
-    with pytest.raises(SandboxError, match=r"no Kubernetes 1\.30 here; there is 1\.31, 1\.34, 1\.35"):
-        programs.servers("1.30")
+        name = programs.apiserver(minor)
+        program = PROGRAMS[name]
+        pinned = (programs.TOOLS / program.module / "go.mod").read_text()
+        assert f"k8s.io/kubernetes v{version}" in pinned
+        assert f"gitVersion=v{version} " in go_build._linker_flags(
+            programs.kubernetes_version(program.module)
+        )
+        assert usable(installed((1, int(minor[2:])), name), [name]) == {}
+    assert programs.apiserver(programs.KUBERNETES_VERSION.rpartition(".")[0]) == "kube-apiserver"
+    with pytest.raises(SandboxError, match=r"no Kubernetes 1\.30 here; there is 1\.34, 1\.35, 1\.36, 1\.37"):
+        programs.apiserver("1.30")
