@@ -229,7 +229,7 @@ class RealNode:
         (self._directory / "containerd.toml").write_text(self._containerd_toml(cni), encoding="utf-8")
 
     def _containerd_toml(self, cni: Path) -> str:
-        # Without NRI, whose socket would be one for all nodes of the machine.
+        # Without NRI, which has the same socket for all nodes of the machine. A shim of another version may be on the PATH.
         return f"""version = 3
 root = "{self._directory / "containerd"}"
 state = "{self._directory / "run"}"
@@ -247,6 +247,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
     default_runtime_name = "runc"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+      runtime_path = "{self._binaries["containerd-shim-runc-v2"]}"
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["/usr/lib/cni"]
     conf_dir = "{cni}"

@@ -232,7 +232,10 @@ def test_configuration_of_unknown_nodes():
 def test_allocatable_resources_come_from_the_scheduler_or_from_the_cache(configured):
     """The scheduler sends complete Nodes unless nodeCacheCapable is set."""
     directory = _directory(_cluster("a", *filter(None, [configured])), vn_a=_of("a"))
-    node = {"metadata": {"name": "vn-a", "labels": _of("a")}, "status": {"allocatable": {"cpu": "8"}}}
+    node: dict[str, Any] = {
+        "metadata": {"name": "vn-a", "labels": _of("a")},
+        "status": {"allocatable": {"cpu": "8"}},
+    }
     sent, cached = directory.find("vn-a", node), directory.find("vn-a", None)
     assert sent is not None
     assert sent.allocatable == {"cpu": "8"}
