@@ -254,6 +254,8 @@ class PodController:
 
     async def _follow(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         """Apply spec changes to the lower pod and mirror its status."""
+        if (undone := await self.creator.undo_unanswered(upper, lower, record)) is not None:
+            return undone
         self.creator.adopt(upper, lower)
         try:
             await self.updater.follow(upper, lower, record.spec)

@@ -38,7 +38,7 @@ from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pods import remover
 from virtual_node.controllers.pods.creation_delays import PREDECESSOR_RETRY, CreationDelays
-from virtual_node.controllers.pods.record import Creation, PodRecord, has_same_mirrored_fields
+from virtual_node.controllers.pods.record import Creation, LowerState, PodRecord, has_same_mirrored_fields
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
@@ -175,7 +175,7 @@ class PodCreator:
             return await self._name_is_taken(upper, record, body if is_unanswered else None)
         except ApiError as error:
             return await self.delays.not_created(upper, record, body, error)
-        if lost := await self._lost(upper, body, created):
+        if lost := await self._lost(upper, record, body, created):
             return await self._undo(upper, record, body, from_dict(created), lost)
         self.delays.refusals.created(upper.uid, record.creation)
         self._report_ignored(upper)
@@ -189,8 +189,11 @@ class PodCreator:
         record.spec.reached = int(created["metadata"].get("generation") or 0)
         return None
 
-    async def _lost(self, upper: Object, body: dict[str, Any], created: Mapping[str, Any]) -> list[LostField]:
+    async def _lost(
+        self, upper: Object, record: PodRecord, body: dict[str, Any], created: Mapping[str, Any]
+    ) -> list[LostField]:
         """Return the fields that the new lower pod lacks and must not run without; report other lost fields by an event."""
+        record.creation.is_compared = True
         lost = await run_apart(
             lambda: lost_fields.lost_fields(body["spec"], created.get("spec") or {}), size=upper.size
         )
@@ -198,6 +201,16 @@ class PodCreator:
         if lost and not must:
             self.context.warn(upper, lost_fields.EVENT, lost_fields.message(self.context.name, lost))
         return must
+
+    async def undo_unanswered(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
+        """Delete a lower pod that lacks fields which it needs, if the response to its creation was lost; None: it stays."""
+        if not record.creation.sent or record.creation.is_compared:
+            return None
+        options = self.context.options[(upper.spec or {})["nodeName"]]
+        body = (await run_apart(lambda: self._translated(upper, options), size=upper.size)).body
+        if not body or not (lost := await self._lost(upper, record, body, lower.to_dict())):
+            return None
+        return await self._undo(upper, record, body, lower, lost)
 
     def _foreseen(self, spec: Mapping[str, Any]) -> list[LostField]:
         """Return the fields of a pod that the lower cluster has dropped from other pods, and that must not be lost."""
@@ -211,7 +224,7 @@ class PodCreator:
         self, upper: Object, record: PodRecord, body: dict[str, Any], lower: Object, lost: Sequence[LostField]
     ) -> Result:
         """Delete a new lower pod that lacks fields which it needs. No kubelet starts a pod that is already being deleted."""
-        record.lower.given_up = lower.uid
+        record.lower = LowerState(given_up=lower.uid)
         await delete_only(self.context.lower, resources.PODS, lower)
         self._dropped |= dict.fromkeys((field.path for field in lost), event_loop.now() + _LOST_FOR)
         return await self._refuse(upper, record, body, lost)
@@ -311,7 +324,7 @@ class PodCreator:
         if remover.is_lower_pod_of(self.context, upper, existing, known_uid=record.lower.uid):
             # We created this pod before a restart, or by a request whose response was lost. The informer will
             # show it, unless its labels were removed.
-            if unanswered and (lost := await self._lost(upper, unanswered, existing.to_dict())):
+            if unanswered and (lost := await self._lost(upper, record, unanswered, existing.to_dict())):
                 return await self._undo(upper, record, unanswered, existing, lost)
             self._note_created(record, existing.uid)
             return Result(requeue_after=PREDECESSOR_RETRY)

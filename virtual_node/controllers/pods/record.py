@@ -69,6 +69,8 @@ class Creation:
     """Loop time at which the upper pod was first seen; 0: the time until its lower pod was already measured."""
     sent: bool = False
     """A create request was sent and not refused. Only the informer or a live read shows whether it succeeded."""
+    is_compared: bool = False
+    """The lower pod was compared with what was sent, because an API server may drop fields."""
     created_at: float = 0.0
     """Loop time at which this process created the lower pod or found it by name; 0: neither."""
     too_large: tuple[Object, int | None] | None = None

@@ -16,21 +16,8 @@ from controller_runtime.apimachinery import readable
 
 EVENT = "FieldsLost"
 _CONTAINER_KINDS = frozenset({"initContainers", "ephemeralContainers"})
-MAPS = frozenset(
-    {
-        *(
-            "annotations",
-            "labels",
-            "limits",
-            "matchLabels",
-            "nodeSelector",
-            "options",
-            "overhead",
-            "requests",
-        ),
-        *("userAnnotations", "volumeAttributes"),
-    }
-)
+_MAPS_OF_METADATA = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "userAnnotations"})
+MAPS = _MAPS_OF_METADATA | {"limits", "options", "overhead", "requests", "volumeAttributes"}
 """Fields whose keys are not fields. Only their presence is compared."""
 _SHOWN = 5
 """Fields that a message names."""

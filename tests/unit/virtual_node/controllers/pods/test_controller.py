@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -55,6 +56,7 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
     )
     creator: Any = SimpleNamespace(
         adopt=lambda *_: None,
+        undo_unanswered=AsyncMock(return_value=None),
         delays=SimpleNamespace(
             refusals=Refusals(lambda _uid, _seconds: None), waits=SimpleNamespace(check=lambda *_: None)
         ),

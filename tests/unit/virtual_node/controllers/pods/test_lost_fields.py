@@ -107,3 +107,28 @@ async def test_a_failed_deletion_is_repeated() -> None:
         assert not failures
         assert is_deleted(scene)
         assert admitted(scene)["reason"] == EVENT
+
+
+@pytest.mark.looptime
+async def test_a_pod_whose_creation_got_no_response_is_compared_when_it_is_seen() -> None:
+    """The connection may break after the lower cluster has created the pod."""
+    async with running() as scene:
+        drop(scene, "hostUsers")
+        send, lost = scene.lower.send, []
+
+        async def losing(verb: str, plural: str, *arguments: Any, **options: Any) -> Any:
+            answer = await send(verb, plural, *arguments, **options)
+            if (verb, plural) == ("create", "pods") and not lost:
+                lost.append(answer)
+                raise ConnectionFailed("reset")
+            return answer
+
+        scene.lower.send = losing  # type: ignore[method-assign]
+        scene.bind(hostUsers=False)
+        await asyncio.sleep(10)
+        assert lost
+        assert is_deleted(scene)
+        scene.lower.remove("pods", KEY)
+        await asyncio.sleep(10)
+        assert scene.above()["status"]["phase"] == "Pending"
+        assert admitted(scene)["reason"] == EVENT
