@@ -14,7 +14,6 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.builds.programs import KUBERNETES_VERSION
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler
 from hack.sandbox.nodes.kwok import kwok_node
@@ -34,8 +33,6 @@ _PRIORITY = {
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def sandbox() -> AsyncIterator[Sandbox]:
     """The clusters, a virtual-node process, and the multi-scheduler."""
-    if tuple(map(int, KUBERNETES_VERSION.split(".")[:2])) < (1, 37):
-        pytest.skip("the Job controller makes gangs from Kubernetes 1.37 on")
     async with Sandbox(kwok_nodes=1, upper_features=_FEATURES, upper_apiserver_args=[_API]) as running:
         for cluster in running.lower:
             await cluster.kubectl("delete", "node", "--all")
