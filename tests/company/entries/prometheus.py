@@ -34,9 +34,7 @@ async def _run(place: Place) -> Observations:
     await place.becomes(measured, True, "the pod is measured")
     kubelet = set(await _names(place, 'metrics_path="/metrics"'))
     return {
-        "series of the container (cadvisor)": await _names(
-            place, f'{pod},container="main",metrics_path="/metrics/cadvisor"'
-        ),
+        "series of the pod (cadvisor)": await _names(place, f'{pod},metrics_path="/metrics/cadvisor"'),
         "series of the pod (resource)": await _names(place, f'{pod},metrics_path="/metrics/resource"'),
         "series of the kubelet that dashboards read": sorted(kubelet & set(_DASHBOARDS)),
     }
