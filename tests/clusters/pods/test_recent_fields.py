@@ -16,9 +16,14 @@ SHARED = {"name": "shared", "mountPath": "/shared"}
 EMPTY: list[dict[str, Any]] = [{"name": "shared", "emptyDir": {}}]
 
 
-async def needs(sandbox: Sandbox, *, kubelet: int, containerd: tuple[int, int] = (1, 0)) -> None:
-    """Skip the test if the lower node has an older minor version of the kubelet, or an older containerd."""
+async def needs(
+    sandbox: Sandbox, *, kubelet: int, containerd: tuple[int, int] = (1, 0), feature: str = ""
+) -> None:
+    """Skip the test if the lower node has an older kubelet or containerd, or its kernel and runtime lack a feature."""
     (node,) = (await get(sandbox.lower[0], "", "nodes"))["items"]
+    handlers = node["status"].get("runtimeHandlers") or ()
+    if feature and not any((handler.get("features") or {}).get(feature) for handler in handlers):
+        pytest.skip(f"the runtime of the lower node does not report {feature}")
     versions = {
         "kubelet": (node["status"]["nodeInfo"]["kubeletVersion"], (1, kubelet)),
         "containerd": (node["status"]["nodeInfo"]["containerRuntimeVersion"], containerd),
@@ -96,7 +101,7 @@ async def test_a_container_reads_an_image_volume(sandbox: Sandbox, upper: Cluste
 
 async def test_a_pod_has_a_user_namespace(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
     """Root of the container is another user of the lower node."""
-    await needs(sandbox, kubelet=33, containerd=(2, 0))
+    await needs(sandbox, kubelet=33, feature="userNamespaces")
     await create(upper, namespace, pod("users", "cat /proc/self/uid_map; sleep 3600", hostUsers=False))
     await ready(upper, namespace, "users")
 
