@@ -53,6 +53,8 @@ class DiagnoseResult:
     """For a pod: ``create``, ``run`` or ``delete``, see ``life``."""
     scores: Sequence[Score] = ()
     """For a pod: answers of the multi-scheduler's agents, printed with ``--explain``."""
+    decision: str = ""
+    """For a pod: message of its newest NodeScored event; empty: there is none."""
     overrides: Sequence[str] = ()
     """Changes by the lower cluster's overrides in the lower pod; for a workload, in its unhealthy pods."""
 
@@ -68,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     if options.output == "text":
         _print(verdict)
         if options.explain:
-            _print_scores(verdict.scores)
+            _print_scores(verdict.scores, verdict.decision)
         output.note(reader.note())
     else:
         rows = {
@@ -101,6 +103,7 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
             workload, pods = await pods_of(reader, resource, namespace, name)
         answers: list[Score] = []
         overridden: list[str] = []
+        decisions: list[str] = []
 
         async def judged(pod: dict[str, Any]) -> Sequence[Finding]:
             if kind != "pod" and (fine := healthy(pod)):
@@ -109,6 +112,7 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
             view = await read_pod(reader, pod)
             if options.client_kubeconfig:
                 view = await _with_lower(view, options)
+            decisions.append(decision(view.events))
             answers.extend(scores(view.events))
             overridden.extend(override_changes(view))
             return in_depth(view)
@@ -116,7 +120,10 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
         verdicts = await bounded(map(judged, pods))
     key = f"{namespace}/{name}"
     if kind == "pod":
-        return DiagnoseResult(resource.kind, key, verdicts[0], {}, life(pods[0]), answers, overridden), reader
+        result = DiagnoseResult(
+            resource.kind, key, verdicts[0], {}, life(pods[0]), answers, decisions[0], overridden
+        )
+        return result, reader
     by_pod = {pod["metadata"]["name"]: found for pod, found in zip(pods, verdicts, strict=True)}
     findings = of_workload(resource.kind, workload, by_pod)
     distinct = list(dict.fromkeys(overridden))
@@ -247,7 +254,7 @@ def _print(verdict: DiagnoseResult) -> None:
         output.listing([output.Entry(output.NOTHING, "Overrides of the lower cluster:", verdict.overrides)])
 
 
-def _print_scores(found: Sequence[Score]) -> None:
+def _print_scores(found: Sequence[Score], decision: str) -> None:
     rows = [
         (
             each.agent,
@@ -263,7 +270,9 @@ def _print_scores(found: Sequence[Score]) -> None:
     output.table(
         ("AGENT", "NODE", "SCORE", "WEIGHT", "REASON"),
         rows,
-        empty=f"no event {SCORED} about the pod: its scheduler has not called the multi-scheduler, the pod is not "
+        empty=f"{decision} (event {SCORED})"
+        if decision
+        else f"no event {SCORED} about the pod: its scheduler has not called the multi-scheduler, the pod is not "
         "bound yet, or the event has expired",
     )
 
@@ -329,15 +338,23 @@ class Score:
 
 
 def scores(events: Sequence[Mapping[str, Any]]) -> list[Score]:
-    """Return the answers in the newest NodeScored event about a pod; empty: there is no such event.
+    """Return the answers in the newest NodeScored event about a pod; empty: no agent answered, or no such event.
 
     Args:
         events: events about the pod, the oldest first.
     """
-    message = next(
+    return [score for text in decision(events).split(". Agent ")[1:] for score in _answer(text)]
+
+
+def decision(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return the message of the newest NodeScored event; empty: there is no such event.
+
+    Args:
+        events: events about the pod, the oldest first.
+    """
+    return next(
         (str(event.get("message")) for event in reversed(events) if event.get("reason") == SCORED), ""
     )
-    return [score for text in message.split(". Agent ")[1:] for score in _answer(text)]
 
 
 def _answer(text: str) -> Iterator[Score]:

@@ -40,6 +40,9 @@ _DIVISION = re.compile(
 )
 """The multi-scheduler's reason about a pod that waits because of its workload's division over clusters."""
 
+_LOWER_KEYS = frozenset({"kubernetes.io/arch", "kubernetes.io/os"})
+"""Labels of virtual nodes that usually select lower nodes: a pod without the webhook's label lacks the label."""
+
 _BELOW = re.compile(r"[Ll]ower cluster|virtual node \S{1,253} \([^)]{0,400}\) belongs to no lower cluster")
 """Start of the multi-scheduler's reasons about lower clusters, and about virtual nodes that it does not know."""
 
@@ -189,11 +192,16 @@ def _no_match(view: PodView, nodes: Sequence[Json], evidence: Sequence[str]) -> 
         key: value for key, value in selector.items() if not any(each.get(key) == value for each in known)
     }
     wanted = ", ".join(f"{key}={value}" for key, value in (lost or selector).items())
+    offered = {key: sorted({each[key] for each in known if key in each}) for key in lost}
     steps = [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"]
     if not wanted:
         title = "No virtual node matches the pod's node affinity."
     elif not lost:
         title = f"No virtual node matches all of the pod's selectors ({wanted}, node affinity)."
+    elif all(offered.values()) and not _LOWER_KEYS & offered.keys():
+        title = f"No virtual node has {wanted}."
+        values = "; ".join(f"{key}: {_some(found)}" for key, found in offered.items())
+        steps = [f"correct the pod's nodeSelector; virtual nodes have {values}", *steps]
     elif _is_labelled(view.pod):
         title = (
             f"No virtual node has {wanted}: the webhook has not moved the selector. Was it down, or are these "
@@ -207,6 +215,12 @@ def _no_match(view: PodView, nodes: Sequence[Json], evidence: Sequence[str]) -> 
         )
         steps = [f"label the pod's template {names.LABEL_VIRTUAL_POD}=true"]
     return view.finding(Code.AFFINITY, title, evidence, steps)
+
+
+def _some(values: Sequence[str], limit: int = 5) -> str:
+    """Return the first values, and the number of the others."""
+    rest = len(values) - limit
+    return ", ".join(values[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _no_toleration(view: PodView, missing: Sequence[str], evidence: Sequence[str]) -> Finding:

@@ -351,6 +351,10 @@ async def test_explain_shows_the_scores_of_agents(person: Person):
         ["fit", "vn", "87", "1"],
         ["fit", "far", "1", "rejected:", "lower", "cluster", "far:", "no", "room"],
     ]
+    alone = {**scored, "message": "Bound to vn. Only one node was left, so no agent scored it"}
+    _, _, err = await person.types("diagnose", "pod/web", "--explain", objects=_objects(**{EVENTS: [alone]}))
+    assert "Only one node was left" in err
+    assert "no event" not in err
     _, _, err = await person.types("diagnose", "pod/web", "--explain", objects=_objects())
     assert "no event NodeScored" in err
     code, _, err = await person.types("diagnose", "deploy/web", "--explain", objects=_objects())
