@@ -29,11 +29,11 @@ _VALUES = """
     hard-pod-affinity-symmetric-weight http2-max-streams-per-connection kube-api-burst kube-api-content-type kube-api-qps
     leader-elect-lease-duration leader-elect-renew-deadline leader-elect-resource-lock leader-elect-resource-name
     leader-elect-resource-namespace leader-elect-retry-period lock-object-name lock-object-namespace log-flush-frequency
-    log-json-info-buffer-size log-text-info-buffer-size logging-format
+    log-json-info-buffer-size log-text-info-buffer-size logging-format min-compatibility-version
     pod-max-in-unschedulable-pods-duration policy-config-file policy-configmap policy-configmap-namespace
     requestheader-allowed-names requestheader-client-ca-file requestheader-extra-headers-prefix
     requestheader-group-headers requestheader-uid-headers requestheader-username-headers scheduler-name secure-port
-    show-hidden-metrics-for-version tls-cert-file tls-cipher-suites tls-min-version tls-private-key-file
+    show-hidden-metrics-for-version tls-cert-file tls-cipher-suites tls-curve-preferences tls-min-version tls-private-key-file
     tls-sni-cert-key write-config-to
 """
 _SWITCHES = """

@@ -1,4 +1,4 @@
-"""The paths of a kubelet's server with its responses, recorded from kubelet 1.34, and where a virtual node differs.
+"""The paths of a kubelet's server with its responses, recorded from kubelet 1.37, and where a virtual node differs.
 
 ``NS/POD`` in a path is a running pod with container ``main``. A response is the status, the begin of the content type,
 and the Location or Allow header.
@@ -51,6 +51,7 @@ KUBELET: Mapping[str, Responses] = {
     **dict.fromkeys(("/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop", "/healthz?verbose"), _OK),
     **dict.fromkeys(("/metrics", "/metrics/slis", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes"), _OK),
     "/configz": _all(Response(200, JSON)),
+    **dict.fromkeys(("/flagz", "/statusz"), _OK),
     **dict.fromkeys(("/pods", "/pods/", "/runningpods/"), _only("GET", Response(200, JSON))),
     **dict.fromkeys(("/stats/summary", "/stats/summary/"), _only(_EITHER, Response(200, JSON))),
     **{path: _redirect(f"{path}/") for path in ("/runningpods", "/stats", "/logs", "/debug/pprof")},
@@ -70,15 +71,15 @@ KUBELET: Mapping[str, Responses] = {
     "/portForward/NS/none": _only(_EITHER, Response(404)),
     **dict.fromkeys(("/run/NS/POD/main", "/run/NS/POD/main/"), _only("POST", Response(500))),
     **dict.fromkeys(
-        ["/", "/livez", "/readyz", "/healthz/", "/healthz/none", "/healthz/ping/", "/pods/x", "/Pods", "/stats/", "/stats/container", "/stats/x", "/spec", "/metrics/", "/metrics/slis/", "/metrics/cadvisor/", "/metrics/resource/", "/metrics/probes/", "/metrics/none", "/metrics/resource/v1alpha1", "/metrics%2Fprobes", "/configz/", "/flagz", "/flagz/", "/statusz", "/statusz/", "/debug", "/debug/", "/debug/pprof/", "/debug/flags/v/", "/checkpoint/", "/containerLogs", "/containerLogs/", "/containerLogs/NS", "/containerLogs/NS/POD", "/containerLogs/NS/POD/main/extra", "/exec", "/portForward", "/portForward/NS/POD/uid/x", "/run", "/none", "/none/", "/cri", "/cri/exec/x", "/containers/", "/api", "/openapi/v2", "/version"],
+        ["/", "/livez", "/readyz", "/healthz/", "/healthz/none", "/healthz/ping/", "/pods/x", "/Pods", "/stats/", "/stats/container", "/stats/x", "/spec", "/metrics/", "/metrics/slis/", "/metrics/cadvisor/", "/metrics/resource/", "/metrics/probes/", "/metrics/none", "/metrics/resource/v1alpha1", "/metrics%2Fprobes", "/configz/", "/flagz/", "/statusz/", "/debug", "/debug/", "/debug/pprof/", "/debug/flags/v/", "/checkpoint/", "/containerLogs", "/containerLogs/", "/containerLogs/NS", "/containerLogs/NS/POD", "/containerLogs/NS/POD/main/extra", "/exec", "/portForward", "/portForward/NS/POD/uid/x", "/run", "/none", "/none/", "/cri", "/cri/exec/x", "/containers/", "/api", "/openapi/v2", "/version"],
         _NOTHING,
     ),
 }  # fmt: skip
-"""Flags ComponentFlagz and ComponentStatusz are off, as by default."""
+"""Flags ComponentFlagz and ComponentStatusz are on, as by default from 1.37 on."""
 
 _DISABLED = _all(Response(405))
 DIFFERENT: Mapping[str, Responses] = {
-    "/configz": _NOTHING,
+    **dict.fromkeys(("/configz", "/flagz", "/statusz"), _NOTHING),
     **dict.fromkeys(("/checkpoint", "/checkpoint/NS/POD/main"), _NOTHING),
     **dict.fromkeys(
         ("/logs/", "/logs/none", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/flags/v"), _DISABLED

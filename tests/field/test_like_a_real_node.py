@@ -236,13 +236,12 @@ async def test_logs_exec_and_debug_containers(sandbox: Sandbox):
 
 
 async def test_missing_pull_secrets_are_reported(sandbox: Sandbox):
-    """The pod starts, because its image is on the node."""
+    """A kubelet reports them from 1.37 on only if a pull fails."""
 
     async def look(place: Place) -> dict[str, Any]:
-        await place.create(
-            place.pod("web", "sleep 3600", imagePullSecrets=[{"name": "absent"}, {"name": "gone"}])
-        )
-        await ready(place.cluster, place.namespace, "web")
+        secrets = [{"name": "absent"}, {"name": "gone"}]
+        image = {"image": "registry.invalid/absent:1"}
+        await place.create(place.pod("web", "sleep 3600", container=image, imagePullSecrets=secrets))
 
         async def events() -> set[tuple[str, ...]]:
             items = (await get(place.cluster, place.namespace, "events"))["items"]

@@ -202,7 +202,7 @@ async def test_kubectl_shows_the_pod(pair: Pair) -> None:
 
     async def described() -> bool:
         description = (await pair.upper.kubectl("-n", pair.namespace, "describe", "pod", name)).stdout
-        return all(word in description for word in ("Started container main", "Burstable", "ContainersReady"))
+        return all(word in description for word in ("Container started", "Burstable", "ContainersReady"))
 
     await eventually(described, what="what describe shows")
     assert (await pair.upper.kubectl("describe", "node", pair.node)).stdout
