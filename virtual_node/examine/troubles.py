@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from controller_runtime.auth.proxies import without_password
 from controller_runtime.errors import ApiError
+from controller_runtime.events import is_namespace_gone
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.expiry import Expiry, span
 
@@ -59,7 +60,10 @@ def explain_failure(
     if error.code == 401:
         return Trouble(f"{place} does not accept the kubeconfig's credentials (401)", "renew them")
     if error.code == 403:
-        return Trouble(f"{place}: {error.message}", "ask an administrator for that right")
+        step = "ask an administrator for that right"
+        if is_namespace_gone(error):
+            step = "repeat the command when the namespace is gone"
+        return Trouble(f"{place}: {error.message}", step)
     if error.code >= 500:
         return Trouble(f"{place}: {error}", "check it: kubectl get --raw '/readyz?verbose'")
     if error.code or kind not in _STEPS:

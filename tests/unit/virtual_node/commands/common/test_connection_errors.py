@@ -23,6 +23,12 @@ CERTIFICATE = Expiry("", "ClientCertificate", "/k", ends=NOW - timedelta(days=3)
 TOKEN = Expiry("", "Token", "/k", ends=NOW - timedelta(hours=5))
 
 
+TERMINATING = (
+    b'{"kind": "Status", "message": "namespace x is being terminated", "reason": "Forbidden", "code": 403,'
+    b' "details": {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]}}'
+)
+
+
 @pytest.mark.parametrize(
     ("error", "expiries", "told"),
     [
@@ -49,6 +55,7 @@ TOKEN = Expiry("", "Token", "/k", ends=NOW - timedelta(hours=5))
         (ApiError("remote error: tls: expired certificate"), [CERTIFICATE], "client certificate expired 3 days ago"),
         (error_from_response(503, b"etcd is away", {}), [], "etcd is away (503); check it: kubectl get --raw"),
         (error_from_response(403, b"nodes is forbidden", {}), [], "nodes is forbidden; ask an administrator"),
+        (error_from_response(403, TERMINATING, {}), [], "is being terminated; repeat the command when"),
         (error_from_response(400, b"unable to parse", {}), [], "(kubeconfig /k, context prod): unable to parse (400)"),
         (ApiError("something new"), [], "https://up:6443 (kubeconfig /k, context prod): something new"),
     ],
