@@ -29,7 +29,7 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -290,8 +290,16 @@ def held(
 
 
 def released(lease: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """Return the Lease without a process. The times stay, because other components use them to judge the node."""
+    """Return the Lease without a process.
+
+    Other components judge the node by ``renewTime``, so it changes only by a microsecond. It must change: the node
+    controller of Kubernetes 1.37 stops to judge all nodes while the Lease of a silent node has another version than that
+    with the last renewal which it saw.
+    """
     spec = {**leaderelection.spec_of(lease), "holderIdentity": node}
+    with contextlib.suppress(KeyError, ValueError):
+        renewed = timestamps.parse(str(spec["renewTime"]))
+        spec["renewTime"] = timestamps.micro_time(renewed + timedelta(microseconds=1))
     return _annotated({**lease, "spec": spec}, None)
 
 

@@ -78,10 +78,17 @@ async def test_an_exit_restarts_all_containers(sandbox: Sandbox, upper: Cluster,
         initContainers=[{"name": "count", "image": "busybox:1.36", **count}],
     )
     await create(upper, namespace, body)
+
+    async def restarts() -> list[int]:
+        status = (await get(upper, namespace, "pod", "again"))["status"]
+        return [
+            container["restartCount"]
+            for kind in ("initContainerStatuses", "containerStatuses")
+            for container in status.get(kind) or ()
+        ]
+
+    await becomes(restarts, [1, 1], what="both containers ran again")
     await ready(upper, namespace, "again")
-    status = (await get(upper, namespace, "pod", "again"))["status"]
-    assert [one["restartCount"] for one in status["initContainerStatuses"]] == [1]
-    assert [one["restartCount"] for one in status["containerStatuses"]] == [1]
 
 
 async def test_a_container_reads_an_image_volume(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
