@@ -189,6 +189,14 @@ def is_retryable(error: BaseException) -> bool:
     return isinstance(error, (Unavailable, TooManyRequests, Conflict, TimeoutError))
 
 
+def is_namespace_gone(error: ApiError) -> bool:
+    """Report whether a create was refused because its namespace is terminating or does not exist."""
+    causes = (error.status.get("details") or {}).get("causes") or []
+    return isinstance(error, NotFound) or any(
+        cause.get("reason") == "NamespaceTerminating" for cause in causes
+    )
+
+
 def _from_headers(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of Retry-After (RFC 9110: a number or a date); None if it is missing or invalid."""
     text = headers.get("Retry-After")

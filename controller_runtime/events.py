@@ -40,6 +40,7 @@ from controller_runtime.errors import (
     ConnectionFailed,
     NotFound,
     Unauthorized,
+    is_namespace_gone,
     is_retryable,
 )
 from controller_runtime.objects import Object
@@ -383,14 +384,6 @@ def concerns_all_events(error: ApiError | ConfigError) -> bool:
 def may_succeed_later(error: ApiError) -> bool:
     """Report whether this Event may be written later; also if it was created meanwhile, because it can be patched then."""
     return is_retryable(error) or isinstance(error, AlreadyExists)
-
-
-def is_namespace_gone(error: ApiError) -> bool:
-    """Report whether a create was refused because its namespace is terminating or does not exist."""
-    causes = (error.status.get("details") or {}).get("causes") or []
-    return isinstance(error, NotFound) or any(
-        cause.get("reason") == "NamespaceTerminating" for cause in causes
-    )
 
 
 @dataclass(slots=True, eq=False)

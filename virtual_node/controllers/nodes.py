@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ from virtual_node.translate.pods import dns
 from virtual_node.translate.storage.shared import node_label
 
 _RELEASE = version.version()
+_VERSION_SECONDS = 60.0
+"""Seconds between two requests for the version of a lower cluster."""
 _COALESCE = 0.25
 """Seconds for which lower changes are collected before the Node is patched."""
 _RETRY = 2.0
@@ -206,7 +209,7 @@ class NodeController:
             addresses=self.addresses,
             kubelet_port=self.kubelet_port,
             lower_nodes=self.capacity.nodes(),
-            kubelet_version=self.health.version,
+            kubelet_version=self.context.lower_version,
             release=_RELEASE,
             capacity=capacity,
             allocatable=allocatable,
@@ -337,8 +340,7 @@ class HealthController:
     answered_at: float | None = None
     """Loop time of the last answer; None: none yet."""
     error: str = ""
-    version: str = ""
-    """The lower cluster's gitVersion, such as v1.34.4; empty: unknown."""
+    _version_at: float = -math.inf
 
     @property
     def served_certificate(self) -> bytes | None:
@@ -353,13 +355,16 @@ class HealthController:
             await asyncio.sleep(settings.ping_interval)
 
     async def _ping(self, timeout: float) -> None:  # noqa: ASYNC109 - passed to the request
-        before = (self.reachable, self.error, self.version)
+        context = self.context
+        before = (self.reachable, self.error, context.lower_version)
         try:
             async with asyncio.timeout(timeout):
-                await self.context.lower.ping(timeout=timeout)
-                if not self.version or not self.reachable:
-                    # A cluster may have been upgraded while it was down.
-                    self.version = _version((await self.context.lower.version()).get("gitVersion")) or ""
+                await context.lower.ping(timeout=timeout)
+                now = asyncio.get_running_loop().time()
+                if not self.reachable or now - self._version_at >= _VERSION_SECONDS:
+                    # Several API servers are replaced while all pings get an answer.
+                    context.lower_version = _version((await context.lower.version()).get("gitVersion")) or ""
+                    self._version_at = now
         except (ApiError, ConfigError, TimeoutError) as error:
             # ConfigError: a credential has expired and cannot be renewed.
             self.reachable = False
@@ -369,9 +374,9 @@ class HealthController:
             self.answered_at = asyncio.get_running_loop().time()
             self.error = ""
         metrics.CLUSTER_UP.labels(self.context.name).set(self.reachable)
-        if (self.reachable, self.error, self.version) != before:
+        if (self.reachable, self.error, context.lower_version) != before:
             if self.reachable:
-                self.context.log.info("lower cluster answers", version=self.version)
+                context.log.info("lower cluster answers", version=context.lower_version)
             else:
-                self.context.log.warning("lower cluster does not answer", error=self.error)
+                context.log.warning("lower cluster does not answer", error=self.error)
             self.changed()

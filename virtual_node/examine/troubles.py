@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from controller_runtime.auth.proxies import without_password
-from controller_runtime.errors import ApiError
-from controller_runtime.events import is_namespace_gone
+from controller_runtime.errors import ApiError, is_namespace_gone
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.expiry import Expiry, span
 

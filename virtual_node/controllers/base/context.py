@@ -73,6 +73,8 @@ class ClusterContext:
     """Labels of the upper namespaces, for translations; ``ClusterCaches`` keeps them current."""
     options: dict[str, PodOptions] = field(init=False)
     """Translation options of pods, by virtual node."""
+    lower_version: str = field(init=False, default="")
+    """The lower cluster's gitVersion, such as v1.37.2, as ``HealthController`` last read it; empty: unknown."""
     places: Places = field(init=False)
     """Decides in which lower namespaces objects with our labels are ours."""
     proving: list[Informer] = field(default_factory=list)

@@ -82,8 +82,8 @@ class PodCreator:
     def __post_init__(self) -> None:
         """Create without any IO."""
         self._lag = metrics.MIRROR_SECONDS.labels(self.context.name, "down")
-        self._dropped: dict[str, float] = {}
-        """Until which loop time the lower cluster is believed to drop a field without which pods must not run, by path."""
+        self._dropped: dict[tuple[str, str], float] = {}
+        """Until which loop time the lower cluster is believed to drop a field without which pods must not run, by its version and path."""
 
     def adopt(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod that an earlier process created."""
@@ -215,10 +215,11 @@ class PodCreator:
     def _foreseen(self, spec: Mapping[str, Any]) -> list[LostField]:
         """Return the fields of a pod that the lower cluster has dropped from other pods, and that must not be lost."""
         now = event_loop.now()
-        self._dropped = {path: until for path, until in self._dropped.items() if until > now}
+        self._dropped = {key: until for key, until in self._dropped.items() if until > now}
         if not self._dropped:
             return []
-        return [field for field in lost_fields.needed(spec) if field.path in self._dropped]
+        version = self.context.lower_version
+        return [field for field in lost_fields.needed(spec) if (version, field.path) in self._dropped]
 
     async def _undo(
         self, upper: Object, record: PodRecord, body: dict[str, Any], lower: Object, lost: Sequence[LostField]
@@ -226,7 +227,8 @@ class PodCreator:
         """Delete a new lower pod that lacks fields which it needs. No kubelet starts a pod that is already being deleted."""
         record.lower = LowerState(given_up=lower.uid)
         await delete_only(self.context.lower, resources.PODS, lower)
-        self._dropped |= dict.fromkeys((field.path for field in lost), event_loop.now() + _LOST_FOR)
+        until = event_loop.now() + _LOST_FOR
+        self._dropped |= {(self.context.lower_version, field.path): until for field in lost}
         return await self._refuse(upper, record, body, lost)
 
     async def _refuse(

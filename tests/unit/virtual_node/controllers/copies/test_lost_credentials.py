@@ -55,6 +55,7 @@ def _context(client: _NoCredentials) -> Any:
         settings=settings,
         recorder=None,
         log=structlog.get_logger(),
+        lower_version="",
     )
 
 

@@ -14,7 +14,7 @@ from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.conditions import is_true
 from tests.background import working
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
-from virtual_node.controllers.nodes import NodeController
+from virtual_node.controllers.nodes import HealthController, NodeController
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -40,7 +40,7 @@ async def test_cluster_that_can_grow_needs_a_ready_node_after_provision_seconds(
     )
     scene = Scene(upper, lower, autoscaling=growth)
     context, caches = scene.context, scene.all_caches
-    health: Any = SimpleNamespace(reachable=True, error="", version="v1.34.0")
+    health: Any = SimpleNamespace(reachable=True, error="")
     controller = NodeController(
         context, context.nodes["vn"], caches, health=health, addresses=[], kubelet_port=10250
     )
@@ -81,7 +81,7 @@ async def test_node_reports_once_that_pods_do_not_find_upper_names(
     scene = Scene(*clusters())
     context, caches = scene.context, scene.all_caches
     context.config.namespaces, context.config.dns = NamespaceConfig(**namespaces), DNSConfig(servers=servers)
-    health: Any = SimpleNamespace(reachable=True, error="", version="v1.34.0")
+    health: Any = SimpleNamespace(reachable=True, error="")
     controller = NodeController(
         context, context.nodes["vn"], caches, health=health, addresses=[], kubelet_port=10250
     )
@@ -104,7 +104,8 @@ async def test_node_declares_features_without_writes_when_nothing_changes(*, is_
     upper, lower = clusters()
     scene = Scene(upper, lower)
     context, caches = scene.context, scene.all_caches
-    health: Any = SimpleNamespace(reachable=True, error="", version="v1.37.2")
+    context.lower_version = "v1.37.2"
+    health: Any = SimpleNamespace(reachable=True, error="")
     controller = NodeController(
         context, context.nodes["vn"], caches, health=health, addresses=[], kubelet_port=10250
     )
@@ -143,3 +144,28 @@ async def test_node_declares_features_without_writes_when_nothing_changes(*, is_
         await asyncio.sleep(60)
         found = upper.the("nodes", "vn")["status"]["declaredFeatures"]
         assert found == ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"]
+
+
+async def test_an_upgraded_lower_cluster_is_noticed_although_every_ping_gets_an_answer():
+    """Its API servers are replaced after each other, and one of them always answers."""
+    versions = iter(["v1.36.1", "v1.37.2"])
+
+    async def version() -> dict[str, str]:
+        return {"gitVersion": next(versions)}
+
+    async def ping(**_timeout: float) -> None:
+        """Always answered."""
+
+    context = Scene(*clusters()).context
+    context.lower = SimpleNamespace(ping=ping, version=version)  # type: ignore[assignment]
+    changes = 0
+
+    def changed() -> None:
+        nonlocal changes
+        changes += 1
+
+    async with working(HealthController(context, changed=changed).run()):
+        await asyncio.sleep(55)
+        assert (context.lower_version, changes) == ("v1.36.1", 1)
+        await asyncio.sleep(10)
+        assert (context.lower_version, changes) == ("v1.37.2", 2)

@@ -84,7 +84,9 @@ def test_other_annotations_are_kept():
 
 def test_every_write_advances_the_renewal():
     """The node controller of 1.37 judges no node while a Lease has changed without a renewal that it could see."""
-    times = [timestamps.parse(lease["spec"]["renewTime"]) for lease in (OURS, node_lease.released(OURS, "vn"))]
+    times = [
+        timestamps.parse(lease["spec"]["renewTime"]) for lease in (OURS, node_lease.released(OURS, "vn"))
+    ]
     assert times[1] - times[0] == timedelta(microseconds=1)
     assert node_lease.released(NEW, "vn")["spec"] == {"holderIdentity": "vn"}
 

@@ -114,7 +114,8 @@ async def test_a_pod_whose_creation_got_no_response_is_compared_when_it_is_seen(
     """The connection may break after the lower cluster has created the pod."""
     async with running() as scene:
         drop(scene, "hostUsers")
-        send, lost = scene.lower.send, []
+        send = scene.lower.send
+        lost: list[Any] = []
 
         async def losing(verb: str, plural: str, *arguments: Any, **options: Any) -> Any:
             answer = await send(verb, plural, *arguments, **options)
