@@ -317,8 +317,12 @@ async def test_a_pod_does_not_run_without_a_field_that_it_needs(pair: Pair) -> N
         "pod/needy",
         "--timeout=10s",
     )
-    pods = await get(pair.lower, pair.namespace, "pods")
-    assert "needy" not in [one["metadata"]["name"] for one in pods["items"]]
+
+    async def is_deleted() -> bool:
+        pods = (await get(pair.lower, pair.namespace, "pods"))["items"]
+        return all(lower["metadata"]["name"] != "needy" for lower in pods)
+
+    await eventually(is_deleted, what="the lower pod without the field is deleted")
     assert (await get(pair.upper, pair.namespace, "pod", "needy"))["status"]["phase"] == "Pending"
 
 
