@@ -32,8 +32,8 @@ down: $(STAMP) ## stop the clusters of make up
 # Runs four modules in parallel on two cores, because a module waits most of the time. The order is that of
 # tests/clusters/fixtures.py. If only a few tests fail, tests/again.py runs their modules again.
 test: lint prepare ## lint and all tests, on real clusters, as CI does
-	@$(MAKE) --no-print-directory unit THOROUGH=1
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/clusters tests/field --numprocesses=4 --dist=loadfile --no-loadscope-reorder || $(BIN)/python -m tests.again
+	@$(MAKE) --no-print-directory unit THOROUGH=1 || THOROUGH=1 $(BIN)/python -m tests.again tests/unit
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/clusters tests/field --numprocesses=4 --dist=loadfile --no-loadscope-reorder || $(BIN)/python -m tests.again tests/clusters tests/field
 
 # A separate target, because the first build takes minutes, too long for a test.
 prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
