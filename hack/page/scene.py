@@ -205,7 +205,12 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
         caches=PodCaches(upper={node: upper}, lower=lower, places=Places("upper", NamespaceMap())),
         lower_nodes=lower_nodes,
         nodes={node: SimpleNamespace(ready=True, capacity=capacity)},
-        health=SimpleNamespace(reachable=True, error="", version="v1.34.4", served_certificate=_served()),
+        health=SimpleNamespace(
+            reachable=True,
+            error="",
+            context=SimpleNamespace(lower_version="v1.37.2"),
+            served_certificate=_served(),
+        ),
         recent_events=list,
         silence=None,
     )

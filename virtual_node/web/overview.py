@@ -285,8 +285,6 @@ def inspection_table(inspection: Inspection) -> dict[str, Any]:
     }
 
 
-_HEALTH = ("reachable", "error", "version")
-"""Attributes of a cluster's health that ``cluster_card`` returns unchanged."""
 _RESOURCES = ("cpu", "memory", "pods")
 _EXPIRATION = "virtual_node_certificate_expiration_timestamp_seconds"
 _MOST_NODES = 200
@@ -304,10 +302,14 @@ def cluster_card(name: str, cluster: LowerCluster, reading: Reading, *, lag: flo
     """
     health, caches = cluster.health, cluster.caches
     is_lost = health is not None and health.reachable is False
-    known = {field: getattr(health, field) for field in _HEALTH} if health is not None else {}
+    answer = (
+        {"reachable": health.reachable, "error": health.error, "version": health.context.lower_version}
+        if health is not None
+        else {}
+    )
     return {
         **stopped_card(name, ""),
-        **known,
+        **answer,
         "heard": _ago(caches.lower.age) if is_lost and caches is not None else "",
         "lag": lag,
         "nodes": [
