@@ -1,8 +1,9 @@
-"""Throughput, latency and cost of pods through a virtual node, compared with the same pods on a kwok node.
+"""Throughput, latency and cost of pods through a virtual node, compared with the same pods without it.
 
 ``python -m tests.benchmarks.bench_load --pods 2000 --rounds 3 --churn 600 --requests`` starts its own clusters,
-alternates between the loads, and prints the figures, their ratios to the load on a kwok node, the requests per pod, and
-which targets are met.
+alternates between the loads, and prints the figures, their ratios, the requests per pod, and which targets are met.
+``--floor`` compares with the least that two clusters must do: the same pods, at the same time, on a kwok node of the
+upper cluster and unbound in the lower cluster, which schedules them. All programs use tokens, as an installation does.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from controller_runtime.client.client import Client
 from hack.sandbox import Sandbox
 from hack.sandbox.process import Process
 from tests.benchmarks import request_counts
 from tests.benchmarks.delay import delayed
-from tests.benchmarks.load import LoadResult, run_load
-from tests.benchmarks.stage import client_of, start_node
+from tests.benchmarks.load import LoadResult, run_loads
+from tests.benchmarks.stage import account_kubeconfig, client_of, start_node
 from tests.benchmarks.usage import idle, usage
 
 IDLE_SECONDS = 20.0
@@ -31,13 +33,19 @@ _CHURN_RATE = 20.0
 DIRECT = "kwok node"
 SCHEDULED = "kwok, scheduled"
 """The pods on the same kwok nodes, bound by the scheduler, as the lower pods of a virtual node are."""
+FLOOR = "both clusters"
 VARIANTS: Mapping[str, Sequence[str]] = {"pod tokens": (), "node tokens": ("--identity-tokens=node",)}
 """Flags of the virtual nodes to measure, by title."""
+Place = tuple[Client, str]
+"""A cluster, and the node where the load's pods are bound; empty: the scheduler chooses."""
 
-TARGETS = {"pod tokens": 0.38, "node tokens": 0.45}
-"""Least pods/s as a share of the direct load. The bound is 0.5, because two clusters share the machine."""
-_DELETES, _CPU_MS, _CHURN_P99 = 0.55, 6.0, 0.1
-"""Least deletes/s as a share of the direct load, most CPU ms per pod, most seconds that churn adds to p99."""
+_CPU_MS, _CHURN_P99 = 6.0, 0.1
+"""Most CPU ms per pod, most seconds that churn adds to p99."""
+_RATES: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    DIRECT: {"pod tokens": (0.38, 0.55), "node tokens": (0.45, 0.55)},
+    FLOOR: {"pod tokens": (0.90, 0.85), "node tokens": (0.95, 0.85)},
+}
+"""Reference → variant → least pods/s and deletes/s as shares of the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +70,15 @@ def show(title: str, result: LoadResult) -> None:
 
 async def measure(
     sandbox: Sandbox,
-    client: Client,
+    places: Sequence[Place],
     *,
-    node: str,
     count: int,
     rate: float | None,
     processes: Sequence[Process],
 ) -> Round:
     """Run one load and return its figures, with the CPU time of the clusters and of further processes."""
     before, cpu = await request_counts.served_by(sandbox), _cpu_of(sandbox, processes)
-    load = await run_load(client, node=node, count=count, rate=rate)
+    load = await run_loads(places, count=count, rate=rate)
     spent = _cpu_of(sandbox, processes)
     after = await request_counts.served_by(sandbox)
     return Round(
@@ -109,6 +116,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--requests", action="store_true", help="print the requests per pod of both clusters")
     parser.add_argument("--skip-direct", action="store_true")
+    parser.add_argument("--floor", action="store_true", help=f"add the load {FLOOR!r} and compare with it")
     parser.add_argument("--log-level", default="warn")
     parser.add_argument("--flag", action="append", default=[], help="further flags of the virtual nodes")
     return parser.parse_args(arguments)
@@ -117,15 +125,21 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 async def main(arguments: Sequence[str]) -> int:
     """Run the loads and print figures and ratios."""
     options = _parsed(arguments)
-    async with Sandbox(lower=1, progress=lambda line: print(f"# {line}", flush=True)) as sandbox:
-        lower, upper = await client_of(sandbox.lower[0]), await client_of(sandbox.upper)
+    upper_nodes = int(options.floor)
+    async with Sandbox(lower=1, upper_kwok_nodes=upper_nodes, progress=_progress) as sandbox:
+        files = [await account_kubeconfig(cluster) for cluster in sandbox.clusters]
+        upper, lower = [await client_of(*pair) for pair in zip(sandbox.clusters, files, strict=True)]
         async with lower, upper, contextlib.AsyncExitStack() as stack:
-            lower_kubeconfig = sandbox.lower[0].kubeconfig
+            upper_kubeconfig, lower_kubeconfig = files
             if options.delay:
                 lower_kubeconfig = await stack.enter_async_context(
                     delayed(lower_kubeconfig, port=sandbox.lower[0].port, seconds=options.delay)
                 )
-            flags = [f"--log-level={options.log_level}", *options.flag]
+            flags = [
+                f"--kubeconfig={upper_kubeconfig}",
+                f"--log-level={options.log_level}",
+                *options.flag,
+            ]
             processes = {
                 title: await start_node(
                     sandbox, f"vn-{title.replace(' ', '-')}", lower_kubeconfig, *own, *flags
@@ -135,25 +149,22 @@ async def main(arguments: Sequence[str]) -> int:
             for title, process in processes.items():
                 share, rss = await idle(sandbox, process.pid, seconds=IDLE_SECONDS)
                 print(f"{title}, idle: {share:.2%} CPU, {rss:.0f} MiB", flush=True)
-            targets = (
-                [] if options.skip_direct else [(DIRECT, lower, "lower1-node-0"), (SCHEDULED, lower, "")]
-            )
-            targets += [(title, upper, process.name) for title, process in processes.items()]
+            targets: dict[str, list[Place]] = {}
+            if not options.skip_direct:
+                targets |= {DIRECT: [(lower, "lower1-node-0")], SCHEDULED: [(lower, "")]}
+            if options.floor:
+                targets |= {FLOOR: [(upper, "upper-node-0"), (lower, "")]}
+            targets |= {title: [(upper, process.name)] for title, process in processes.items()}
             churn = (options.churn, _CHURN_RATE)
             for rounds_of in ((options.pods, options.rate), churn):
                 count, rate = rounds_of
                 if not count:
                     continue
-                found: dict[str, list[Round]] = {title: [] for title, _, _ in targets}
+                found: dict[str, list[Round]] = {title: [] for title in targets}
                 for _ in range(options.rounds):
-                    for title, client, node in targets:
+                    for title, places in targets.items():
                         one = await measure(
-                            sandbox,
-                            client,
-                            node=node,
-                            count=count,
-                            rate=rate,
-                            processes=[*processes.values()],
+                            sandbox, places, count=count, rate=rate, processes=[*processes.values()]
                         )
                         show(title, one.load)
                         found[title].append(one)
@@ -166,34 +177,51 @@ async def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _progress(line: str) -> None:
+    print(f"# {line}", flush=True)
+
+
 def _show_targets(
     found: Mapping[str, Sequence[Round]], processes: Mapping[str, Process], *, is_churn: bool
 ) -> None:
-    """Print the medians of the ratios to the direct load of the same round, and of the process' CPU time."""
+    """Print the medians of the ratios to the reference load of the same round, and of the process' CPU time."""
+    reference = FLOOR if FLOOR in found else DIRECT
     for title, process in processes.items():
         rounds = found[title]
         cpu = statistics.median(one.cpu[process.name] / one.load.pods for one in rounds) * 1000
         rows = [("CPU ms per pod", cpu, _CPU_MS, cpu <= _CPU_MS)]
-        if pairs := [
-            (one.load, other.load) for one, other in zip(rounds, found.get(DIRECT, ()), strict=False)
-        ]:
+        pairs = [(one.load, other.load) for one, other in zip(rounds, found.get(reference, ()), strict=False)]
+        if pairs and is_churn:
+            p99 = statistics.median(one.p99 - other.p99 for one, other in pairs)
+            rows.append(("p99 adds s", p99, _CHURN_P99, p99 <= _CHURN_P99))
+        elif pairs:
             rate = statistics.median(one.rate / other.rate for one, other in pairs)
             deletes = statistics.median(one.delete_rate / other.delete_rate for one, other in pairs)
-            p99 = statistics.median(one.p99 - other.p99 for one, other in pairs)
-            rows += (
-                [("p99 adds s", p99, _CHURN_P99, p99 <= _CHURN_P99)]
-                if is_churn
-                else [
-                    ("pods/s of direct", rate, TARGETS[title], rate >= TARGETS[title]),
-                    ("deletes/s of direct", deletes, _DELETES, deletes >= _DELETES),
-                ]
-            )
-            scheduled = statistics.median(
-                one.load.rate / other.load.rate for one, other in zip(rounds, found[SCHEDULED], strict=True)
-            )
-            print(f"{title:<14}{'pods/s of scheduled':<22}{scheduled:6.2f}")
+            least_rate, least_deletes = _RATES[reference][title]
+            rows += [
+                (f"pods/s of {reference}", rate, least_rate, rate >= least_rate),
+                (f"deletes/s of {reference}", deletes, least_deletes, deletes >= least_deletes),
+            ]
+        for other in (SCHEDULED, FLOOR):
+            for what, of in (("pods/s", _rate), ("CPU", partial(_whole_cpu, processes=processes))):
+                if other in found and (what == "CPU" or other != reference):
+                    ratio = statistics.median(
+                        of(one, title) / of(base, other)
+                        for one, base in zip(rounds, found[other], strict=True)
+                    )
+                    print(f"{title:<14}{f'{what} of {other}':<28}{ratio:6.2f}")
         for what, measured, target, is_met in rows:
-            print(f"{title:<14}{what:<22}{measured:6.2f}   target {target:g} {'met' if is_met else 'MISSED'}")
+            print(f"{title:<14}{what:<28}{measured:6.2f}   target {target:g} {'met' if is_met else 'MISSED'}")
+
+
+def _rate(one: Round, _title: str) -> float:
+    return one.load.rate
+
+
+def _whole_cpu(one: Round, title: str, *, processes: Mapping[str, Process]) -> float:
+    """Return the CPU seconds of all processes but the benchmark and the idle virtual nodes."""
+    others = {process.name for other, process in processes.items() if other != title} | {"benchmark"}
+    return sum(seconds for name, seconds in one.cpu.items() if name not in others)
 
 
 def _show_costs(found: Mapping[str, Sequence[Round]], processes: Mapping[str, Process], count: int) -> None:
@@ -214,9 +242,9 @@ def _show_requests(found: Mapping[str, Sequence[Round]]) -> None:
     columns = {}
     for title, rounds in found.items():
         for cluster, rows in rounds[-1].requests.items():
-            if title not in {DIRECT, SCHEDULED}:
+            if title not in {DIRECT, SCHEDULED, FLOOR}:
                 columns[f"{cluster} {title}"[:19]] = rows
-            elif cluster != "upper":
+            elif title != FLOOR and cluster != "upper":
                 columns[title[:19]] = rows
     totals = {title: {"all": sum(rows.values()), **rows} for title, rows in columns.items()}
     print("requests per pod, for its whole life")

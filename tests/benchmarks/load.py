@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -65,6 +65,7 @@ async def run_load(
     count: int,
     namespace: str = "load",
     rate: float | None = None,
+    together: asyncio.Barrier | None = None,
 ) -> LoadResult:
     """Create ``count`` pods on a node, wait until all run, delete them, wait until all are gone.
 
@@ -74,6 +75,7 @@ async def run_load(
         count: how many.
         namespace: created when missing.
         rate: pods per second to create; None: as fast as 32 clients can.
+        together: with other loads, which start and delete at the same time.
 
     Raises:
         TimeoutError: not all pods ran, or were deleted, within ten minutes.
@@ -85,6 +87,8 @@ async def run_load(
     async with PodWatch(client, namespace=namespace, field_selector=bound) as watch:
         # The names differ from those of earlier loads, because kwok deletes some pods again by name, up to 20 s later.
         prefix = f"load-{secrets.token_hex(3)}"
+        if together is not None:
+            await together.wait()
         started = time.perf_counter()
 
         async def create(name: str) -> None:
@@ -99,6 +103,8 @@ async def run_load(
         await for_all(names, create, clients=1 if rate else CLIENTS)
         await watch.until(watch.ran, count)
         latencies = [watch.ran[name] - sent[name] for name in sent]
+        if together is not None:
+            await together.wait()
         delete_started = time.perf_counter()
         await for_all(names, lambda name: client.delete(resources.PODS, name, namespace=namespace))
         await watch.until(watch.gone, count)
@@ -111,6 +117,30 @@ async def run_load(
             p50=statistics.median(latencies),
             p99=percentile(latencies, 0.99),
         )
+
+
+async def run_loads(
+    places: Sequence[tuple[Client, str]], *, count: int, rate: float | None = None
+) -> LoadResult:
+    """Run the same load at several places at once, and return the figures of the slowest.
+
+    Args:
+        places: clusters, each with the node where its pods are bound, as for ``run_load``.
+        count: pods of each.
+        rate: pods per second and place.
+    """
+    together = asyncio.Barrier(len(places))
+    results = await asyncio.gather(
+        *(run_load(client, node=node, count=count, rate=rate, together=together) for client, node in places)
+    )
+    return LoadResult(
+        pods=count,
+        running_in=max(result.running_in for result in results),
+        rate=min(result.rate for result in results),
+        delete_rate=min(result.delete_rate for result in results),
+        p50=max(result.p50 for result in results),
+        p99=max(result.p99 for result in results),
+    )
 
 
 async def for_all(
