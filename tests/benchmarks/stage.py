@@ -73,7 +73,7 @@ async def account_kubeconfig(cluster: Cluster) -> Path:
     )
     config = json.loads(cluster.kubeconfig.read_text(encoding="utf-8"))
     token = await cluster.kubectl("create", "token", account["name"], "--namespace=default", "--duration=24h")
-    config["users"][0]["user"] = {"token": token.strip()}
+    config["users"][0]["user"] = {"token": token.stdout.strip()}
     file = cluster.directory / "benchmark.kubeconfig"
     file.touch(mode=0o600)
     file.write_text(json.dumps(config), encoding="utf-8")
