@@ -34,7 +34,7 @@ from virtual_node.config.types import Config
 from virtual_node.examine import reader, service_ranges
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION, WEAKNESSES
 from virtual_node.examine.codes import Code, Severity
-from virtual_node.examine.engine import Level, examine
+from virtual_node.examine.engine import WAY, examine
 from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.path import (
     ANSWER,
@@ -147,7 +147,7 @@ async def run(
 
 def rows(snapshot: Snapshot) -> list[CheckResult]:
     """Return a row for each finding, and for each fact without one."""
-    found = examine(snapshot, levels=(Level.PATH, Level.LOWER)).findings
+    found = examine(snapshot, levels=WAY).findings
     known = {cluster.name for cluster in snapshot.clusters}
     return [
         *(row for cluster in snapshot.clusters for row in _rows(snapshot, cluster, found)),

@@ -24,7 +24,7 @@ from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import doctor as parser
 from virtual_node.examine.codes import LINKS, Code, Severity
 from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME
-from virtual_node.examine.engine import HEALTH, RULES, Examination, Level, examine
+from virtual_node.examine.engine import HEALTH, RULES, WAY, Examination, Level, examine
 from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING, WORDS
 from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.health import add_reports
@@ -116,7 +116,7 @@ def judged(snapshot: Snapshot) -> list[Judged]:
     """Return every link in the order of the chain, with the findings about what was read."""
     add_reports(snapshot)
     snapshot.upper.put(WORDS, _words(snapshot))
-    result = examine(snapshot, levels=(*HEALTH, Level.PATH, Level.LOWER))
+    result = examine(snapshot, levels=(*HEALTH, *WAY))
     links: dict[str, Judged] = {}
     for link in CHAIN:
         links[link.name] = _blocked(link, links, snapshot) or _judged(link, result, snapshot)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from clusterset.model import names
 from clusterset.model.autoscaling import Autoscaling
@@ -99,11 +98,13 @@ def replica(snapshot: Snapshot, lower: View) -> str:
     return next(filter(None, known), "")
 
 
-def webhook_services(configuration: Json) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield a configuration's webhooks that are reached by a Service, with ``namespace/name`` of the Service."""
-    for webhook in configuration.get("webhooks") or ():
-        if service := webhook["clientConfig"].get("service"):
-            yield webhook, f"{service['namespace']}/{service['name']}"
+def webhook_services(cluster: View) -> Iterator[tuple[str, Json, Json, str]]:
+    """Yield a cluster's webhooks that are reached by a Service: kind, configuration, webhook, and the Service's key."""
+    for kind in WEBHOOKS:
+        for configuration in cluster.of(kind):
+            for webhook in configuration.get("webhooks") or ():
+                if service := webhook["clientConfig"].get("service"):
+                    yield kind, configuration, webhook, f"{service['namespace']}/{service['name']}"
 
 
 def owned(snapshot: Snapshot, lower: View, kind: str) -> Iterator[Json]:

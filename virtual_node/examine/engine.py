@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from virtual_node.config import program
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.facts import BOUND, NODES, WAITING, WORDS
-from virtual_node.examine.finding import SHOWN, UPPER, Finding, finding
+from virtual_node.examine.finding import SHOWN, Finding
 from virtual_node.examine.objects import Json, cluster_of, one_line
 from virtual_node.examine.pod_view import PodView, Stage
 from virtual_node.examine.snapshot import Fact, Snapshot
@@ -39,21 +39,24 @@ class Level(enum.Enum):
     """Each pod that is bound to a virtual node or waits for one; the rule gets the pod and the virtual nodes' names. All tools
     show the findings. They say what the message of the pod says, in ``evidence``, or else in ``cause``."""
     PATH = "path"
-    """The snapshot. ``check``, ``doctor`` and ``inspect`` apply these rules where they have the facts, see ``path``."""
+    """The snapshot. ``check``, ``doctor`` and ``inspect`` apply these rules where they have the facts. A lower cluster that makes
+    a rule fail is left out."""
+    CLUSTER = "cluster"
+    """Each cluster; the rule gets the snapshot and the cluster. Applied like PATH."""
     LOWER = "lower"
-    """Each lower cluster; the rule gets the snapshot and the cluster, and runs where the facts are known, like PATH."""
+    """Each lower cluster; like CLUSTER."""
     DETAIL = "detail"
     """One pod in depth, see ``pod_view.PodView``."""
     READING = "reading"
     """The snapshot; the rule reports what could not be read, so a second read does not replace its findings."""
-    CLUSTERS = "clusters"
-    """The snapshot with the objects of all clusters. A lower cluster that makes a rule fail is left out."""
     MIRRORED = "mirrored"
     """Each upper pod with its lower pod; the rule is a class, see ``mirrored.MirroredRule``."""
 
 
 HEALTH = (Level.INSTALLATION, Level.POD)
 """Levels whose findings all tools show."""
+WAY = (Level.PATH, Level.CLUSTER, Level.LOWER)
+"""Levels of the rules that ``check``, ``doctor`` and ``inspect`` apply as far as they have the facts."""
 _OF_ONE_POD = {Level.POD, Level.DETAIL}
 """Levels whose rules do not get the snapshot."""
 
@@ -71,8 +74,8 @@ class Rule:
     """Facts without which it does not run."""
     uses: Sequence[Fact[Any]] = ()
     """Facts without which it finds less."""
-    below: Sequence[Fact[Any]] = ()
-    """Facts of the lower cluster without which it does not run for the cluster."""
+    where: Sequence[Fact[Any]] = ()
+    """Facts of a cluster without which it does not run for the cluster."""
     stages: Collection[Stage] = (Stage.ALIVE,)
     """Stages of the pods that a rule of level DETAIL is applied to."""
     is_fallback: bool = False
@@ -92,7 +95,7 @@ def rule(
     *codes: Code,
     needs: Sequence[Fact[Any]] = (),
     uses: Sequence[Fact[Any]] = (),
-    below: Sequence[Fact[Any]] = (),
+    where: Sequence[Fact[Any]] = (),
     level: Level = Level.INSTALLATION,
     stages: Collection[Stage] = (Stage.ALIVE,),
     is_fallback: bool = False,
@@ -100,7 +103,7 @@ def rule(
     """Register a function, or a class of level MIRRORED, as a rule; it stays callable for tests."""
 
     def register(judge: Judge) -> Judge:
-        RULES.append(Rule(codes, judge, level, needs, uses, below, stages, is_fallback))
+        RULES.append(Rule(codes, judge, level, needs, uses, where, stages, is_fallback))
         return judge
 
     return register
@@ -171,7 +174,8 @@ def examine(
         elif each.level is Level.MIRRORED:
             result.by_rule[each.judge] = _completed(each, snapshot, compared[each.judge])
         else:
-            result.by_rule[each.judge] = _BY_LEVEL.get(each.level, _applied)(each, snapshot)
+            apply = {Level.PATH: _isolated, Level.CLUSTER: _of_each, Level.LOWER: _of_each}
+            result.by_rule[each.judge] = apply.get(each.level, _applied)(each, snapshot)
     if Level.POD in chosen and first is None:
         result.unknown |= {fact.name: why for fact in (BOUND, WAITING) if (why := snapshot.upper.why(fact))}
         result.by_rule[Level.POD] = _of_pods(snapshot, of_pods)
@@ -251,19 +255,19 @@ def _applied(one: Rule, *given: Any) -> list[Finding]:
 
 
 def _of_each(one: Rule, snapshot: Snapshot) -> list[Finding]:
-    """Return a rule's findings about each lower cluster, or its failure for one."""
+    """Return a rule's findings about each cluster, or its failure for one."""
     result: list[Finding] = []
-    for lower in snapshot.lowers:
-        if not any(lower.why(fact) for fact in one.below):
-            found = _tried(one, snapshot, lower)
-            result += [_failure(one.name, found, lower.name)] if isinstance(found, Exception) else found
+    for cluster in snapshot.clusters if one.level is Level.CLUSTER else snapshot.lowers:
+        if not any(map(cluster.why, one.where)):
+            found = _tried(one, snapshot, cluster)
+            result += [_failure(one.name, found, cluster.name)] if isinstance(found, Exception) else found
     return result
 
 
 def _unknown(one: Rule, snapshot: Snapshot) -> dict[str, str]:
     """Return why facts that a rule needs or uses are not known, by name; a tool need not have tried to read some."""
     upper, facts = snapshot.upper, (*one.needs, *one.uses)
-    if one.level in {Level.PATH, Level.LOWER}:
+    if one.level in WAY:
         return {fact.name: upper.unread[fact] for fact in facts if fact in upper.unread}
     return {fact.name: why for fact in facts if (why := upper.why(fact))}
 
@@ -273,21 +277,13 @@ def _isolated(one: Rule, snapshot: Snapshot) -> list[Finding]:
     found = _tried(one, snapshot)
     if not isinstance(found, Exception):
         return found
-    lowers = snapshot.lowers
-    failed = {
-        id(lower) for lower in lowers if isinstance(_tried(one, _only(snapshot, {id(lower)})), Exception)
-    }
-    rest = _tried(one, _only(snapshot, {id(lower) for lower in lowers} - failed))
+    alone = [(lower, _tried(one, replace(snapshot, lowers=[lower]))) for lower in snapshot.lowers]
+    sound = [lower for lower, tried in alone if not isinstance(tried, Exception)]
+    rest = _tried(one, replace(snapshot, lowers=sound))
     if isinstance(rest, Exception):
-        return [_failure(one.name, found, "all clusters")]
-    return [
-        _failure(one.name, found, ", ".join(lower.name for lower in lowers if id(lower) in failed)),
-        *rest,
-    ]
-
-
-_BY_LEVEL = {Level.CLUSTERS: _isolated, Level.LOWER: _of_each}
-"""How the rules of a level are applied, if not by one call."""
+        return [_failure(one.name, found)]
+    where = ", ".join(lower.name for lower in snapshot.lowers if lower not in sound)
+    return [_failure(one.name, found, where), *rest]
 
 
 def _compared(snapshot: Snapshot, rules: Sequence[Rule]) -> dict[Callable[..., Any], Outcome]:
@@ -302,7 +298,7 @@ def _compared(snapshot: Snapshot, rules: Sequence[Rule]) -> dict[Callable[..., A
 def _completed(one: Rule, snapshot: Snapshot, outcome: Outcome) -> list[Finding]:
     """Return the findings of a rule about mirrored pods, without those about clusters for which it failed."""
     if outcome.error:
-        return [_failure(one.name, outcome.error, "all clusters")]
+        return [_failure(one.name, outcome.error)]
     if not outcome.failed:
         return outcome.findings
     where = ", ".join(lower.name for lower in snapshot.lowers if lower.name in outcome.failed)
@@ -317,16 +313,16 @@ def _tried(one: Rule, *given: Any) -> list[Finding] | Exception:
         return error
 
 
-def _only(snapshot: Snapshot, kept: Collection[int]) -> Snapshot:
-    """Return the snapshot without the objects of lower clusters whose ``id`` is not in ``kept``."""
-    lowers = [lower if id(lower) in kept else lower.failed("omitted") for lower in snapshot.lowers]
-    return replace(snapshot, lowers=lowers)
-
-
 def _failure(rule: str, error: Exception, where: str = "") -> Finding:
     about = f" about {where}" if where else ""
     cause = f"failed, so its findings{about} are missing: {type(error).__name__}: {error}"
-    return finding(Code.RULE_FAILED, UPPER, "Rule", rule, one_line(cause), "report this as a bug")
+    return Finding(
+        code=Code.RULE_FAILED,
+        kind="Rule",
+        names=[rule],
+        cause=one_line(cause),
+        next_steps=["report this as a bug"],
+    )
 
 
 def _of_pods(snapshot: Snapshot, known: Iterable[Finding] | None) -> list[Finding]:

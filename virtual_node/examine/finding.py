@@ -115,35 +115,3 @@ class Finding:
 
 
 Findings = Iterator[Finding]
-
-
-def finding(  # noqa: PLR0917 - in the order of the report
-    code: Code,
-    place: str,
-    kind: str,
-    name: str,
-    cause: str,
-    step: str = "",
-    *,
-    severity: Severity | None = None,
-    transient: bool = False,
-) -> Finding:
-    """Return a finding about one object, see the attributes of ``Finding``; ``severity`` None is that of the code."""
-    return Finding(
-        code=code,
-        kind=kind,
-        names=[name],
-        cause=cause,
-        next_steps=[step] if step else [],
-        place=place,
-        other_severity=severity,
-        transient=transient,
-    )
-
-
-def sentence(code: Code, kind: str, name: str, cause: str, step: str = "", *, place: str = UPPER) -> Finding:
-    """Return a finding whose cause says which object is concerned."""
-    steps = [step] if step else []
-    return Finding(
-        code=code, kind=kind, names=[name], cause=cause, next_steps=steps, place=place, is_sentence=True
-    )

@@ -10,7 +10,7 @@ from typing import Any
 
 from virtual_node.examine import leases, rules  # noqa: F401 - registers all rules
 from virtual_node.examine.codes import REMARKS, Code, Severity
-from virtual_node.examine.engine import HEALTH, RULES, Level, examine
+from virtual_node.examine.engine import HEALTH, RULES, WAY, examine
 from virtual_node.examine.facts import CLUSTERS, EXPIRING, LEASES, NODES, REJECTED, ClusterState
 from virtual_node.examine.finding import Finding
 from virtual_node.examine.rules.nodes import silence
@@ -95,7 +95,7 @@ def health(snapshot: Snapshot, *, of_pods: Iterable[Finding] | None = None) -> H
     add_reports(snapshot)
     result = examine(snapshot, of_pods=of_pods)
     # Other findings of these levels need facts that only some tools read.
-    of_way = examine(snapshot, levels=(Level.PATH, Level.LOWER), codes=REMARKS)
+    of_way = examine(snapshot, levels=WAY, codes=REMARKS)
     findings = [*result.findings, *of_way.findings]
     return Health(
         [each for each in findings if each.severity is not Severity.INFO],

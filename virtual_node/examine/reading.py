@@ -136,7 +136,7 @@ async def read_backends(client: Client, lower: View) -> None:
         ApiError: the cluster does not answer.
     """
     services = {key(service) for service in lower.of(DNS_SERVICES)}
-    services |= {name for kind in WEBHOOKS for each in lower.of(kind) for _, name in webhook_services(each)}
+    services |= {service for *_, service in webhook_services(lower)}
     lower.put(SERVICE_BACKENDS, PackedObjects())
     listed = partial(list_into, client, lower, fact=SERVICE_BACKENDS)
     await bounded(

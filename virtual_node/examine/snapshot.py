@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from controller_runtime.apimachinery import timestamps
-from virtual_node.examine.finding import UPPER
+from virtual_node.examine.codes import Code, Severity
+from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.objects import Json
 from virtual_node.examine.packed import PackedObjects
 
@@ -56,6 +57,7 @@ class View:
         """Facts that could not be read, with the reason."""
         self.error = ""
         """Why the cluster could not be read at all; empty: it was read."""
+        self._uids: dict[str, frozenset[str]] = {}
 
     def __getitem__(self, fact: Fact[T]) -> T:
         """Return a fact.
@@ -105,6 +107,12 @@ class View:
         known = self.of(listed)
         return known.heads() if isinstance(known, PackedObjects) else known
 
+    def uids(self, kind: str) -> frozenset[str]:
+        """Return the UIDs of the objects of a kind; computed once, because each lower cluster is compared with them."""
+        if kind not in self._uids:
+            self._uids[kind] = frozenset(each["metadata"]["uid"] for each in self.heads(kind))
+        return self._uids[kind]
+
     def fail(self, error: str) -> None:
         """Record that the cluster could not be read, and drop its objects, because their lists may not be complete."""
         self.error = self.error or error
@@ -114,12 +122,31 @@ class View:
         """Record that the cluster sent a malformed object, on which all rules may fail."""
         self.fail(f"it sent a malformed object: {type(error).__name__}: {error}")
 
-    def failed(self, error: str) -> View:
-        """Return a copy of the view on which ``fail`` was called."""
-        view = View(self.name)
-        view.error, view.unread, view._known = self.error, self.unread, self._known
-        view.fail(error)
-        return view
+    def finding(  # noqa: PLR0917 - in the order of the report
+        self,
+        code: Code,
+        kind: str,
+        name: str,
+        cause: str,
+        step: str = "",
+        severity: Severity | None = None,
+        **more: Any,
+    ) -> Finding:
+        """Return a finding about an object of the cluster; ``more`` are further attributes of ``Finding``."""
+        return Finding(
+            code=code,
+            kind=kind,
+            names=[name],
+            cause=cause,
+            next_steps=[step] if step else [],
+            place=self.name,
+            other_severity=severity,
+            **more,
+        )
+
+    def sentence(self, code: Code, kind: str, name: str, cause: str, step: str = "") -> Finding:
+        """Return a finding whose cause says which object is concerned."""
+        return self.finding(code, kind, name, cause, step, is_sentence=True)
 
 
 def _fact(listed: str | Fact[Any]) -> Fact[Any]:

@@ -29,14 +29,14 @@ from virtual_node.config.types import Config
 from virtual_node.examine import expiries, reading
 from virtual_node.examine.clusters import VERSION, replica, virtual_nodes
 from virtual_node.examine.codes import CHECKED, Severity
-from virtual_node.examine.engine import HEALTH, Level, examine
+from virtual_node.examine.engine import HEALTH, WAY, Level, examine
 from virtual_node.examine.expiry import ExpiryLimits, span
 from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding
 from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
 from virtual_node.examine.snapshot import Snapshot
 
-LEVELS = (*HEALTH, Level.PATH, Level.LOWER, Level.READING, Level.CLUSTERS, Level.MIRRORED)
+LEVELS = (*HEALTH, *WAY, Level.READING, Level.MIRRORED)
 """Levels of the rules that are applied."""
 FINE, FOUND, INCOMPLETE = 0, 1, 3
 """Exit codes; 2 is for usage and configuration errors, as for every command."""

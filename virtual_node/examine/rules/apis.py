@@ -10,22 +10,25 @@ from virtual_node.examine.codes import Code
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.facts import NODES
-from virtual_node.examine.finding import Findings, sentence
+from virtual_node.examine.finding import Findings
 from virtual_node.examine.objects import Json
-from virtual_node.examine.path import ANSWER, DENIED, KUBELETS, PROXY_REFUSES, Answer, Probe
+from virtual_node.examine.path import ANSWER, DENIED, KUBELETS, PROXY_REFUSES, Probe
 from virtual_node.examine.snapshot import Snapshot, View, objects
 
 
-@rule(Code.UPPER_UNREACHABLE, Code.LOWER_UNREACHABLE, Code.KUBECONFIG_UNUSABLE, level=Level.PATH)
-def answers(snapshot: Snapshot) -> Findings:
-    """Yield clusters whose API server does not answer, or whose kubeconfig cannot be used."""
-    for cluster in snapshot.clusters:
-        answer = cluster.get(ANSWER) or Answer()
-        if answer.error:
-            code = Code.UPPER_UNREACHABLE if cluster is snapshot.upper else Code.LOWER_UNREACHABLE
-            code = code if answer.usable else Code.KUBECONFIG_UNUSABLE
-            step = answer.step or "kubectl get --raw '/readyz?verbose'"
-            yield sentence(code, "Cluster", cluster.name, answer.error, step, place=cluster.name)
+@rule(
+    *(Code.UPPER_UNREACHABLE, Code.LOWER_UNREACHABLE, Code.KUBECONFIG_UNUSABLE),
+    where=[ANSWER],
+    level=Level.CLUSTER,
+)
+def answers(snapshot: Snapshot, cluster: View) -> Findings:
+    """Yield that the API server of a cluster does not answer, or that its kubeconfig cannot be used."""
+    answer = cluster[ANSWER]
+    if answer.error:
+        code = Code.UPPER_UNREACHABLE if cluster is snapshot.upper else Code.LOWER_UNREACHABLE
+        code = code if answer.usable else Code.KUBECONFIG_UNUSABLE
+        step = answer.step or "kubectl get --raw '/readyz?verbose'"
+        yield cluster.sentence(code, "Cluster", cluster.name, answer.error, step)
 
 
 @rule(Code.RIGHTS_DENIED, level=Level.PATH)
@@ -33,11 +36,11 @@ def rights(snapshot: Snapshot) -> Findings:
     """Yield the rights that the caller lacks."""
     if why := snapshot.upper.unread.get(DENIED):
         cause, step = f"your rights cannot be read: {why}", "use a kubeconfig with an identity"
-        yield sentence(Code.RIGHTS_DENIED, "Right", "*", cause, step)
+        yield snapshot.upper.sentence(Code.RIGHTS_DENIED, "Right", "*", cause, step)
     elif denied := snapshot.upper.get(DENIED):
         cause = f"you may not {some(denied, limit=12)}"
         step = "ask for these rights, or use an administrator's kubeconfig"
-        yield sentence(Code.RIGHTS_DENIED, "Right", "*", cause, step)
+        yield snapshot.upper.sentence(Code.RIGHTS_DENIED, "Right", "*", cause, step)
 
 
 @rule(Code.KUBELET_UNREACHABLE, needs=[NODES, KUBELETS], level=Level.PATH)
@@ -45,17 +48,17 @@ def kubelet_apis(snapshot: Snapshot) -> Findings:
     """Yield Ready virtual nodes whose kubelet API cannot be reached by the API server."""
     for name, probe in ready_kubelets(snapshot).items():
         if found := kubelet_trouble(name, probe):
-            yield replace(sentence(Code.KUBELET_UNREACHABLE, "Node", name, *found), node=name)
+            yield replace(snapshot.upper.sentence(Code.KUBELET_UNREACHABLE, "Node", name, *found), node=name)
 
 
-@rule(Code.LOWER_NODES_CLOSED, level=Level.LOWER, below=[ANSWER, objects("Node")])
+@rule(Code.LOWER_NODES_CLOSED, level=Level.LOWER, where=[ANSWER, objects("Node")])
 def lower_nodes(_snapshot: Snapshot, lower: View) -> Findings:
     """Yield that no node of a lower cluster is Ready and schedulable."""
     nodes = lower.of("Node")
     if not any(map(is_schedulable, nodes)):
         cause = f"none of its {len(nodes)} nodes is Ready and schedulable"
         step = f"kubectl --kubeconfig {lower.name} get nodes"
-        yield sentence(Code.LOWER_NODES_CLOSED, "Cluster", lower.name, cause, step, place=lower.name)
+        yield lower.sentence(Code.LOWER_NODES_CLOSED, "Cluster", lower.name, cause, step)
 
 
 def ready_kubelets(snapshot: Snapshot) -> dict[str, Probe]:

@@ -6,7 +6,7 @@ A virtual node promises, as its allocatable, the sum of its lower nodes, but a p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -18,10 +18,10 @@ from virtual_node.examine.clusters import FOREIGN_PODS, IDENTITY, SETTINGS, Virt
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.expiry import span
-from virtual_node.examine.finding import Finding, Findings, finding
+from virtual_node.examine.finding import Finding, Findings
 from virtual_node.examine.mirrored import MirroredPod, MirroredRule
-from virtual_node.examine.objects import add_requests, allocatable, fits, key, labels_of, requested
-from virtual_node.examine.snapshot import Snapshot, View
+from virtual_node.examine.objects import Json, add_requests, allocatable, fits, key, labels_of, requested
+from virtual_node.examine.snapshot import Snapshot, View, objects
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
 _CAPACITY_TOLERANCE = 1.01
@@ -33,48 +33,41 @@ _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailab
 """Conditions of nodes that are True in case of a problem."""
 
 
-@rule(Code.CAPACITY, level=Level.CLUSTERS)
-def lower_nodes(snapshot: Snapshot) -> Findings:
+@rule(Code.CAPACITY, where=[SETTINGS], level=Level.LOWER)
+def lower_nodes(_snapshot: Snapshot, lower: View) -> Findings:
     """Yield our virtual nodes' lower nodes that take no pods."""
-    for lower in snapshot.lowers:
-        for node in lower.of("Node"):
-            if node_counts(node) or not any(_selects(each, node) for each in lower[SETTINGS].nodes.values()):
-                continue
-            name = node["metadata"]["name"]
-            ready = condition(node.get("status"), "Ready")
-            if ready.get("status") == "True":
-                message, step = "is cordoned", f"kubectl uncordon {name}, when its maintenance is over"
-            else:
-                message = f"is not Ready: {ready.get('message') or ready.get('reason') or 'no reason given'}"
-                step = f"kubectl describe node {name}, in the lower cluster"
-            yield finding(Code.CAPACITY, lower.name, "Node", name, message, step)
-
-
-@rule(Code.NODE_PRESSURE, level=Level.CLUSTERS)
-def pressure(snapshot: Snapshot) -> Findings:
-    """Yield our virtual nodes' lower nodes that run out of memory, disk or processes, or have no network."""
-    for lower in snapshot.lowers:
-        for node in lower.of("Node"):
-            found = [kind for kind in _PRESSURES if is_true(node.get("status"), kind)]
-            if found and any(_selects(each, node) for each in lower[SETTINGS].nodes.values()):
-                name = node["metadata"]["name"]
-                cause = f"reports {', '.join(found)}: it takes no new pods and may evict pods"
-                step = f"kubectl describe node {name}, in the lower cluster"
-                yield finding(Code.NODE_PRESSURE, lower.name, "Node", name, cause, step)
-
-
-@rule(Code.CAPACITY, level=Level.CLUSTERS)
-def promises(snapshot: Snapshot) -> Findings:
-    """Yield for each virtual node how much of its allocatable pods can use; warn if lower nodes have less in sum."""
-    nodes = {node["metadata"]["name"]: node for node in snapshot.upper.of("Node")}
-    for lower in snapshot.lowers:
-        if not snapshot.upper.get(IDENTITY) or not lower.knows("Node", "Pod", FOREIGN_PODS):
+    for node in _ours(lower):
+        name, ready = node["metadata"]["name"], condition(node.get("status"), "Ready")
+        if node_counts(node):
             continue
-        used = _used(lower)
-        for name, virtual in lower[SETTINGS].nodes.items():
-            selected = [node for node in lower.of("Node") if _selects(virtual, node)]
-            if name not in nodes or not selected:
-                continue
+        if ready.get("status") == "True":
+            message, step = "is cordoned", f"kubectl uncordon {name}, when its maintenance is over"
+        else:
+            message = f"is not Ready: {ready.get('message') or ready.get('reason') or 'no reason given'}"
+            step = f"kubectl describe node {name}, in the lower cluster"
+        yield lower.finding(Code.CAPACITY, "Node", name, message, step)
+
+
+@rule(Code.NODE_PRESSURE, where=[SETTINGS], level=Level.LOWER)
+def pressure(_snapshot: Snapshot, lower: View) -> Findings:
+    """Yield our virtual nodes' lower nodes that run out of memory, disk or processes, or have no network."""
+    for node in _ours(lower):
+        if found := [kind for kind in _PRESSURES if is_true(node.get("status"), kind)]:
+            name = node["metadata"]["name"]
+            cause = f"reports {', '.join(found)}: it takes no new pods and may evict pods"
+            step = f"kubectl describe node {name}, in the lower cluster"
+            yield lower.finding(Code.NODE_PRESSURE, "Node", name, cause, step)
+
+
+@rule(Code.CAPACITY, where=[SETTINGS, objects("Node"), objects("Pod"), FOREIGN_PODS], level=Level.LOWER)
+def promises(snapshot: Snapshot, lower: View) -> Findings:
+    """Yield for each virtual node how much of its allocatable pods can use; warn if lower nodes have less in sum."""
+    if not snapshot.upper.get(IDENTITY):
+        return
+    nodes, used = {node["metadata"]["name"]: node for node in snapshot.upper.of("Node")}, _used(lower)
+    for name, virtual in lower[SETTINGS].nodes.items():
+        selected = [node for node in lower.of("Node") if _selects(virtual, node)]
+        if name in nodes and selected:
             promised = (nodes[name].get("status") or {}).get("allocatable") or {}
             yield from _excess_capacity(lower, name, virtual, promised)
             yield _usable(name, promised, selected, _rooms(used, selected), lower)
@@ -117,10 +110,8 @@ class Oversized(MirroredRule):
             "is that large" if never else f"has had that free for {span(waited)}"
         )
         step = "request less, or add a larger lower node" if never else "make room, or add a lower node"
-        severity = Severity.ERROR if never else Severity.WARNING
-        yield finding(
-            Code.CAPACITY, lower.name, "Pod", key(pod.upper), cause, step, severity=severity, transient=True
-        )
+        severity = Severity.ERROR if never else None
+        yield lower.finding(Code.CAPACITY, "Pod", key(pod.upper), cause, step, severity, transient=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +125,13 @@ class _Room:
 def _selects(virtual: VirtualNode, node: Mapping[str, Any]) -> bool:
     carried = labels_of(node)
     return all(carried.get(name) == value for name, value in virtual.selector.items())
+
+
+def _ours(lower: View) -> Iterator[Json]:
+    """Yield the lower nodes of our virtual nodes."""
+    for node in lower.of("Node"):
+        if any(_selects(each, node) for each in lower[SETTINGS].nodes.values()):
+            yield node
 
 
 def _used(lower: View) -> dict[str, Counter[str]]:
@@ -177,7 +175,7 @@ def _excess_capacity(lower: View, name: str, virtual: VirtualNode, promised: Map
     if too_much:
         cause = f"promises more than its lower nodes have: {', '.join(too_much)}"
         step = "does the virtual node's process run? Its capacity is not up to date"
-        yield finding(Code.CAPACITY, lower.name, "Node", name, cause, step, transient=True)
+        yield lower.finding(Code.CAPACITY, "Node", name, cause, step, transient=True)
 
 
 def _usable(
@@ -201,9 +199,10 @@ def _usable(
             f"(largest place {readable.resource(one, largest)}, {lost:.0%} not usable)"
         )
     cause = f"promises {', '.join(parts)}"
-    step = "repair or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else ""
-    severity = Severity.WARNING if worst >= _UNUSABLE_SHARE else Severity.INFO
-    return finding(Code.CAPACITY, lower.name, "Node", name, cause, step, severity=severity)
+    step, severity = "", Severity.INFO
+    if worst >= _UNUSABLE_SHARE:
+        step, severity = "repair or uncordon lower nodes", Severity.WARNING
+    return lower.finding(Code.CAPACITY, "Node", name, cause, step, severity)
 
 
 def _amount(resource: str, text: str) -> str:

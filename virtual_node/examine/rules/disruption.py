@@ -11,9 +11,9 @@ from controller_runtime.apimachinery import matching
 from virtual_node.examine.clusters import virtual_nodes
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.finding import UPPER, Finding, Findings, finding
+from virtual_node.examine.finding import Finding, Findings
 from virtual_node.examine.objects import Json, is_deleting, key, labels_of
-from virtual_node.examine.snapshot import Snapshot
+from virtual_node.examine.snapshot import Snapshot, View, objects
 
 
 @rule(
@@ -22,7 +22,8 @@ from virtual_node.examine.snapshot import Snapshot
     Code.NO_DISRUPTION_BUDGET,
     Code.NO_READINESS_PROBE,
     Code.NO_PRE_STOP,
-    level=Level.CLUSTERS,
+    needs=[objects("Pod")],
+    level=Level.PATH,
 )
 def disruption(snapshot: Snapshot) -> Findings:
     """Yield why an update or a drain can interrupt workloads with pods on our virtual nodes."""
@@ -37,7 +38,7 @@ def disruption(snapshot: Snapshot) -> Findings:
                 continue
             namespace = workload["metadata"]["namespace"]
             known = budgets.get(namespace, ()) if snapshot.upper.knows("PodDisruptionBudget") else None
-            yield from _risks(workload, kind, known, services.get(namespace, ()))
+            yield from _risks(snapshot.upper, workload, kind, known, services.get(namespace, ()))
 
 
 def _workloads(snapshot: Snapshot) -> set[tuple[str, str]]:
@@ -63,10 +64,13 @@ def _by_namespace(objects: Iterable[Json]) -> dict[str, list[Json]]:
     return found
 
 
-def _risks(workload: Json, kind: str, budgets: Iterable[Json] | None, services: Iterable[Json]) -> Findings:
+def _risks(
+    upper: View, workload: Json, kind: str, budgets: Iterable[Json] | None, services: Iterable[Json]
+) -> Findings:
     """Yield the risks of a workload.
 
     Args:
+        upper: the upper cluster.
         workload: a Deployment or StatefulSet.
         kind: its kind.
         budgets: the PodDisruptionBudgets of its namespace; None: they could not be listed.
@@ -79,7 +83,7 @@ def _risks(workload: Json, kind: str, budgets: Iterable[Json] | None, services: 
     containers = template["spec"].get("containers") or ()
 
     def risk(code: Code, cause: str, step: str) -> Finding:
-        return finding(code, UPPER, kind, key(workload), cause, step)
+        return upper.finding(code, kind, key(workload), cause, step)
 
     if replicas == 1:
         yield risk(

@@ -16,7 +16,7 @@ from controller_runtime.apimachinery import readable
 from virtual_node.examine.clusters import SETTINGS, owned
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.finding import Findings, finding
+from virtual_node.examine.finding import Findings
 from virtual_node.examine.mirrored import MirroredPod, MirroredRule
 from virtual_node.examine.objects import annotations_of, is_deleting, key, labels_of
 from virtual_node.examine.snapshot import Snapshot, View
@@ -43,9 +43,9 @@ class PodDrift(MirroredRule):
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)
-        self._rewritten: dict[str, list[str]] = {}
+        self._rewritten: dict[View, list[str]] = {}
         """Keys of pods that lower admission has changed, by cluster."""
-        self._labelled: dict[str, list[str]] = {}
+        self._labelled: dict[View, list[str]] = {}
         """Pods, and labels or annotations of them that were changed in the lower cluster, by cluster."""
 
     def of_pod(self, pod: MirroredPod) -> Findings:
@@ -64,11 +64,11 @@ class PodDrift(MirroredRule):
         if asked and any(names.ANNOTATION_OVERRIDES in annotations_of(each) for each in (below, pod.desired)):
             in_spec, resized = [], []  # a changed override applies to new pods only
         if asked and in_spec:
-            self._rewritten.setdefault(pod.lower.name, []).append(key(below))
+            self._rewritten.setdefault(pod.lower, []).append(key(below))
             in_spec = []
         if left:
             told = f"{key(below)} {readable.some(left)}"
-            self._labelled.setdefault(pod.lower.name, []).append(told)
+            self._labelled.setdefault(pod.lower, []).append(told)
         added = []
         if changes.ephemeral_containers:
             allowed, refused = _debuggers(pod, changes)
@@ -79,15 +79,7 @@ class PodDrift(MirroredRule):
                     "a debug container cannot be removed; add another one with a profile that the policy allows "
                     "(kubectl debug --profile)"
                 )
-                yield finding(
-                    Code.POLICY_VIOLATED,
-                    pod.lower.name,
-                    "Pod",
-                    key(upper),
-                    cause,
-                    step,
-                    severity=Severity.INFO,
-                )
+                yield pod.lower.finding(Code.POLICY_VIOLATED, "Pod", key(upper), cause, step, Severity.INFO)
         differing = in_spec + resized + added + _metadata_fields(changes)
         if not differing:
             return
@@ -98,26 +90,23 @@ class PodDrift(MirroredRule):
             "otherwise see the virtual node's log"
         )
         severity = Severity.ERROR if severe else Severity.WARNING
-        yield finding(
-            Code.DRIFT, pod.lower.name, "Pod", key(below), cause, step, severity=severity, transient=True
-        )
+        yield pod.lower.finding(Code.DRIFT, "Pod", key(below), cause, step, severity, transient=True)
 
     def of_all(self) -> Findings:
         """Yield a finding for each lower cluster with pods that its admission has changed."""
-        for cluster, pods in self._rewritten.items():
+        for lower, pods in self._rewritten.items():
             cause = (
                 "its admission has changed images, tolerations or deadlines of "
                 f"{readable.count(len(pods), 'pod')}, and the virtual node leaves them: {readable.some(pods, limit=5)}"
             )
-            yield finding(Code.DRIFT, cluster, "Cluster", cluster, cause, severity=Severity.INFO)
-        for cluster, pods in self._labelled.items():
+            yield lower.finding(Code.DRIFT, "Cluster", lower.name, cause, severity=Severity.INFO)
+        for lower, pods in self._labelled.items():
             cause = (
                 f"labels or annotations of {readable.count(len(pods), 'pod')} were set or changed there, and the virtual "
                 f"node leaves them until they change in the upper cluster: {readable.some(pods)}"
             )
-            yield finding(
-                Code.DRIFT, cluster, "Cluster", f"{cluster} metadata", cause, severity=Severity.INFO
-            )
+            name = f"{lower.name} metadata"
+            yield lower.finding(Code.DRIFT, "Cluster", name, cause, severity=Severity.INFO)
 
 
 def _debuggers(pod: MirroredPod, changes: PodChanges) -> tuple[bool, list[Violation]]:
@@ -132,28 +121,25 @@ def _debuggers(pod: MirroredPod, changes: PodChanges) -> tuple[bool, list[Violat
     return bool(allowed), refused
 
 
-@rule(Code.DRIFT, level=Level.CLUSTERS)
-def copy_drift(snapshot: Snapshot) -> Findings:
+@rule(Code.DRIFT, where=[SETTINGS], level=Level.LOWER)
+def copy_drift(snapshot: Snapshot, lower: View) -> Findings:
     """Yield lower ConfigMaps and Secrets whose data differs from their upper source."""
-    for lower in snapshot.lowers:
-        for copied in (CONFIG_MAPS, SECRETS):
-            kind = copied.kind
-            if not snapshot.upper.knows(kind) or not lower[SETTINGS].nodes:
+    for copied in (CONFIG_MAPS, SECRETS) if lower[SETTINGS].nodes else ():
+        kind = copied.kind
+        sources = {key(each): each for each in snapshot.upper.of(kind)}
+        for copy in owned(snapshot, lower, kind) if sources else ():
+            if names.LABEL_TOKEN_OF in labels_of(copy) or is_deleting(copy):
                 continue
-            sources = {key(each): each for each in snapshot.upper.of(kind)}
-            for copy in owned(snapshot, lower, kind):
-                if names.LABEL_TOKEN_OF in labels_of(copy) or is_deleting(copy):
-                    continue
-                source = sources.get(_source_key(copy))
-                if source is None or source["metadata"]["uid"] != labels_of(copy).get(names.LABEL_UPPER_UID):
-                    continue  # The source is gone or was replaced; the rule for leaks reports it.
-                if differing := _data_fields(copied, copy, source, lower):
-                    cause = f"differs from upper {kind} {key(source)} in {readable.some(differing, limit=5)}"
-                    step = (
-                        "does the virtual node's process run? A copy that no pod references is not "
-                        "updated: delete it in the lower cluster"
-                    )
-                    yield finding(Code.DRIFT, lower.name, kind, key(copy), cause, step, transient=True)
+            source = sources.get(_source_key(copy))
+            if source is None or source["metadata"]["uid"] != labels_of(copy).get(names.LABEL_UPPER_UID):
+                continue  # The source is gone or was replaced; the rule for leaks reports it.
+            if differing := _data_fields(copied, copy, source, lower):
+                cause = f"differs from upper {kind} {key(source)} in {readable.some(differing, limit=5)}"
+                step = (
+                    "does the virtual node's process run? A copy that no pod references is not "
+                    "updated: delete it in the lower cluster"
+                )
+                yield lower.finding(Code.DRIFT, kind, key(copy), cause, step, transient=True)
 
 
 def _source_key(copy: Mapping[str, Any]) -> str:

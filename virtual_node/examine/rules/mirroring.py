@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from itertools import chain
 from typing import Any
 
 from clusterset.model import names
@@ -17,10 +16,10 @@ from virtual_node.examine.clusters import IDENTITY, limits, owned_heads, virtual
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.expiry import span
-from virtual_node.examine.finding import UPPER, Findings, finding
+from virtual_node.examine.finding import Findings
 from virtual_node.examine.mirrored import MirroredPod, MirroredRule
 from virtual_node.examine.objects import annotations_of, is_deleting, key
-from virtual_node.examine.snapshot import Snapshot, objects
+from virtual_node.examine.snapshot import Snapshot, View, objects
 from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods.summary import status_word
@@ -58,7 +57,7 @@ class Missing(MirroredRule):
             known = "; its lower pod existed before"
         cause = f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a lower pod{known}"
         step = program.name(f"diagnose pod {key(upper)}")
-        yield finding(Code.LOWER_POD_MISSING, pod.lower.name, "Pod", key(upper), cause, step, transient=True)
+        yield pod.lower.finding(Code.LOWER_POD_MISSING, "Pod", key(upper), cause, step, transient=True)
 
 
 @rule(Code.STATUS_DRIFT, level=Level.MIRRORED)
@@ -98,27 +97,24 @@ class StatusDrift(MirroredRule):
             "does the virtual node's process run, and may it patch pods/status in the upper "
             "cluster? See its log"
         )
-        yield finding(Code.STATUS_DRIFT, pod.lower.name, "Pod", key(upper), cause, step, transient=True)
+        yield pod.lower.finding(Code.STATUS_DRIFT, "Pod", key(upper), cause, step, transient=True)
 
 
-@rule(Code.STUCK, level=Level.CLUSTERS)
-def stuck_pods(snapshot: Snapshot) -> Findings:
+@rule(Code.STUCK, where=[objects("Pod")], level=Level.CLUSTER)
+def stuck_pods(snapshot: Snapshot, cluster: View) -> Findings:
     """Yield pods whose deletion is overdue by more than ``--grace``."""
     ours = virtual_nodes(snapshot)
-    above = ((UPPER, pod) for pod in snapshot.upper.heads("Pod") if pod["spec"].get("nodeName") in ours)
-    below = ((lower.name, pod) for lower in snapshot.lowers for pod in owned_heads(snapshot, lower, "Pod"))
-    for cluster, pod in chain(above, below):
+    above = (pod for pod in snapshot.upper.heads("Pod") if pod["spec"].get("nodeName") in ours)
+    for pod in above if cluster is snapshot.upper else owned_heads(snapshot, cluster, "Pod"):
         # deletionTimestamp is the end of the pod's own grace period.
         overdue = snapshot.age(pod["metadata"].get("deletionTimestamp"))
-        if overdue <= limits(snapshot).grace:
-            continue
-        finalizers = pod["metadata"].get("finalizers")
-        step = f"finalizers hold it: {', '.join(finalizers)}" if finalizers else "is its node alive?"
-        cause = f"should have ended {span(overdue)} ago"
-        yield finding(Code.STUCK, cluster, "Pod", key(pod), cause, step)
+        if overdue > limits(snapshot).grace:
+            finalizers = pod["metadata"].get("finalizers")
+            step = f"finalizers hold it: {', '.join(finalizers)}" if finalizers else "is its node alive?"
+            yield cluster.finding(Code.STUCK, "Pod", key(pod), f"should have ended {span(overdue)} ago", step)
 
 
-@rule(Code.STUCK, needs=[objects("PersistentVolumeClaim"), objects("Node")], level=Level.CLUSTERS)
+@rule(Code.STUCK, needs=[objects("PersistentVolumeClaim"), objects("Node")], level=Level.PATH)
 def stuck_claims(snapshot: Snapshot) -> Findings:
     """Yield claims with our finalizer that nothing removes, because all virtual nodes of the claim are gone."""
     present = {node["metadata"]["name"] for node in snapshot.upper.of("Node")}
@@ -135,8 +131,8 @@ def stuck_claims(snapshot: Snapshot) -> Findings:
             "configure the virtual node again, or remove the finalizer by hand: its data stays in "
             "the lower cluster"
         )
-        severity = Severity.ERROR if is_deleting(claim) else Severity.WARNING
-        yield finding(Code.STUCK, UPPER, "PersistentVolumeClaim", key(claim), cause, step, severity=severity)
+        severity = Severity.ERROR if is_deleting(claim) else None
+        yield snapshot.upper.finding(Code.STUCK, "PersistentVolumeClaim", key(claim), cause, step, severity)
 
 
 def _claim_nodes(claim: Mapping[str, Any], volumes: Mapping[str, Mapping[str, Any]]) -> set[str]:
@@ -192,7 +188,7 @@ class RefusedNext(MirroredRule):
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)
-        self._refused: dict[str, dict[str, list[str]]] = {}
+        self._refused: dict[View, dict[str, list[str]]] = {}
         """Keys of pods, by lower cluster and rule."""
 
     def of_pod(self, pod: MirroredPod) -> Findings:
@@ -201,18 +197,18 @@ class RefusedNext(MirroredRule):
             rules = pod.options.policy.of(pod.upper["metadata"]["namespace"])
             refusing = {violation.rule for violation in violations(pod.requested, rules)}
             for rule in refusing:
-                self._refused.setdefault(pod.lower.name, {}).setdefault(rule, []).append(key(pod.upper))
+                self._refused.setdefault(pod.lower, {}).setdefault(rule, []).append(key(pod.upper))
             if pod.likeness and not refusing:
                 self.faultless.add(pod.likeness)
         yield from ()
 
     def of_all(self) -> Findings:
         """Yield a finding for each cluster with such pods."""
-        for name, by_rule in self._refused.items():
+        for lower, by_rule in self._refused.items():
             pods = {pod for refused in by_rule.values() for pod in refused}
             cause = (
                 f"its policy would refuse running pods ({len(pods)}); they keep running, new pods do not start: "
                 + "; ".join(f"{rule} ({some(sorted(refused))})" for rule, refused in sorted(by_rule.items()))
             )
-            step = f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods"
-            yield finding(Code.POLICY_VIOLATED, name, "Cluster", name, cause, step)
+            step = f"allow it in clusters[].policy of {lower.name}, for all or by policy.namespaces, or change the pods"
+            yield lower.finding(Code.POLICY_VIOLATED, "Cluster", lower.name, cause, step)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from clusterset.model.namespace_map import NamespaceConfig
 from virtual_node.config import program
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.finding import UPPER, Finding, Findings, sentence
+from virtual_node.examine.finding import Findings
 from virtual_node.examine.path import API_ACCESS, DOMAIN, EVENTS, NAMES, ApiAccess, Names
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.rights.name_server import DEFAULT_DOMAIN, Installed
 from virtual_node.translate.pods import api_server
 
 
-@rule(Code.NAMES_DIFFER, uses=[DOMAIN], below=[NAMES], level=Level.LOWER)
+@rule(Code.NAMES_DIFFER, uses=[DOMAIN], where=[NAMES], level=Level.LOWER)
 def upper_names(snapshot: Snapshot, lower: View) -> Findings:
     """Yield that upper names are other names in a lower cluster, and no name server serves them.
 
@@ -25,10 +26,10 @@ def upper_names(snapshot: Snapshot, lower: View) -> Findings:
     if why := unserved(names, domain):
         cause = f"{why}, so pods do not find others by {form(domain)}"
         step = f"if they need it: {_make(names.cluster)}, then set dns.servers (docs/use/services.md)"
-        yield sentence(Code.NAMES_DIFFER, "Cluster", lower.name, cause, step, place=lower.name)
+        yield lower.sentence(Code.NAMES_DIFFER, "Cluster", lower.name, cause, step)
 
 
-@rule(Code.NAME_SERVER_UNUSABLE, uses=[DOMAIN], below=[NAMES], level=Level.LOWER)
+@rule(Code.NAME_SERVER_UNUSABLE, uses=[DOMAIN], where=[NAMES], level=Level.LOWER)
 def name_servers(snapshot: Snapshot, lower: View) -> Findings:
     """Yield name servers that have no ready pod, or that answer for former settings."""
     names, domain = lower[NAMES], upper_domain(snapshot)
@@ -42,7 +43,7 @@ def name_servers(snapshot: Snapshot, lower: View) -> Findings:
             step = f"{_make(names.cluster)} again"
         else:
             continue
-        yield sentence(Code.NAME_SERVER_UNUSABLE, "Service", each.name, cause, step, place=lower.name)
+        yield lower.sentence(Code.NAME_SERVER_UNUSABLE, "Service", each.name, cause, step)
 
 
 @rule(Code.API_MISMATCH, Code.API_NOT_USABLE, uses=[API_ACCESS, EVENTS], level=Level.PATH)
@@ -53,7 +54,7 @@ def api_of_pods(snapshot: Snapshot) -> Findings:
     because pods may not use the API.
     """
     if (access := snapshot.upper.get(API_ACCESS)) is not None:
-        yield from _configured(access)
+        yield from _configured(snapshot, access)
         return
     for code in (Code.API_MISMATCH, Code.API_NOT_USABLE):
         events = [each for each in snapshot.upper.get(EVENTS) or () if each.get("reason") == code]
@@ -62,7 +63,7 @@ def api_of_pods(snapshot: Snapshot) -> Findings:
             pod = f"{involved.get('namespace')}/{involved.get('name')}"
             text = str(event.get("message") or "")
             what, _, step = text.partition(". ") if code is Code.API_MISMATCH else text.rpartition(": ")
-            yield sentence(code, "Pod", pod, what or step, step if what else "")
+            yield snapshot.upper.sentence(code, "Pod", pod, what or step, step if what else "")
 
 
 def unserved(names: Names, domain: str) -> str:
@@ -107,20 +108,17 @@ def _make(cluster: str) -> str:
     return f"'{program.name('lower-cluster')} dns {cluster} --client-kubeconfig LOWER_ADMIN.yaml --apply'"
 
 
-def _configured(access: ApiAccess) -> Iterable[Finding]:
+def _configured(snapshot: Snapshot, access: ApiAccess) -> Findings:
     """Yield what is wrong with the API of pods according to the configuration."""
+    found = partial(snapshot.upper.sentence, kind="Configuration", name="")
     if not api_server.may_use_upper(access.setting, identities=access.identities):
         if access.identities:
             cause = f"the lower API servers refuse the upper tokens that pods get (kubernetesService: {access.setting})"
-            yield _of_configuration(Code.API_MISMATCH, cause, "set kubernetesService: Auto")
+            yield found(Code.API_MISMATCH, cause=cause, step="set kubernetesService: Auto")
     elif not access.identities:
         cause = "the upper API server refuses the lower tokens that pods get (enableServiceaccount: false)"
         step = "set enableServiceaccount: true, or kubernetesService: Auto"
-        yield _of_configuration(Code.API_MISMATCH, cause, step)
+        yield found(Code.API_MISMATCH, cause=cause, step=step)
     elif access.endpoint is not None and access.endpoint.problem:
         what, _, step = access.endpoint.problem.rpartition(": ")
-        yield _of_configuration(Code.API_NOT_USABLE, what, step)
-
-
-def _of_configuration(code: Code, cause: str, step: str) -> Finding:
-    return sentence(code, "Configuration", "", cause, step, place=UPPER)
+        yield found(Code.API_NOT_USABLE, cause=what, step=step)

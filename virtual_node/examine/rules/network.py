@@ -11,7 +11,6 @@ from virtual_node.examine.clusters import (
     DNS_SERVICES,
     FOREIGN_SLICES,
     SERVICE_BACKENDS,
-    WEBHOOKS,
     limits,
     owned,
     virtual_nodes,
@@ -19,7 +18,7 @@ from virtual_node.examine.clusters import (
 )
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.finding import UPPER, Findings, finding
+from virtual_node.examine.finding import Findings
 from virtual_node.examine.objects import Json, is_deleting, key, labels_of
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.translate.services import endpoints
@@ -31,7 +30,7 @@ _CREATED = frozenset({"*", "pods", "pods/*", "*/*"})
 @rule(
     Code.SERVICE_UNSERVED,
     needs=[objects("Service"), objects("EndpointSlice"), objects("Pod")],
-    level=Level.CLUSTERS,
+    level=Level.PATH,
 )
 def services(snapshot: Snapshot) -> Findings:
     """Yield upper Services that select pods on our virtual nodes and have no ready endpoint."""
@@ -55,8 +54,8 @@ def services(snapshot: Snapshot) -> Findings:
         if item.is_old:
             cause = f"has no ready endpoint, although it selects {item.pods} pods on virtual nodes"
             step = f"kubectl -n {item.service['metadata']['namespace']} get pods,endpointslices: are the pods Ready?"
-            yield finding(
-                Code.SERVICE_UNSERVED, UPPER, "Service", key(item.service), cause, step, transient=True
+            yield snapshot.upper.finding(
+                Code.SERVICE_UNSERVED, "Service", key(item.service), cause, step, transient=True
             )
 
 
@@ -71,76 +70,49 @@ class _Selection:
     """Whether one of the pods is older than ``--grace``."""
 
 
-@rule(Code.ENDPOINTS_FOREIGN, level=Level.CLUSTERS)
-def foreign_slices(snapshot: Snapshot) -> Findings:
+@rule(Code.ENDPOINTS_FOREIGN, where=[objects("Service"), FOREIGN_SLICES], level=Level.LOWER)
+def foreign_slices(snapshot: Snapshot, lower: View) -> Findings:
     """Yield copied Services to which others add endpoints in the lower cluster."""
-    for lower in snapshot.lowers:
-        if not lower.knows("Service", FOREIGN_SLICES):
-            continue
-        found: dict[str, list[endpoints.Slice]] = {}
-        for each in lower.of(FOREIGN_SLICES):
-            labels = labels_of(each)
-            service = f"{each['metadata'].get('namespace')}/{labels.get(endpoints.LABEL_SERVICE)}"
-            manager = labels.get(endpoints.LABEL_MANAGED_BY, "")
-            found.setdefault(service, []).append(endpoints.Slice(each["metadata"]["name"], manager))
-        for copy in owned(snapshot, lower, "Service") if found else ():
-            if text := endpoints.message(key(copy), found.get(key(copy), ())):
-                problem, _, remedy = text.partition(". ")
-                yield finding(Code.ENDPOINTS_FOREIGN, lower.name, "Service", key(copy), problem, remedy)
+    found: dict[str, list[endpoints.Slice]] = {}
+    for each in lower.of(FOREIGN_SLICES):
+        labels = labels_of(each)
+        service = f"{each['metadata'].get('namespace')}/{labels.get(endpoints.LABEL_SERVICE)}"
+        manager = labels.get(endpoints.LABEL_MANAGED_BY, "")
+        found.setdefault(service, []).append(endpoints.Slice(each["metadata"]["name"], manager))
+    for copy in owned(snapshot, lower, "Service") if found else ():
+        if text := endpoints.message(key(copy), found.get(key(copy), ())):
+            problem, _, remedy = text.partition(". ")
+            yield lower.finding(Code.ENDPOINTS_FOREIGN, "Service", key(copy), problem, remedy)
 
 
-@rule(Code.DNS_UNSERVED, level=Level.CLUSTERS)
-def dns(snapshot: Snapshot) -> Findings:
-    """Yield lower clusters whose DNS Service has no ready endpoint; pods there cannot resolve names."""
-    for lower in snapshot.lowers:
-        if not lower.knows(DNS_SERVICES, SERVICE_BACKENDS):
-            continue
-        ready = _served(lower, SERVICE_BACKENDS)
-        for service in lower.of(DNS_SERVICES):
-            if key(service) not in ready:
-                cause = "has no ready endpoint: pods of this cluster cannot resolve names"
-                step = "kubectl -n kube-system get pods -l k8s-app=kube-dns, in the lower cluster"
-                yield finding(
-                    Code.DNS_UNSERVED, lower.name, "Service", key(service), cause, step, transient=True
-                )
+@rule(Code.DNS_UNSERVED, where=[DNS_SERVICES, SERVICE_BACKENDS], level=Level.LOWER)
+def dns(_snapshot: Snapshot, lower: View) -> Findings:
+    """Yield DNS Services of a lower cluster without a ready endpoint; pods there cannot resolve names."""
+    ready = _served(lower, SERVICE_BACKENDS)
+    for service in lower.of(DNS_SERVICES):
+        if key(service) not in ready:
+            cause = "has no ready endpoint: pods of this cluster cannot resolve names"
+            step = "kubectl -n kube-system get pods -l k8s-app=kube-dns, in the lower cluster"
+            yield lower.finding(Code.DNS_UNSERVED, "Service", key(service), cause, step, transient=True)
 
 
-@rule(Code.WEBHOOK_UNSERVED, level=Level.CLUSTERS)
-def webhooks(snapshot: Snapshot) -> Findings:
+@rule(Code.WEBHOOK_UNSERVED, level=Level.CLUSTER)
+def webhooks(snapshot: Snapshot, cluster: View) -> Findings:
     """Yield admission webhooks that must answer (failurePolicy Fail) and whose Service has no ready endpoint."""
-    for cluster in snapshot.clusters:
-        slices = objects("EndpointSlice") if cluster is snapshot.upper else SERVICE_BACKENDS
-        if not cluster.knows(slices):
+    slices = objects("EndpointSlice") if cluster is snapshot.upper else SERVICE_BACKENDS
+    ready = _served(cluster, slices)
+    for kind, configuration, webhook, service in webhook_services(cluster) if cluster.knows(slices) else ():
+        if webhook.get("failurePolicy") == "Ignore" or service in ready:
             continue
-        ready = _served(cluster, slices)
-        for kind in WEBHOOKS:
-            for configuration in cluster.of(kind):
-                for webhook, service in webhook_services(configuration):
-                    if webhook.get("failurePolicy") == "Ignore" or service in ready:
-                        continue
-                    stops_pods = any(
-                        not _CREATED.isdisjoint(rule.get("resources") or ())
-                        for rule in webhook.get("rules") or ()
-                    )
-                    name = f"{key(configuration)}/{webhook['name']}"
-                    cause = (
-                        f"its Service {service} has no ready endpoint: the API server refuses the requests that it "
-                        f"reviews{', also for pods' if stops_pods else ''}"
-                    )
-                    step = (
-                        f"start the pods of Service {service}, or remove the webhook if its program is gone"
-                    )
-                    severity = Severity.ERROR if stops_pods else Severity.WARNING
-                    yield finding(
-                        Code.WEBHOOK_UNSERVED,
-                        cluster.name,
-                        kind,
-                        name,
-                        cause,
-                        step,
-                        severity=severity,
-                        transient=True,
-                    )
+        rules = webhook.get("rules") or ()
+        stops_pods = any(not _CREATED.isdisjoint(each.get("resources") or ()) for each in rules)
+        cause = (
+            f"its Service {service} has no ready endpoint: the API server refuses the requests that it "
+            f"reviews{', also for pods' if stops_pods else ''}"
+        )
+        step = f"start the pods of Service {service}, or remove the webhook if its program is gone"
+        severity, name = Severity.ERROR if stops_pods else None, f"{key(configuration)}/{webhook['name']}"
+        yield cluster.finding(Code.WEBHOOK_UNSERVED, kind, name, cause, step, severity, transient=True)
 
 
 def _served(cluster: View, slices: Fact[Sequence[Json]]) -> set[str]:

@@ -14,7 +14,7 @@ from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.components import explained, replica_trouble
 from virtual_node.examine.engine import rule
 from virtual_node.examine.facts import CLUSTERS, COMPONENTS, EXPIRING, LEASES, NODES, REJECTED, WORDS
-from virtual_node.examine.finding import UPPER, Finding, Findings, finding, sentence
+from virtual_node.examine.finding import Finding, Findings
 from virtual_node.examine.leases import NODE_LEASE_SECONDS, lease_age
 from virtual_node.examine.objects import Json, cluster_of, key, one_line, taints
 from virtual_node.examine.snapshot import Snapshot
@@ -30,25 +30,17 @@ def components(snapshot: Snapshot) -> Findings:
     for pod in snapshot.upper[COMPONENTS]:
         if found := replica_trouble(pod, words.get(key(pod), ""), snapshot.now):
             cause, step = found
-            yield finding(Code.REPLICA_FAILING, UPPER, "Pod", key(pod), cause, step, transient=True)
+            yield snapshot.upper.finding(Code.REPLICA_FAILING, "Pod", key(pod), cause, step, transient=True)
 
 
 @rule(Code.CONFIGURATION_REJECTED, needs=[REJECTED])
 def rejected(snapshot: Snapshot) -> Findings:
     """Yield configurations that are not applied."""
     for cluster, why in sorted(snapshot.upper[REJECTED].items()):
-        kind = "Cluster" if cluster else "Configuration"
+        kind, cause = "Cluster" if cluster else "Configuration", f"is not applied: {why}"
         step = "correct it; it is read again by itself"
-        cause = f"is not applied: {why}"
-        yield Finding(
-            code=Code.CONFIGURATION_REJECTED,
-            kind=kind,
-            names=[cluster],
-            cause=cause,
-            next_steps=[step],
-            cluster=cluster,
-            transient=True,
-        )
+        found = snapshot.upper.finding(Code.CONFIGURATION_REJECTED, kind, cluster, cause, step)
+        yield replace(found, cluster=cluster, transient=True)
 
 
 @rule(Code.NO_LOWER_CLUSTER, needs=[NODES], uses=[CLUSTERS])
@@ -58,13 +50,13 @@ def no_lower_cluster(snapshot: Snapshot) -> Findings:
     if snapshot.upper[NODES] or known:
         return
     if why := explained(snapshot):
-        yield sentence(
+        yield snapshot.upper.sentence(
             Code.NO_LOWER_CLUSTER, "Installation", "", f"there is no virtual node; {why[0]}", why[1]
         )
     else:
         cause = "there is no virtual node: no lower cluster is configured, or its process does not run"
         step = f"{program.name('lower-cluster')} join NAME --client-kubeconfig FILE"
-        yield finding(Code.NO_LOWER_CLUSTER, UPPER, "Installation", "", cause, step, transient=True)
+        yield snapshot.upper.finding(Code.NO_LOWER_CLUSTER, "Installation", "", cause, step, transient=True)
 
 
 @rule(Code.CLUSTER_FAILED, Code.CLUSTER_LOST, uses=[CLUSTERS, NODES])
@@ -77,7 +69,7 @@ def clusters(snapshot: Snapshot) -> Findings:
         if cluster.failed:
             failed.add(cluster.name)
             step = "correct its configuration or kubeconfig; the virtual node tries again by itself"
-            yield _cluster(Code.CLUSTER_FAILED, cluster.name, f"does not work: {cluster.error}", step)
+            yield _finding(Code.CLUSTER_FAILED, "", cluster.name, f"does not work: {cluster.error}", step)
         elif cluster.reachable is False:
             lost[cluster.name] = f"its API server does not answer: {cluster.error}".rstrip(": ")
     for node in nodes:
@@ -88,7 +80,7 @@ def clusters(snapshot: Snapshot) -> Findings:
         if name not in failed:
             step = f"bring its API server back, or make it reachable; {program.name('check')} tests the way to it"
             silent = [node for node in nodes if cluster_of(node) == name]
-            yield replace(_cluster(Code.CLUSTER_LOST, name, cause, step), silence=_countdown(silent))
+            yield replace(_finding(Code.CLUSTER_LOST, "", name, cause, step), silence=_countdown(silent))
 
 
 @rule(
@@ -107,18 +99,18 @@ def virtual_nodes(snapshot: Snapshot) -> Findings:
         for name in cluster.nodes:
             if name not in nodes and cluster.name not in explained:
                 why = "is configured and not registered"
-                yield _of_node(Code.NODE_MISSING, name, cluster.name, why, program.name("doctor"))
+                yield _finding(Code.NODE_MISSING, name, cluster.name, why, program.name("doctor"))
     if nodes and all((node.get("spec") or {}).get("unschedulable") for node in nodes.values()):
         first = min(nodes)
         step = f"kubectl uncordon {first}"
-        yield replace(_of_node(Code.NODE_CLOSED, first, "", "every virtual node is cordoned", step), node="")
+        yield replace(_finding(Code.NODE_CLOSED, first, "", "every virtual node is cordoned", step), node="")
 
 
 @rule(Code.CERTIFICATE_EXPIRES, needs=[EXPIRING])
 def expiring(snapshot: Snapshot) -> Findings:
     """Yield lower API servers whose serving certificate expires soon."""
     for cluster, why in sorted(snapshot.upper[EXPIRING].items()):
-        yield _cluster(Code.CERTIFICATE_EXPIRES, cluster, why, "renew the certificate of that API server")
+        yield _finding(Code.CERTIFICATE_EXPIRES, "", cluster, why, "renew the certificate of that API server")
 
 
 def silence(snapshot: Snapshot, name: str, *, ready: bool) -> str:
@@ -151,13 +143,13 @@ def _node(snapshot: Snapshot, name: str, node: Json) -> Findings:
     countdown = _countdown([node])
     if cause := silence(snapshot, name, ready=is_ready):
         text = f"{cause}{'; it ' * (not is_ready)}{why}"
-        found = replace(_of_node(Code.NODE_SILENT, name, cluster, text, diagnose), silence=countdown)
+        found = replace(_finding(Code.NODE_SILENT, name, cluster, text, diagnose), silence=countdown)
         process = explained(snapshot)
         yield replace(found, evidence=process[:1], next_steps=process[1:]) if process else found
     elif why and ready.get("reason") != UNREACHABLE:
-        yield replace(_of_node(Code.NODE_NOT_READY, name, cluster, why, diagnose), silence=countdown)
+        yield replace(_finding(Code.NODE_NOT_READY, name, cluster, why, diagnose), silence=countdown)
     elif is_ready and any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in taints(node)):
-        yield _of_node(
+        yield _finding(
             Code.NODE_CLOSED,
             name,
             cluster,
@@ -187,26 +179,15 @@ def _is_new(snapshot: Snapshot, name: str) -> bool:
     )
 
 
-def _cluster(code: Code, name: str, cause: str, step: str) -> Finding:
+def _finding(code: Code, node: str, cluster: str, cause: str, step: str) -> Finding:
+    """Return a finding about a virtual node; empty: about the lower cluster. A second read must confirm errors."""
     return Finding(
         code=code,
-        kind="Cluster",
-        names=[name],
-        cause=one_line(cause),
-        next_steps=[step],
-        cluster=name,
-        transient=code.severity is Severity.ERROR,
-    )
-
-
-def _of_node(code: Code, name: str, cluster: str, cause: str, step: str) -> Finding:
-    return Finding(
-        code=code,
-        kind="Node",
-        names=[name],
+        kind="Node" if node else "Cluster",
+        names=[node or cluster],
         cause=one_line(cause),
         next_steps=[step],
         cluster=cluster,
-        node=name,
+        node=node,
         transient=code.severity is Severity.ERROR,
     )

@@ -23,7 +23,7 @@ from virtual_node.examine.clusters import (
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.expiry import span
-from virtual_node.examine.finding import Findings, finding
+from virtual_node.examine.finding import Findings
 from virtual_node.examine.objects import annotations_of, is_deleting, key, labels_of
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.translate.kinds import KINDS, REFERENCED
@@ -42,80 +42,51 @@ _NEXT_STEP = {
 }
 
 
-@rule(Code.OBJECT_LEAKED, level=Level.CLUSTERS)
-def leaked(snapshot: Snapshot) -> Findings:
+@rule(Code.OBJECT_LEAKED, where=[SETTINGS], level=Level.LOWER)
+def leaked(snapshot: Snapshot, lower: View) -> Findings:
     """Yield lower objects with our ownership label whose upper object, by UID, is gone."""
-    uids = {
-        kind: {each["metadata"]["uid"] for each in snapshot.upper.heads(kind)}
-        for kind in _KINDS
-        if snapshot.upper.knows(kind)
-    }
-    shared = functools.cache(lambda: _shared_tokens(snapshot))  # rarely needed, and slow with many pods
-    for lower in snapshot.lowers:
-        read = functools.cache(functools.partial(_read_by_pods, snapshot, lower))
-        for kind in _KINDS:
-            for one in owned_heads(snapshot, lower, kind):
-                if _is_new_or_deleting(snapshot, one) or not _is_marked(kind, one):
-                    continue
-                uid, above = _made_for(kind, one)
-                if above not in uids or uid in uids[above] or (above == "Pod" and uid in shared()):
-                    continue
-                if kind in REFERENCED and (kind, key(one)) in read():
-                    continue  # The copy stays as long as a pod may read it.
-                cause = _message(snapshot, one, uid)
-                step = _NEXT_STEP.get(kind, "nothing needs it: delete it in the lower cluster")
-                severity = Severity.ERROR if kind == "Pod" else Severity.WARNING
-                yield finding(
-                    Code.OBJECT_LEAKED,
-                    lower.name,
-                    kind,
-                    key(one),
-                    cause,
-                    step,
-                    severity=severity,
-                    transient=True,
-                )
+    # Rarely needed, and slow with many pods.
+    shared = functools.cache(lambda: _shared_tokens(snapshot))
+    read = functools.cache(lambda: _read_by_pods(snapshot, lower))
+    for kind in _KINDS:
+        for one in owned_heads(snapshot, lower, kind):
+            if _is_new_or_deleting(snapshot, one) or not _is_marked(kind, one):
+                continue
+            uid, above = _made_for(kind, one)
+            if not snapshot.upper.knows(above) or uid in snapshot.upper.uids(above):
+                continue
+            if above == "Pod" and uid in shared():
+                continue
+            if kind in REFERENCED and (kind, key(one)) in read():
+                continue  # The copy stays as long as a pod may read it.
+            cause = _message(snapshot, one, uid)
+            step = _NEXT_STEP.get(kind, "nothing needs it: delete it in the lower cluster")
+            severity = Severity.ERROR if kind == "Pod" else None
+            yield lower.finding(Code.OBJECT_LEAKED, kind, key(one), cause, step, severity, transient=True)
 
 
-@rule(Code.OBJECT_LEAKED, needs=[objects("Namespace")], level=Level.CLUSTERS)
-def leaked_namespaces(snapshot: Snapshot) -> Findings:
+@rule(Code.OBJECT_LEAKED, needs=[objects("Namespace")], where=[SETTINGS], level=Level.LOWER)
+def leaked_namespaces(snapshot: Snapshot, lower: View) -> Findings:
     """Yield namespaces that we created in a lower cluster and whose upper namespace is gone."""
     above = {namespace["metadata"]["name"] for namespace in snapshot.upper.of("Namespace")}
-    for lower in snapshot.lowers:
-        if not lower[SETTINGS].removes_namespaces:
-            continue
-        for each in owned(snapshot, lower, "Namespace"):
-            upper_name = annotations_of(each).get(names.ANNOTATION_UPPER_NAMESPACE, each["metadata"]["name"])
-            if upper_name in above or _is_new_or_deleting(snapshot, each):
-                continue
+    for each in owned(snapshot, lower, "Namespace") if lower[SETTINGS].removes_namespaces else ():
+        upper_name = annotations_of(each).get(names.ANNOTATION_UPPER_NAMESPACE, each["metadata"]["name"])
+        if upper_name not in above and not _is_new_or_deleting(snapshot, each):
             cause = f"made for upper namespace {upper_name}, which is gone"
             step = "it contains unmanaged objects or a claim: empty it and delete it in the lower cluster"
-            yield finding(
-                Code.OBJECT_LEAKED,
-                lower.name,
-                "Namespace",
-                each["metadata"]["name"],
-                cause,
-                step,
-                transient=True,
-            )
+            yield lower.finding(Code.OBJECT_LEAKED, "Namespace", key(each), cause, step, transient=True)
 
 
-@rule(Code.NAMESPACE_NOT_ADOPTED, level=Level.CLUSTERS)
-def not_adopted(snapshot: Snapshot) -> Findings:
-    """Yield lower clusters with namespaces that contain our pods, but in which no new pod starts.
+@rule(Code.NAMESPACE_NOT_ADOPTED, where=[SETTINGS, objects("Pod"), objects("Namespace")], level=Level.LOWER)
+def not_adopted(snapshot: Snapshot, lower: View) -> Findings:
+    """Yield that a lower cluster has namespaces that contain our pods, but in which no new pod starts.
 
     We neither created nor adopted these namespaces; an earlier release, or another configuration, used them.
     """
-    for lower in snapshot.lowers:
-        if not lower.knows("Pod", "Namespace"):
-            continue
-        pods = Counter(pod["metadata"]["namespace"] for pod in owned_heads(snapshot, lower, "Pod"))
-        ours = {namespace["metadata"]["name"] for namespace in owned(snapshot, lower, "Namespace")}
-        adopt = lower[SETTINGS].adopt
-        found = sorted(name for name in pods.keys() - ours if not namespace_map.adopts(name, adopt))
-        if not found:
-            continue
+    pods = Counter(pod["metadata"]["namespace"] for pod in owned_heads(snapshot, lower, "Pod"))
+    ours = {namespace["metadata"]["name"] for namespace in owned(snapshot, lower, "Namespace")}
+    adopt = lower[SETTINGS].adopt
+    if found := sorted(name for name in pods.keys() - ours if not namespace_map.adopts(name, adopt)):
         adopted = [] if isinstance(adopt, bool) else list(adopt)
         cause = (
             "virtual-node did not create these namespaces, which hold our pods: "
@@ -126,79 +97,74 @@ def not_adopted(snapshot: Snapshot) -> Findings:
             f"set clusters[].namespaces.adopt of {lower.name} to [{', '.join([*adopted, *found])}], "
             "or move the pods to other namespaces"
         )
-        yield finding(Code.NAMESPACE_NOT_ADOPTED, lower.name, "Cluster", lower.name, cause, step)
+        yield lower.finding(Code.NAMESPACE_NOT_ADOPTED, "Cluster", lower.name, cause, step)
 
 
-@rule(Code.OBJECT_LEAKED, needs=[objects("Node")], level=Level.CLUSTERS)
-def leaked_marks(snapshot: Snapshot) -> Findings:
+@rule(Code.OBJECT_LEAKED, needs=[objects("Node")], where=[SETTINGS], level=Level.LOWER)
+def leaked_marks(snapshot: Snapshot, lower: View) -> Findings:
     """Yield lower Services with the annotation of a virtual node that is neither registered nor configured."""
     registered = {node["metadata"]["name"] for node in snapshot.upper.of("Node")}
     present = registered | virtual_nodes(snapshot).keys()
-    for lower in snapshot.lowers:
-        for service in owned(snapshot, lower, "Service"):
-            for node in sorted(services.wanted_by(annotations_of(service)) - present):
-                cause = f"is kept for virtual node {node}, which is gone"
-                step = (
-                    "if it does not come back, remove the annotation in the lower cluster: kubectl "
-                    "annotate service "
-                    f"{service['metadata']['name']} -n {service['metadata']['namespace']} {services.always_mark(node)}-"
-                )
-                yield finding(
-                    Code.OBJECT_LEAKED, lower.name, "Service", key(service), cause, step, transient=True
-                )
+    for service in owned(snapshot, lower, "Service"):
+        for node in sorted(services.wanted_by(annotations_of(service)) - present):
+            cause = f"is kept for virtual node {node}, which is gone"
+            step = (
+                "if it does not come back, remove the annotation in the lower cluster: kubectl annotate service "
+                f"{service['metadata']['name']} -n {service['metadata']['namespace']} {services.always_mark(node)}-"
+            )
+            yield lower.finding(Code.OBJECT_LEAKED, "Service", key(service), cause, step, transient=True)
 
 
-@rule(Code.LOWER_POD_DOUBLED, level=Level.CLUSTERS)
+@rule(Code.LOWER_POD_DOUBLED, needs=[IDENTITY], level=Level.PATH)
 def doubled(snapshot: Snapshot) -> Findings:
     """Yield each further lower pod if several were created for the same upper pod."""
     numbers = Counter(uid for _, uid, _ in _made_pods(snapshot))
-    places: dict[str, list[tuple[str, str]]] = {}
+    places: dict[str, list[tuple[View, str]]] = {}
     if max(numbers.values(), default=0) > 1:
-        for cluster, uid, pod in _made_pods(snapshot):
+        for lower, uid, pod in _made_pods(snapshot):
             if numbers[uid] > 1:
-                places.setdefault(uid, []).append((cluster, key(pod)))
-    for uid, found in places.items():
-        for cluster, name in found[1:]:
-            first_cluster, first = found[0]
-            cause = f"made for upper uid {uid}, as {first} in cluster {first_cluster} is"
+                places.setdefault(uid, []).append((lower, key(pod)))
+    for uid, [(first_cluster, first), *others] in places.items():
+        for lower, name in others:
+            cause = f"made for upper uid {uid}, as {first} in cluster {first_cluster.name} is"
             step = "keep the one in the cluster of the upper pod's node; of two there, the older one"
-            yield finding(Code.LOWER_POD_DOUBLED, cluster, "Pod", name, cause, step, transient=True)
+            yield lower.finding(Code.LOWER_POD_DOUBLED, "Pod", name, cause, step, transient=True)
 
 
-def _made_pods(snapshot: Snapshot) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _made_pods(snapshot: Snapshot) -> Iterator[tuple[View, str, Mapping[str, Any]]]:
     """Yield lower pods that are not being deleted, with their cluster and the UID of the upper pod."""
     for lower in snapshot.lowers:
         for pod in owned_heads(snapshot, lower, "Pod"):
             if (uid := labels_of(pod).get(names.LABEL_UPPER_UID)) and not is_deleting(pod):
-                yield lower.name, uid, pod
+                yield lower, uid, pod
 
 
-@rule(Code.OTHER_UPPER_CLUSTER, level=Level.CLUSTERS)
-def of_other_upper_clusters(snapshot: Snapshot) -> Findings:
-    """Yield, for each lower cluster, how many objects belong to which other upper cluster."""
-    identity = snapshot.upper.get(IDENTITY)
+@rule(Code.OTHER_UPPER_CLUSTER, needs=[IDENTITY], level=Level.LOWER)
+def of_other_upper_clusters(snapshot: Snapshot, lower: View) -> Findings:
+    """Yield how many objects of a lower cluster belong to which other upper cluster."""
+    if not (identity := snapshot.upper[IDENTITY]):
+        return
     kinds: tuple[str | Fact[Any], ...] = (*_KINDS, FOREIGN_PODS, "Namespace")
-    for lower in snapshot.lowers if identity else ():
-        owners = Counter(
-            owner
-            for kind in kinds
-            for each in lower.heads(kind)
-            if (owner := labels_of(each).get(names.LABEL_UPPER_CLUSTER)) and owner != identity
+    owners = Counter(
+        owner
+        for kind in kinds
+        for each in lower.heads(kind)
+        if (owner := labels_of(each).get(names.LABEL_UPPER_CLUSTER)) and owner != identity
+    )
+    for owner, count in sorted(owners.items()):
+        cause = (
+            f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}"
         )
-        for owner, count in sorted(owners.items()):
-            cause = f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}"
-            yield finding(Code.OTHER_UPPER_CLUSTER, lower.name, "Cluster", lower.name, cause)
+        yield lower.finding(Code.OTHER_UPPER_CLUSTER, "Cluster", lower.name, cause)
 
 
-@rule(Code.OBJECT_MISPLACED, level=Level.CLUSTERS)
-def misplaced_objects(snapshot: Snapshot) -> Findings:
-    """Yield, for each lower cluster, the namespaces of others that have objects with our label."""
-    for lower in snapshot.lowers:
-        found = Counter(
-            each["metadata"]["namespace"] for kind in _KINDS for each in misplaced(snapshot, lower, kind)
-        )
-        if not found:
-            continue
+@rule(Code.OBJECT_MISPLACED, needs=[IDENTITY], where=[SETTINGS], level=Level.LOWER)
+def misplaced_objects(snapshot: Snapshot, lower: View) -> Findings:
+    """Yield the namespaces of others in a lower cluster that have objects with our label."""
+    found = Counter(
+        each["metadata"]["namespace"] for kind in _KINDS for each in misplaced(snapshot, lower, kind)
+    )
+    if found:
         cause = (
             "these namespaces have objects with the label of virtual-node, which neither created nor adopted the "
             "namespaces: "
@@ -210,7 +176,7 @@ def misplaced_objects(snapshot: Snapshot) -> Findings:
             "they are copies by users of the lower cluster, or left over from another configuration: delete them "
             f"(selector {names.LABEL_UPPER_CLUSTER}={snapshot.upper[IDENTITY]})"
         )
-        yield finding(Code.OBJECT_MISPLACED, lower.name, "Cluster", lower.name, cause, step)
+        yield lower.finding(Code.OBJECT_MISPLACED, "Cluster", lower.name, cause, step)
 
 
 def _read_by_pods(snapshot: Snapshot, lower: View) -> set[tuple[str, str]]:

@@ -13,7 +13,7 @@ from virtual_node.config import program
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.facts import SWARMS
-from virtual_node.examine.finding import UPPER, Finding, Findings, finding
+from virtual_node.examine.finding import Finding, Findings
 from virtual_node.examine.objects import Json, is_deleting, key, one_line, statuses, waiting
 from virtual_node.examine.pods import (
     EXPLAINED,
@@ -187,7 +187,7 @@ def swarms(snapshot: Snapshot) -> Findings:
             metadata = swarm["metadata"]
             cause = one_line(found.get("message") or found.get("reason") or f"{name} is {status}")
             step = f"kubectl describe swarm {metadata['name']} -n {metadata['namespace']}"
-            yield finding(code, UPPER, "Swarm", key(swarm), cause, step)
+            yield snapshot.upper.finding(code, "Swarm", key(swarm), cause, step)
             break
 
 

@@ -16,7 +16,7 @@ from virtual_node.examine.codes import Code
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.facts import BOUND, NODES, WAITING
-from virtual_node.examine.finding import Findings, sentence
+from virtual_node.examine.finding import Findings
 from virtual_node.examine.leases import active_lease, lease_age
 from virtual_node.examine.objects import (
     Json,
@@ -72,7 +72,7 @@ def taints(snapshot: Snapshot) -> Findings:
             f"label the pods' template {names.LABEL_VIRTUAL_POD}=true (the webhook tolerates for them), "
             "or add the toleration"
         )
-        yield sentence(Code.TAINT_REPELS, "Pod", examples[0], cause, step)
+        yield snapshot.upper.sentence(Code.TAINT_REPELS, "Pod", examples[0], cause, step)
 
 
 @rule(Code.SCHEDULER_SILENT, needs=[WAITING], uses=[SCHEDULERS], level=Level.PATH)
@@ -88,11 +88,11 @@ def schedulers(snapshot: Snapshot) -> Findings:
             unseen.setdefault(name, []).append(key(pod))
     if quiet := _lease_trouble(snapshot.upper.get(SCHEDULERS) or (), snapshot.now):
         cause = f"kube-scheduler's Lease {quiet}"
-        yield sentence(Code.SCHEDULER_SILENT, "Lease", SCHEDULER_LEASE, cause, _FIND_SCHEDULER)
+        yield snapshot.upper.sentence(Code.SCHEDULER_SILENT, "Lease", SCHEDULER_LEASE, cause, _FIND_SCHEDULER)
         return
     for name, keys in unseen.items():
         step = f"start it, or correct spec.schedulerName: {_DEFAULT_SCHEDULER} is the stock one"
-        yield sentence(
+        yield snapshot.upper.sentence(
             Code.SCHEDULER_SILENT,
             "Pod",
             keys[0],
@@ -116,7 +116,7 @@ def extender(snapshot: Snapshot) -> Findings:
         }
         cause = f"kube-scheduler gets no valid response from {url}: {' '.join(message.split())[-200:]}"
         step = steps.get(failure(message), "look at virtual-node-multi-scheduler's log")
-        yield sentence(Code.EXTENDER_UNREACHABLE, "Extender", url, cause, step)
+        yield snapshot.upper.sentence(Code.EXTENDER_UNREACHABLE, "Extender", url, cause, step)
         return
 
 
@@ -133,7 +133,7 @@ def unknown_nodes(snapshot: Snapshot) -> Findings:
             f"in the multi-scheduler's --config, write `nodes: [{{name: {unknown[0]}}}]` into the entry of its cluster "
             "(in tensile-kube's file: name the cluster so), or start the missing virtual node"
         )
-        yield sentence(Code.NODE_UNKNOWN, "Node", unknown[0], cause, step)
+        yield snapshot.upper.sentence(Code.NODE_UNKNOWN, "Node", unknown[0], cause, step)
 
 
 @rule(Code.NO_ROOM, needs=[NODES, WAITING, BOUND], level=Level.PATH)
@@ -145,7 +145,7 @@ def capacity(snapshot: Snapshot) -> Findings:
     if not any(total.get("cpu") and total.get("pods") for total in totals.values()):
         cause = f"{some(totals)} have no free capacity: the allocatable of lower nodes is 0, or used up by other pods"
         step = f"{program.name('status')}; kubectl --kubeconfig LOWER get nodes"
-        yield sentence(Code.NO_ROOM, "Node", min(totals), cause, step)
+        yield snapshot.upper.sentence(Code.NO_ROOM, "Node", min(totals), cause, step)
         return
     asked = {key(pod): requested([pod]) for pod in waiting_for_virtual_nodes(snapshot)}
     for rooms, what in (
@@ -164,7 +164,7 @@ def capacity(snapshot: Snapshot) -> Findings:
                 f"the largest has {_render(_largest(rooms))}"
             )
             step = "request less, or add lower nodes; " + program.name("status")
-            yield sentence(Code.NO_ROOM, "Pod", worst, cause, step)
+            yield snapshot.upper.sentence(Code.NO_ROOM, "Pod", worst, cause, step)
             return
 
 
@@ -182,7 +182,7 @@ def descheduler(snapshot: Snapshot) -> Findings:
         metadata = (active_lease(leases) or {})["metadata"]
         cause = f"its Lease in namespace {metadata.get('namespace')} {quiet}"
         step = "is virtual-node-descheduler running? Until then, pods stuck in lower clusters are not moved"
-        yield sentence(
+        yield snapshot.upper.sentence(
             Code.DESCHEDULER_SILENT,
             "Lease",
             f"{metadata.get('namespace')}/{metadata.get('name')}",

@@ -6,34 +6,29 @@ from controller_runtime.apimachinery.versions import minor_version
 from virtual_node.examine.clusters import VERSION
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.finding import UPPER, Findings, finding, sentence
+from virtual_node.examine.finding import UPPER, Findings
 from virtual_node.examine.path import DIFFERENCES, NODE_NAMES, PROFILES, RIGHTS, SERVICE_RANGES, UID
 from virtual_node.examine.snapshot import Snapshot, View
 
 _OLDEST = (1, 24)
 
 
-@rule(Code.VERSION_UNSUPPORTED, level=Level.PATH)
-def supported(snapshot: Snapshot) -> Findings:
-    """Yield clusters with a version of Kubernetes that is too old."""
-    for cluster in snapshot.clusters:
-        version = cluster.get(VERSION) or ""
-        if (minor := minor_version(version)) and minor < _OLDEST:
-            step = f"Kubernetes {_OLDEST[0]}.{_OLDEST[1]} or newer is needed"
-            cause = f"{version} is too old"
-            yield sentence(Code.VERSION_UNSUPPORTED, "Cluster", cluster.name, cause, step, place=cluster.name)
+@rule(Code.VERSION_UNSUPPORTED, where=[VERSION], level=Level.CLUSTER)
+def supported(_snapshot: Snapshot, cluster: View) -> Findings:
+    """Yield that a cluster has a version of Kubernetes that is too old."""
+    if (minor := minor_version(cluster[VERSION])) and minor < _OLDEST:
+        cause = f"{cluster[VERSION]} is too old"
+        step = f"Kubernetes {_OLDEST[0]}.{_OLDEST[1]} or newer is needed"
+        yield cluster.sentence(Code.VERSION_UNSUPPORTED, "Cluster", cluster.name, cause, step)
 
 
-@rule(Code.ACCOUNT_RIGHT_MISSING, level=Level.PATH)
-def rights(snapshot: Snapshot) -> Findings:
+@rule(Code.ACCOUNT_RIGHT_MISSING, where=[RIGHTS], level=Level.CLUSTER)
+def rights(_snapshot: Snapshot, cluster: View) -> Findings:
     """Yield resources to which an account lacks rights."""
-    for cluster in snapshot.clusters:
-        for each in cluster.get(RIGHTS) or ():
-            if each.fix:
-                cause = f"the account lacks a right to {each.resource}"
-                yield sentence(
-                    Code.ACCOUNT_RIGHT_MISSING, "Right", each.resource, cause, each.fix, place=cluster.name
-                )
+    for each in cluster[RIGHTS]:
+        if each.fix:
+            cause = f"the account lacks a right to {each.resource}"
+            yield cluster.sentence(Code.ACCOUNT_RIGHT_MISSING, "Right", each.resource, cause, each.fix)
 
 
 @rule(Code.IDENTITY_UNKNOWN, level=Level.PATH)
@@ -41,15 +36,15 @@ def identity(snapshot: Snapshot) -> Findings:
     """Yield that the identity of the upper cluster cannot be read."""
     if why := snapshot.upper.unread.get(UID):
         step = "grant get on namespace kube-system, or give --cluster-id"
-        yield sentence(Code.IDENTITY_UNKNOWN, "Namespace", "kube-system", why, step)
+        yield snapshot.upper.sentence(Code.IDENTITY_UNKNOWN, "Namespace", "kube-system", why, step)
 
 
-@rule(Code.SAME_CLUSTER, needs=[UID], below=[UID], level=Level.LOWER)
+@rule(Code.SAME_CLUSTER, needs=[UID], where=[UID], level=Level.LOWER)
 def same_cluster(snapshot: Snapshot, lower: View) -> Findings:
     """Yield that a lower cluster is the upper one: its pods would be mirrored onto themselves."""
     if lower[UID] == snapshot.upper[UID]:
         step = "its kubeconfig leads to the upper cluster: give that of another cluster"
-        yield sentence(Code.SAME_CLUSTER, "Cluster", lower.name, lower[UID], step, place=lower.name)
+        yield lower.sentence(Code.SAME_CLUSTER, "Cluster", lower.name, lower[UID], step)
 
 
 @rule(Code.NODE_NAME_TAKEN, needs=[NODE_NAMES], level=Level.PATH)
@@ -57,7 +52,7 @@ def node_names(snapshot: Snapshot) -> Findings:
     """Yield names of virtual nodes that real nodes have."""
     for name, why in snapshot.upper[NODE_NAMES].items():
         if why:
-            yield sentence(Code.NODE_NAME_TAKEN, "Node", name, name, why, place=UPPER)
+            yield snapshot.upper.sentence(Code.NODE_NAME_TAKEN, "Node", name, name, why)
 
 
 @rule(Code.CLUSTER_PROFILE_REFUSED, level=Level.PATH)
@@ -65,10 +60,10 @@ def profiles(snapshot: Snapshot) -> Findings:
     """Yield ClusterProfiles that are not used, or that they cannot be read."""
     code, upper = Code.CLUSTER_PROFILE_REFUSED, snapshot.upper
     if why := upper.unread.get(PROFILES):
-        yield finding(code, UPPER, "ClusterProfile", "*", "cannot be read", why)
+        yield upper.finding(code, "ClusterProfile", "*", "cannot be read", why)
     for key, why in (upper.get(PROFILES) or {}).items():
         step = "correct it; it is read again by itself"
-        yield finding(code, UPPER, "ClusterProfile", key, f"is not used: {why}", step)
+        yield upper.finding(code, "ClusterProfile", key, f"is not used: {why}", step)
 
 
 @rule(Code.SETTINGS_DIFFER, needs=[DIFFERENCES], level=Level.PATH)
@@ -78,11 +73,11 @@ def differences(snapshot: Snapshot) -> Findings:
     for path, differing in snapshot.upper[DIFFERENCES].items():
         for each in differing:
             cause = f"{each.field}: {each.one}, in {path}: {each.other}"
-            place = each.cluster or UPPER
-            yield sentence(Code.SETTINGS_DIFFER, "Cluster", place, cause, step, place=place)
+            place = next((one for one in snapshot.lowers if one.name == each.cluster), snapshot.upper)
+            yield place.sentence(Code.SETTINGS_DIFFER, "Cluster", each.cluster or UPPER, cause, step)
 
 
-@rule(Code.SERVICE_RANGE_MISSING, below=[SERVICE_RANGES], level=Level.LOWER)
+@rule(Code.SERVICE_RANGE_MISSING, where=[SERVICE_RANGES], level=Level.LOWER)
 def service_ranges(_snapshot: Snapshot, lower: View) -> Findings:
     """Yield that a lower cluster cannot give Services the addresses of the upper cluster."""
     ranges = lower[SERVICE_RANGES]
@@ -93,4 +88,4 @@ def service_ranges(_snapshot: Snapshot, lower: View) -> Findings:
             f"give the lower cluster a Service range with {outside}: a ServiceCIDR object (Kubernetes 1.33 or newer), or "
             "--service-cluster-ip-range of its kube-apiserver; or set services.clusterIP: own"
         )
-        yield sentence(Code.SERVICE_RANGE_MISSING, "Cluster", lower.name, cause, step, place=lower.name)
+        yield lower.sentence(Code.SERVICE_RANGE_MISSING, "Cluster", lower.name, cause, step)

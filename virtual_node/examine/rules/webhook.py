@@ -14,7 +14,7 @@ from virtual_node.examine.codes import Code
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.facts import WAITING
-from virtual_node.examine.finding import Findings, sentence
+from virtual_node.examine.finding import Findings
 from virtual_node.examine.objects import Json, key, labels_of
 from virtual_node.examine.path import PROBE_SELECTOR, WEBHOOK, Webhook
 from virtual_node.examine.rules.scheduling import waiting
@@ -41,20 +41,20 @@ def registration(snapshot: Snapshot) -> Findings:
                 f"{names.LABEL_VIRTUAL_POD}=true ({some(labelled)})"
             )
             step = "install the webhook, or run virtual-node-webhook --register"
-            yield sentence(Code.WEBHOOK_UNUSABLE, _KIND, NAME, cause, step)
+            yield snapshot.upper.sentence(Code.WEBHOOK_UNUSABLE, _KIND, NAME, cause, step)
     for name, client in client_configs(webhook.configurations):
         if trouble := _bundle_trouble(client, snapshot.now):
             step = (
                 "is virtual-node-webhook running? Its leader writes the caBundle; if you use your own "
                 "certificates, write it yourself"
             )
-            yield sentence(Code.WEBHOOK_UNUSABLE, _KIND, name, f"{name}: {trouble}", step)
+            yield snapshot.upper.sentence(Code.WEBHOOK_UNUSABLE, _KIND, name, f"{name}: {trouble}", step)
         elif (service := client.get("service")) and not ready_endpoints(webhook, service):
             cause = f"{name}: Service {service['namespace']}/{service['name']} has no ready endpoints"
             step = (
                 f"kubectl -n {service['namespace']} get pods,endpointslices; is virtual-node-webhook running?"
             )
-            yield sentence(Code.WEBHOOK_UNUSABLE, _KIND, name, cause, step)
+            yield snapshot.upper.sentence(Code.WEBHOOK_UNUSABLE, _KIND, name, cause, step)
 
 
 @rule(Code.WEBHOOK_INEFFECTIVE, needs=[WEBHOOK], level=Level.PATH)
@@ -68,14 +68,18 @@ def mutation(snapshot: Snapshot) -> Findings:
         annotations = webhook.dry_run_pod.get("metadata", {}).get("annotations") or {}
         if PROBE_SELECTOR not in str(annotations.get(names.ANNOTATION_CLUSTER_SELECTOR, "")):
             step = "do objectSelector, namespaceSelector, rules and failurePolicy of the configuration match ours?"
-            yield sentence(Code.WEBHOOK_INEFFECTIVE, _KIND, NAME, f"{where} passes unchanged", step)
+            yield snapshot.upper.sentence(
+                Code.WEBHOOK_INEFFECTIVE, _KIND, NAME, f"{where} passes unchanged", step
+            )
     elif found := _UNREACHED.search(text):
         kind = failure(text)
         cause = f"the API server cannot reach webhook {found[1]}: {kind.value or 'it fails'}: {end(text)}"
-        yield sentence(Code.WEBHOOK_INEFFECTIVE, _KIND, found[1], cause, _next_for(kind))
+        yield snapshot.upper.sentence(Code.WEBHOOK_INEFFECTIVE, _KIND, found[1], cause, _next_for(kind))
     elif found := _DENIED.search(text):
         cause = f"webhook {found[1]} denies {where}: {end(text)}"
-        yield sentence(Code.WEBHOOK_INEFFECTIVE, _KIND, found[1], cause, "look at that webhook's log")
+        yield snapshot.upper.sentence(
+            Code.WEBHOOK_INEFFECTIVE, _KIND, found[1], cause, "look at that webhook's log"
+        )
 
 
 def is_ours(configuration: Json) -> bool:

@@ -14,8 +14,8 @@ from virtual_node.commands import check, doctor
 from virtual_node.commands.doctor import State
 from virtual_node.examine import engine
 from virtual_node.examine.codes import LINKS, Code
-from virtual_node.examine.engine import HEALTH, RULES, Level, rule
-from virtual_node.examine.finding import UPPER, Findings, finding
+from virtual_node.examine.engine import HEALTH, RULES, WAY, Level, rule
+from virtual_node.examine.finding import Findings
 from virtual_node.examine.health import Verdict, health
 from virtual_node.examine.path import API_ACCESS, NAMES, PROFILES, ApiAccess, Names, Webhook
 from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
@@ -93,7 +93,7 @@ def test_every_condition_that_doctor_can_find_has_its_link():
 
 def test_every_condition_of_the_way_of_pods_has_a_title_in_check():
     """Its own, or the name of the check of ``inspect``, or the code."""
-    codes = {code for rule in RULES if rule.level in {Level.PATH, Level.LOWER} for code in rule.codes}
+    codes = {code for rule in RULES if rule.level in WAY for code in rule.codes}
     assert {code for code in codes if not (code.check or code.link or code in check._TITLES)} == set()
 
 
@@ -121,8 +121,8 @@ def _new_rule(monkeypatch: pytest.MonkeyPatch, code: Code, level: Level) -> None
         monkeypatch.setattr(f"{module}.RULES", engine.RULES)
 
     @rule(code, level=level)
-    def is_new(_snapshot: Snapshot, *_lower: Any) -> Findings:
-        yield finding(code, UPPER, "Installation", "new", "is a new condition", "do this")
+    def is_new(snapshot: Snapshot, *_lower: Any) -> Findings:
+        yield snapshot.upper.finding(code, "Installation", "new", "is a new condition", "do this")
 
 
 def test_a_new_rule_about_the_installation_is_shown_by_all_tools(monkeypatch: pytest.MonkeyPatch):

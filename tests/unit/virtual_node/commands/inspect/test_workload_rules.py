@@ -213,7 +213,7 @@ def test_a_broken_rule_is_reported_and_skipped(monkeypatch: pytest.MonkeyPatch):
 
     facts = healthy()
     facts.upper.unread = {LEASES: "no"}
-    broken_rule = Rule([Code.DRIFT], broken, Level.CLUSTERS)
+    broken_rule = Rule([Code.DRIFT], broken, Level.PATH)
     monkeypatch.setattr(engine, "RULES", [broken_rule, *engine.RULES])
     assert worries(facts=facts) == [("error", "rule", "Rule", "broken"), ("warning", "unread", "Lease", "*")]
 
