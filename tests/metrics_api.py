@@ -1,4 +1,7 @@
-"""A metrics API (``metrics.k8s.io``) whose figures a test chooses, behind a real API server's aggregation layer."""
+"""A metrics API (``metrics.k8s.io``) whose figures a test chooses, behind a real API server's aggregation layer.
+
+It serves v1. metrics-server 0.9, which other tests run, serves v1beta1.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from hack.sandbox import Cluster
 from hack.sandbox.components.metrics_server import register_metrics_api
 from tests.serving import served
 
-_GROUP = "/apis/metrics.k8s.io/v1beta1"
+_VERSION = "v1"
+_GROUP_VERSION = f"metrics.k8s.io/{_VERSION}"
 
 
 class MetricsApi:
@@ -29,9 +33,9 @@ class MetricsApi:
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer discovery and the list of nodes."""
-        if request.path == _GROUP:
+        if request.path == f"/apis/{_GROUP_VERSION}":
             return web.json_response(
-                {"kind": "APIResourceList", "groupVersion": "metrics.k8s.io/v1beta1", "resources": []}
+                {"kind": "APIResourceList", "groupVersion": _GROUP_VERSION, "resources": []}
             )
         if self.nodes is None:
             return web.json_response({"kind": "Status", "code": 503}, status=503)
@@ -45,9 +49,7 @@ class MetricsApi:
             }
             for name, (cpu, memory) in self.nodes.items()
         ]
-        return web.json_response(
-            {"kind": "NodeMetricsList", "apiVersion": "metrics.k8s.io/v1beta1", "items": items}
-        )
+        return web.json_response({"kind": "NodeMetricsList", "apiVersion": _GROUP_VERSION, "items": items})
 
 
 @contextlib.asynccontextmanager
@@ -57,5 +59,5 @@ async def serving(cluster: Cluster, address: str) -> AsyncIterator[MetricsApi]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cluster.pki.certificate("apiserver"), cluster.pki.key("apiserver"))
     async with served(web.get("/{path:.*}", api.answer), address=address, tls=context) as port:
-        await register_metrics_api(cluster, address, port)
+        await register_metrics_api(cluster, address, port, version=_VERSION)
         yield api

@@ -20,6 +20,7 @@ from controller_runtime.apimachinery.decoding import decoder
 from controller_runtime.auth.credentials import TokenFile
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
+from controller_runtime.client.served_version import metrics_api
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized, Unavailable
 from controller_runtime.util.event_loop import Slicer
 from multi_scheduler.usage.store import Pressure, Sample, Stall, UsageStore
@@ -385,18 +386,15 @@ def _full(value: Any) -> Stall:
     return Stall(some10=share, some60=share, full10=share, full60=share)
 
 
-_PATH = "/apis/metrics.k8s.io/v1beta1/nodes"
-
-
 class MetricsApi(Source):
     """Reads the metrics API, as served by metrics-server or an adapter."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._api = metrics_api(client)
 
     async def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
         """Yield a sample of each node; see ``Source.read``."""
-        answer = await self._client.read(_PATH, timeout=_TIMEOUT, flow="usage")
+        answer = await self._api.read("nodes", timeout=_TIMEOUT, flow="usage")
         for item in answer.get("items") or ():
             usage = item["usage"]
             at = timestamps.parse(item["timestamp"]).timestamp()

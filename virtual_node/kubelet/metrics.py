@@ -21,8 +21,9 @@ from prometheus_client import CollectorRegistry
 
 from clusterset.model import names
 from controller_runtime.apimachinery import quantity, timestamps
-from controller_runtime.apimachinery.decoding import decode, decoder
+from controller_runtime.apimachinery.decoding import decoder
 from controller_runtime.client.client import Client
+from controller_runtime.client.served_version import metrics_api
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.log import get_logger
 from controller_runtime.process.flags import parse_duration
@@ -212,7 +213,7 @@ class MetricsApi:
     """
 
     def __init__(self, lower: Client, *, cluster_id: str) -> None:
-        self._lower = lower
+        self._api = metrics_api(lower)
         self._cluster_id = cluster_id
         self._rates = RateIntegral()
         self._node_cpu = CounterSum()
@@ -283,15 +284,12 @@ class MetricsApi:
         )
 
     async def _list(self, what: str, params: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        path = f"/apis/metrics.k8s.io/v1beta1/{what}"
         try:
-            answer = await self._lower.request(
-                "GET", path, params=params, timeout=_API_TIMEOUT, flow="metrics"
-            )
+            answer = await self._api.read(what, params=params, timeout=_API_TIMEOUT, flow="metrics")
         except (ApiError, ConfigError) as error:
             _log.debug("the metrics API of the lower cluster cannot be read", what=what, why=str(error))
             return []
-        items: list[dict[str, Any]] = decode(answer).get("items") or []
+        items: list[dict[str, Any]] = answer.get("items") or []
         return items
 
 

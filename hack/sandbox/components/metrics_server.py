@@ -37,19 +37,21 @@ async def start_metrics_server(sandbox: Sandbox, cluster: Cluster) -> Process:
     return process
 
 
-async def register_metrics_api(cluster: Cluster, address: str, port: int) -> None:
-    """Register the metrics API at an address with a cluster's API server, and wait until it is available.
+async def register_metrics_api(
+    cluster: Cluster, address: str, port: int, *, version: str = "v1beta1"
+) -> None:
+    """Register a version of the metrics API at an address with a cluster's API server, and wait until it is available.
 
     Raises:
         SandboxError: it does not become available.
     """
-    await cluster.apply(*_objects(address, port))
+    await cluster.apply(*_objects(address, port, version))
     await cluster.kubectl(
-        "wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=150s"
+        "wait", "--for=condition=Available", f"apiservice/{version}.metrics.k8s.io", "--timeout=150s"
     )
 
 
-def _objects(address: str, port: int) -> list[dict[str, object]]:
+def _objects(address: str, port: int, version: str) -> list[dict[str, object]]:
     metadata = {"name": _NAME, "namespace": _NAMESPACE}
     return [
         {
@@ -69,10 +71,10 @@ def _objects(address: str, port: int) -> list[dict[str, object]]:
         {
             "apiVersion": "apiregistration.k8s.io/v1",
             "kind": "APIService",
-            "metadata": {"name": "v1beta1.metrics.k8s.io"},
+            "metadata": {"name": f"{version}.metrics.k8s.io"},
             "spec": {
                 "group": "metrics.k8s.io",
-                "version": "v1beta1",
+                "version": version,
                 "groupPriorityMinimum": 100,
                 "versionPriority": 100,
                 "insecureSkipTLSVerify": True,

@@ -170,7 +170,9 @@ async def test_reads_units_of_the_metrics_api() -> None:
     ]
 
     async def read(path: str, **_: Any) -> dict[str, Any]:
-        assert path == "/apis/metrics.k8s.io/v1beta1/nodes"
+        if path == "/apis/metrics.k8s.io":
+            return {"versions": [{"version": "v1"}, {"version": "v1beta1"}]}
+        assert path == "/apis/metrics.k8s.io/v1/nodes"
         return {"items": items}
 
     client: Any = SimpleNamespace(read=read)
