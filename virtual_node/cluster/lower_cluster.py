@@ -319,7 +319,9 @@ class ClusterControllers:
             dependencies=self._dependencies,
             changed=queue.add,
         )
-        status = StatusWriter(context, devices=allocations.record)
+        status = StatusWriter(
+            context, devices=allocations.record, missing_secrets=self._dependencies.missing_secrets
+        )
         self._follow = Follow(
             context, caches, namespaces=self._namespaces, dependencies=self._dependencies, wake=queue.add
         )

@@ -44,7 +44,7 @@ from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.pods import dependencies, lost_fields, lower_pod
+from virtual_node.translate.pods import lost_fields, lower_pod
 from virtual_node.translate.pods.lost_fields import LostField
 
 _TOO_LARGE_CHECK = 60.0
@@ -179,7 +179,6 @@ class PodCreator:
             return await self._undo(upper, record, body, from_dict(created), lost)
         self.delays.refusals.created(upper.uid, record.creation)
         self._report_ignored(upper)
-        self._report_pull_secrets(upper, body["spec"])
         self._note_created(record, created["metadata"]["uid"])
         if record.creation.wanted_at:
             self._lag.observe(record.creation.created_at - record.creation.wanted_at)
@@ -242,17 +241,6 @@ class PodCreator:
         """Write an event about annotations that have no effect, because most pods are created without a user who sees warnings."""
         if ignored := own_annotations.problems(upper.labels, upper.annotations):
             self.context.warn(upper, own_annotations.EVENT, "; ".join(ignored))
-
-    def _report_pull_secrets(self, upper: Object, spec: Mapping[str, Any]) -> None:
-        """Write the event of a kubelet that does not find pull secrets. The lower kubelet finds our placeholders."""
-        missing = self.dependencies.missing_secrets(upper.namespace, dependencies.pull_secrets(spec))
-        if missing:
-            self.context.warn(
-                upper,
-                "FailedToRetrieveImagePullSecret",
-                f"Unable to retrieve some image pull secrets ({', '.join(missing)}); attempting to pull the image may "
-                "not succeed.",
-            )
 
     @staticmethod
     def _note_created(record: PodRecord, uid: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
 from virtual_node.controllers.pods.record import PodRecord, SpecSync, StatusRate
 from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.base.ownership import proof_of_mirroring
-from virtual_node.translate.pods import downward_api, synthetic_status, waits
+from virtual_node.translate.pods import dependencies, downward_api, synthetic_status, waits
 from virtual_node.translate.pods import status as pod_status
 
 _MINOR_PATCH_DELAY = 9.0
@@ -50,6 +50,8 @@ class StatusWriter:
     context: ClusterContext
     devices: Callable[[Object], str] = lambda _lower: ""
     """Returns the annotation's value with the devices of a lower pod; empty: none is known."""
+    missing_secrets: Callable[[str, Sequence[str]], list[str]] = lambda _namespace, _names: []
+    """Returns which Secrets of these names an upper namespace lacks."""
     unread: Unread | None = None
     """Set while Ready pods are reported not ready, because the lower cluster cannot be read; None: it can."""
     _rate: StatusRate = field(default_factory=StatusRate)
@@ -134,6 +136,7 @@ class StatusWriter:
             self._last_start = (now, waited)
         since, sync.changed_at = sync.changed_at, 0.0
         stored = await self._patch(upper, patch)
+        self._report_pull_secrets(upper, current, desired)
         if since:
             self._lag.observe(event_loop.now() - since)
         # An API server drops fields that its version does not know, without an error.
@@ -141,6 +144,21 @@ class StatusWriter:
         sync.dropped = _digest(dropped) if dropped else 0
         sync.compared = compared
         return None
+
+    def _report_pull_secrets(
+        self, upper: Object, before: Mapping[str, Any], after: Mapping[str, Any]
+    ) -> None:
+        """Write the event of a kubelet whose pull failed without a pull secret. The lower kubelet finds our placeholders."""
+        secrets = dependencies.pull_secrets(upper.spec or {})
+        if not secrets or not pod_status.has_failed_to_pull(before, after):
+            return
+        if missing := self.missing_secrets(upper.namespace, secrets):
+            self.context.warn(
+                upper,
+                "FailedToRetrieveImagePullSecret",
+                f"Unable to retrieve some image pull secrets ({', '.join(missing)}); attempting to pull the image may "
+                "not succeed.",
+            )
 
     def _zones(self, upper: Object, lower: Object) -> dict[str, str]:
         """Return the labels with the zone and region of the lower pod that the upper pod lacks."""

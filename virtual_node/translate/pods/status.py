@@ -10,7 +10,7 @@ gates, patches).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -223,6 +223,24 @@ def rebuilt(status: Mapping[str, Any], *, containers: int) -> dict[str, Any]:
             break
         found.pop(field, None)
     return found
+
+
+def has_failed_to_pull(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Report whether a pull of a pod's images has failed since an earlier status; a back-off alone is no new failure."""
+    earlier = dict(_pull_failures(before))
+    return any(
+        reason == "ErrImagePull" != earlier.get(name) or name not in earlier
+        for name, reason in _pull_failures(after)
+    )
+
+
+def _pull_failures(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and reason of each container whose image could not be pulled. Names are unique in a pod."""
+    for field in _CONTAINER_LISTS:
+        for container in status.get(field) or ():
+            reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
+            if reason in ("ErrImagePull", "ImagePullBackOff"):
+                yield container["name"], reason
 
 
 def _present(status: dict[str, Any] | None) -> dict[str, Any]:

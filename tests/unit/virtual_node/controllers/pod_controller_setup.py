@@ -103,7 +103,9 @@ class Scene:
         self.identities = IdentityController(
             context, caches, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"]
         )
-        status = StatusWriter(context, devices=allocations.record)
+        status = StatusWriter(
+            context, devices=allocations.record, missing_secrets=self.dependencies.missing_secrets
+        )
         self.api_services = ApiServices(
             context,
             caches,

@@ -58,6 +58,19 @@ async def test_the_name_of_a_missing_object_is_reserved_before_the_pod_starts(sp
         assert names.LABEL_UPPER_CLUSTER in held["metadata"]["labels"]
 
 
+def _waiting(reason: str) -> dict[str, Any]:
+    state = {"waiting": {"reason": reason}} if reason else {"running": {}}
+    container = {
+        "name": "main",
+        "image": "i",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": state,
+    }
+    return {"phase": "Pending", "containerStatuses": [container]}
+
+
 @pytest.mark.parametrize(
     ("wanted", "missing"),
     [
@@ -74,9 +87,33 @@ async def test_missing_pull_secrets_are_reported_like_by_a_kubelet(wanted, missi
         scene.upper.put("secrets", objects.secret("there"))
         scene.bind(**OPTIONAL, imagePullSecrets=[{"name": name} for name in wanted])
         await asyncio.sleep(10)
-        assert scene.is_below()
+        scene.lower.put("pods", scene.below() | {"status": _waiting("ErrImagePull")})
+        await asyncio.sleep(60)
         text = f"Unable to retrieve some image pull secrets ({missing}); attempting to pull the image may not succeed."
         assert scene.events == ([("FailedToRetrieveImagePullSecret", text)] if missing else [])
+
+
+@pytest.mark.parametrize(
+    ("reasons", "failures"),
+    [
+        (["ContainerCreating", ""], 0),
+        (["InvalidImageName"], 0),
+        (["ErrImagePull", "ImagePullBackOff", "ContainerCreating"], 1),
+        (["ErrImagePull", "ImagePullBackOff", "ErrImagePull"], 2),
+        (["ImagePullBackOff", "ImagePullBackOff"], 1),
+    ],
+    ids=["pulled", "not pulled", "back-off", "two attempts", "attempt unseen"],
+)
+async def test_missing_pull_secrets_are_reported_with_each_failed_pull(reasons, failures):
+    """A kubelet of 1.37 reports them only then, because the node may have the image."""
+    async with running() as scene:
+        scene.bind(**PULL_SECRET)
+        await asyncio.sleep(10)
+        for number, reason in enumerate(reasons):
+            status = _waiting(reason) | {"message": str(number)}
+            scene.lower.put("pods", scene.below() | {"status": status})
+            await asyncio.sleep(60)
+        assert [reason for reason, _ in scene.events] == ["FailedToRetrieveImagePullSecret"] * failures
 
 
 async def test_an_original_created_later_fills_the_placeholder():
