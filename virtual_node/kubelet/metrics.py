@@ -46,6 +46,7 @@ from virtual_node.translate.nodes.stats import CounterSum, RateIntegral
 _FRESH = 5.0
 """Seconds for which a response is reused. Scrapers have intervals of ten seconds or more."""
 _NODE_CPU, _NODE_MEMORY = "node_cpu_usage_seconds_total", "node_memory_working_set_bytes"
+_NODE_SWAP = "node_swap_usage_bytes"
 _API_TIMEOUT = 8.0
 """Timeout in seconds; scrapers wait at most ten seconds."""
 _CONTAINER_CPU, _CONTAINER_MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
@@ -136,10 +137,12 @@ class MetricsRoutes:
     async def _resource(self) -> bytes:
         answers = await self._kubelets.ask("metrics/resource", partial(_read_usage, pods=self.pods()))
         if answers.refused:
-            return (await self._from_metrics_api()).encode()
+            text = await self._from_metrics_api()
+            return (text + prometheus_text.scrape_result(is_failed=not text)).encode()
         node = self._node_lines({node: samples for node, (samples, _) in answers.by_node.items()})
         ours = prometheus_text.render(ours for _, ours in answers.by_node.values())
-        return (node + ours).encode()
+        is_failed = any(node not in answers.by_node for node in self.lower_nodes())
+        return (node + ours + prometheus_text.scrape_result(is_failed=is_failed)).encode()
 
     async def _merged(self, path: str) -> bytes:
         pods = self.pods()
@@ -173,12 +176,19 @@ class MetricsRoutes:
 
     def _node_lines(self, nodes: Mapping[str, Mapping[str, tuple[float, int]]]) -> str:
         cpu = {node: found[_NODE_CPU] for node, found in nodes.items() if _NODE_CPU in found}
-        memory = [found[_NODE_MEMORY] for found in nodes.values() if _NODE_MEMORY in found]
+        memory, swap = (
+            [found[name] for found in nodes.values() if name in found] for name in (_NODE_MEMORY, _NODE_SWAP)
+        )
         if not cpu or not memory:
             return ""
         seconds = self._resource_cpu.update({node: value for node, (value, _) in cpu.items()})
         at = max(moment for _, moment in [*cpu.values(), *memory])
-        return prometheus_text.node_exposition(seconds, sum(value for value, _ in memory), at=at)
+        return prometheus_text.node_exposition(
+            seconds,
+            sum(value for value, _ in memory),
+            at=at,
+            swap_bytes=sum(value for value, _ in swap) if swap else None,
+        )
 
 
 def _read_usage(raw: bytes, *, pods: Pods) -> tuple[Mapping[str, tuple[float, int]], Exposition]:

@@ -178,15 +178,33 @@ def is_plausible(value: float, at: float) -> bool:
     return abs(value) < _LARGEST and 0 <= at < _LATEST
 
 
-def node_exposition(cpu_seconds: float, memory_bytes: float, *, at: int) -> str:
-    """Return a virtual node's own samples; ``at`` is their timestamp in ms."""
-    return (
+def node_exposition(
+    cpu_seconds: float, memory_bytes: float, *, at: int, swap_bytes: float | None = None
+) -> str:
+    """Return a virtual node's own samples; ``at`` is their timestamp in ms. ``swap_bytes``, None: unknown."""
+    text = (
         "# HELP node_cpu_usage_seconds_total CPU seconds used by the lower nodes since they were first seen\n"
         "# TYPE node_cpu_usage_seconds_total counter\n"
         f"node_cpu_usage_seconds_total {cpu_seconds:.6f} {at}\n"
         "# HELP node_memory_working_set_bytes Working set of the lower nodes\n"
         "# TYPE node_memory_working_set_bytes gauge\n"
         f"node_memory_working_set_bytes {memory_bytes:.0f} {at}\n"
+    )
+    if swap_bytes is not None:
+        text += (
+            "# HELP node_swap_usage_bytes Swap used by the lower nodes\n"
+            "# TYPE node_swap_usage_bytes gauge\n"
+            f"node_swap_usage_bytes {swap_bytes:.0f} {at}\n"
+        )
+    return text
+
+
+def scrape_result(*, is_failed: bool) -> str:
+    """Return the sample with which a kubelet reports that usage could not be read."""
+    return (
+        "# HELP resource_scrape_error 1 if usage of a lower node could not be read, 0 otherwise\n"
+        "# TYPE resource_scrape_error gauge\n"
+        f"resource_scrape_error {int(is_failed)}\n"
     )
 
 

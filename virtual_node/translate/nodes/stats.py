@@ -47,9 +47,14 @@ _SUMMED = {
         "pageFaults",
         "majorPageFaults",
     ),
+    "swap": ("swapAvailableBytes", "swapUsageBytes"),
+    "rlimit": ("maxpid", "curproc"),
     "fs": ("availableBytes", "capacityBytes", "usedBytes", "inodesFree", "inodes", "inodesUsed"),
 }
-"""Fields that are summed over the lower nodes, by part of a Summary."""
+"""Fields that are summed over the lower nodes, by part of a Summary. Pressure (PSI) has no sum, and the counters of
+interfaces, which differ by node, would decrease when a node leaves."""
+_RUNTIME = ("imageFs", "containerFs")
+"""Parts of a Summary's ``runtime``, with the fields of ``fs``."""
 _psi = fields(
     {part: fields(dict.fromkeys(("total", "avg10", "avg60", "avg300"), number)) for part in ("full", "some")}
 )
@@ -70,7 +75,7 @@ _USED: dict[str, Reader] = {
     "cpu": fields({**_measured(*_SUMMED["cpu"]), "psi": _psi}),
     "memory": fields({**_measured(*_SUMMED["memory"]), "psi": _psi}),
     "io": fields({"time": moment, "psi": _psi}),
-    "swap": fields(_measured("swapAvailableBytes", "swapUsageBytes")),
+    "swap": fields(_measured(*_SUMMED["swap"])),
 }
 _name = matching(is_name)
 _container = fields({**_USED, "name": _name, "rootfs": _files, "logs": _files}, required=("name",))
@@ -97,9 +102,15 @@ _pod = fields(
     },
     required=("podRef",),
 )
-_summary = fields(
-    {"node": fields({**_USED, "fs": _files}), "pods": listed(_pod, _MOST_PODS)}, required=("node",)
+_node = fields(
+    {
+        **_USED,
+        "rlimit": fields(_measured(*_SUMMED["rlimit"])),
+        "fs": _files,
+        "runtime": fields(dict.fromkeys(_RUNTIME, _files)),
+    }
 )
+_summary = fields({"node": _node, "pods": listed(_pod, _MOST_PODS)}, required=("node",))
 
 
 def read(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,9 +128,10 @@ def read(found: Mapping[str, Any]) -> dict[str, Any]:
 _USAGE = {
     "cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
     "memory_working_set_bytes": ("memory", "workingSetBytes", 1),
+    "swap_usage_bytes": ("swap", "swapUsageBytes", 1),
 }
 """Part and field of a Summary, and the factor from the metric's unit to the field's, by the metric's name after
-``node_`` or ``container_``."""
+``node_``, ``pod_`` or ``container_``."""
 
 
 def summary(
@@ -139,9 +151,12 @@ def summary(
     if starts := sorted(one["startTime"] for one in nodes if one.get("startTime")):
         node["startTime"] = starts[0]
     for part, summed in _SUMMED.items():
-        found = [one[part] for one in nodes if one.get(part)]
-        if found:
-            node[part] = _sum(found, summed)
+        node |= _sum(nodes, part, summed)
+    runtimes = [one["runtime"] for one in nodes if one.get("runtime")]
+    if runtime := {
+        key: value for part in _RUNTIME for key, value in _sum(runtimes, part, _SUMMED["fs"]).items()
+    }:
+        node["runtime"] = runtime
     if cpu_seconds is not None and "cpu" in node:
         node["cpu"]["usageCoreNanoSeconds"] = int(cpu_seconds * 1e9)
     return {"node": node, "pods": [pod for one in summaries for pod in _pods(one.get("pods") or (), pods)]}
@@ -150,39 +165,49 @@ def summary(
 def from_resource_metrics(text: str) -> dict[str, Any]:
     """Return a lower node's Summary built from its ``/metrics/resource``, in place of the Summary API.
 
-    It contains only CPU and memory usage, because these metrics contain nothing else.
+    It contains usage of CPU, memory and swap, and the start of containers, because these metrics contain nothing else.
     """
     node: dict[str, Any] = {}
-    pods: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    pods: dict[tuple[str, str], dict[str, Any]] = {}
+    containers: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def pod(labels: Mapping[str, str]) -> dict[str, Any]:
+        reference = {"namespace": labels["namespace"], "name": labels["pod"], "uid": ""}
+        key = (labels["namespace"], labels["pod"])
+        return pods.setdefault(key, {"podRef": reference, "containers": []})
+
+    def container(labels: Mapping[str, str]) -> dict[str, Any]:
+        key = (labels["namespace"], labels["pod"], labels["container"])
+        if key not in containers:
+            containers[key] = {"name": labels["container"]}
+            pod(labels)["containers"].append(containers[key])
+        return containers[key]
+
     for line in text.split("\n"):
         parsed = prometheus_text.sample(line)
         if parsed is None:
             continue
         value, at = float(parsed.value), float(parsed.at or 0)
         subject, _, metric = parsed.name.partition("_")
+        if parsed.name == "container_start_time_seconds" and prometheus_text.is_plausible(0, value * 1000):
+            container(parsed.labels)["startTime"] = _moment(value)
+            continue
         if metric not in _USAGE or not prometheus_text.is_plausible(value, at):
             continue
         part, field, factor = _USAGE[metric]
-        used = {
-            "time": timestamps.rfc3339(datetime.fromtimestamp(at / 1000, UTC)),
-            field: int(value * factor),
-        }
-        if subject == "node":
-            node[part] = used
-        elif subject == "container":
-            labels = parsed.labels
-            containers = pods.setdefault((labels["namespace"], labels["pod"]), {})
-            containers.setdefault(labels["container"], {"name": labels["container"]})[part] = used
-    return {
-        "node": node,
-        "pods": [
-            {
-                "podRef": {"namespace": namespace, "name": name, "uid": ""},
-                "containers": list(containers.values()),
-            }
-            for (namespace, name), containers in pods.items()
-        ],
-    }
+        used = {"time": _moment(at / 1000), field: int(value * factor)}
+        match subject:
+            case "node":
+                node[part] = used
+            case "pod":
+                pod(parsed.labels)[part] = used
+            case "container":
+                container(parsed.labels)[part] = used
+    return {"node": node, "pods": list(pods.values())}
+
+
+def _moment(seconds: float) -> str:
+    return timestamps.rfc3339(datetime.fromtimestamp(seconds, UTC))
 
 
 def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, Any]]:
@@ -207,7 +232,11 @@ def _volume(volume: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
     return volume if reference is None else {**volume, "pvcRef": {**reference, "namespace": namespace}}
 
 
-def _sum(parts: Sequence[Mapping[str, Any]], summed: Sequence[str]) -> dict[str, Any]:
+def _sum(owners: Sequence[Mapping[str, Any]], part: str, summed: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the sum of a part over its owners, by the part's name; empty: no owner has it."""
+    parts = [owner[part] for owner in owners if owner.get(part)]
+    if not parts:
+        return {}
     total: dict[str, Any] = {
         field: sum(part[field] for part in parts if part.get(field) is not None)
         for field in summed
@@ -215,7 +244,7 @@ def _sum(parts: Sequence[Mapping[str, Any]], summed: Sequence[str]) -> dict[str,
     }
     if times := sorted(part["time"] for part in parts if part.get("time")):
         total["time"] = times[-1]
-    return total
+    return {part: total}
 
 
 _LEAST = 0.001

@@ -106,6 +106,26 @@ def _values(text: str) -> dict[str, float]:
 
 
 CPU, CONTAINER_CPU = "node_cpu_usage_seconds_total", "container_cpu_usage_seconds_total"
+SCRAPE_ERROR = "resource_scrape_error"
+
+
+@pytest.mark.parametrize(("failing", "expected"), [((), 0), (("n1",), 1), (("n1", "n2"), 1)])
+async def test_reports_like_a_kubelet_whether_usage_could_be_read(failing: tuple[str], expected: int):
+    lower = _Lower()
+    lower.failing = dict.fromkeys(failing, ConnectionFailed("away"))
+    assert _values(await _get(_routes(lower)))[SCRAPE_ERROR] == expected
+
+
+async def test_reports_an_error_where_no_source_of_usage_answers():
+    lower = _Lower(proxy=False)
+    lower.refused_lists = {"nodes", "pods"}
+    assert _values(await _get(_routes(lower))) == {SCRAPE_ERROR: 1}
+
+
+async def test_swap_is_the_sum_of_the_nodes_that_report_it():
+    lower = _Lower()
+    lower.failing = {"n1": NODE + b"node_swap_usage_bytes 4 1000\n"}
+    assert _values(await _get(_routes(lower)))["node_swap_usage_bytes"] == 4
 
 
 async def test_scrapers_share_one_round():
@@ -180,7 +200,7 @@ async def test_a_refused_proxy_is_replaced_by_the_metrics_api():
     assert _values(second)[CPU] - _values(first)[CPU] == pytest.approx(30)
     assert 'container_cpu_usage_seconds_total{container="c",namespace="shop",pod="web"}' in second
     types = [line for line in second.splitlines() if line.startswith("# TYPE")]
-    assert len(types) == len(set(types)) == 4
+    assert len(types) == len(set(types)) == 5
     del lower.cores["n1"]
     lower.at = "2026-01-01T00:00:20Z"
     await asyncio.sleep(6)
@@ -219,7 +239,8 @@ async def test_one_half_of_the_metrics_api_suffices(refused: str, left: str):
     lower.refused_lists = {refused}
     values = _values(await _get(_routes(lower)))
     assert left in values
-    assert len(values) == 2
+    assert values[SCRAPE_ERROR] == 0
+    assert len(values) == 3
 
 
 async def test_the_summary_falls_back_as_well():
@@ -274,6 +295,6 @@ async def test_a_malformed_container_of_the_metrics_api_is_left_out(container: d
             return answer
 
     text = await _get(_routes(Hostile(proxy=False)))
-    lines = [line for line in text.splitlines() if not line.startswith(("#", "node_"))]
+    lines = [line for line in text.splitlines() if not line.startswith(("#", "node_", "resource_"))]
     assert len(lines) == 2
     assert all('{container="c",namespace="shop",pod="web"}' in line for line in lines)

@@ -228,14 +228,34 @@ def test_rates_become_counters():
 
 
 def test_a_node_without_a_summary_gets_one_from_its_resource_metrics():
-    """CPU and memory of node and containers, where known."""
-    found = stats.from_resource_metrics(ONE)
+    """Each series of a kubelet of 1.37 that a Summary has a field for."""
+    labels = 'container="c",namespace="u-shop",pod="web"'
+    more = (
+        f"container_memory_working_set_bytes{{{labels}}} 2e+06 1000\n"
+        f"container_swap_usage_bytes{{{labels}}} 7 1000\ncontainer_swap_limit_bytes{{{labels}}} 9 1000\n"
+        f"container_start_time_seconds{{{labels}}} 1.5e+09\nnode_swap_usage_bytes 3 2000\n"
+        'pod_cpu_usage_seconds_total{namespace="u-shop",pod="web"} 2 3000\n'
+        'pod_swap_usage_bytes{namespace="u-shop",pod="job"} 8 3000\n'
+        'container_start_time_seconds{container="d",namespace="u-shop",pod="job"} NaN\n'
+    )
+    found = stats.from_resource_metrics(ONE + more)
     assert found["node"]["cpu"]["usageCoreNanoSeconds"] == 10_500_000_000
     assert found["node"]["memory"]["workingSetBytes"] == 1_000_000
+    assert found["node"]["swap"]["swapUsageBytes"] == 3
     pods = {one["podRef"]["name"]: one for one in found["pods"]}
+    first = "1970-01-01T00:00:01Z"
     assert pods["web"]["containers"] == [
-        {"name": "c", "cpu": {"time": "1970-01-01T00:00:01Z", "usageCoreNanoSeconds": 1_500_000_000}}
+        {
+            "name": "c",
+            "cpu": {"time": first, "usageCoreNanoSeconds": 1_500_000_000},
+            "memory": {"time": first, "workingSetBytes": 2_000_000},
+            "swap": {"time": first, "swapUsageBytes": 7},
+            "startTime": "2017-07-14T02:40:00Z",
+        }
     ]
+    assert pods["web"]["cpu"] == {"time": "1970-01-01T00:00:03Z", "usageCoreNanoSeconds": 2_000_000_000}
+    assert pods["job"]["swap"]["swapUsageBytes"] == 8
+    assert pods["job"]["containers"] == []
 
 
 def test_a_summary_is_the_sum_of_the_nodes_and_the_mirrored_pods():
@@ -247,6 +267,9 @@ def test_a_summary_is_the_sum_of_the_nodes_and_the_mirrored_pods():
                 "startTime": f"2026-01-0{number}T00:00:00Z",
                 "cpu": {"time": f"t{number}", "usageNanoCores": 5, "usageCoreNanoSeconds": 7},
                 "memory": {"workingSetBytes": 100},
+                "swap": {"swapUsageBytes": 2, "swapAvailableBytes": 3},
+                "rlimit": {"time": f"t{number}", "maxpid": 10, "curproc": number},
+                "runtime": {"imageFs": {"usedBytes": 4}},
             },
             "pods": [
                 {
@@ -266,6 +289,9 @@ def test_a_summary_is_the_sum_of_the_nodes_and_the_mirrored_pods():
         "startTime": "2026-01-01T00:00:00Z",
         "cpu": {"usageNanoCores": 10, "usageCoreNanoSeconds": 1_500_000_000, "time": "t2"},
         "memory": {"workingSetBytes": 200},
+        "swap": {"swapUsageBytes": 4, "swapAvailableBytes": 6},
+        "rlimit": {"maxpid": 20, "curproc": 3, "time": "t2"},
+        "runtime": {"imageFs": {"usedBytes": 8}},
     }
     (pod,) = found["pods"]
     assert pod["podRef"] == {"name": "web", "namespace": "shop", "uid": "uid-1"}
@@ -286,7 +312,7 @@ def test_a_volumes_claim_is_named_in_the_upper_namespace():
 
 _SUMMARY: dict[str, Any] = {
     "node": {"startTime": "2026-01-01T00:00:00Z", "cpu": {"time": "2026-01-01T00:00:00Z", "usageNanoCores": 5},
-        "fs": {"usedBytes": 1}},
+        "fs": {"usedBytes": 1}, "rlimit": {"maxpid": 2}, "runtime": {"imageFs": {"inodes": 1}, "containerFs": {"inodes": 1}}},
     "pods": [{
         "podRef": {"name": "web", "namespace": "u-shop"},
         "startTime": "2026-01-01T00:00:00Z",
