@@ -21,6 +21,16 @@ MIRROR_SECONDS = Histogram(
 )
 
 
+def pod_work() -> Histogram:
+    """Return the measure of the steps for one virtual node's pods, which only its kubelet API shows."""
+    return Histogram(
+        "kubelet_pod_worker_duration_seconds",
+        "Seconds of one step for a pod, by what it was for.",
+        ["operation_type"],
+        registry=None,
+    )
+
+
 def lag(cluster: str) -> Lag:
     """Return the mirror lag of a lower cluster since the process started; empty: nothing was mirrored."""
     return lag_of(

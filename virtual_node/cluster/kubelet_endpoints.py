@@ -228,7 +228,11 @@ class KubeletEndpoints:
         authenticator = Authenticator(self._upper, anonymous_auth=self._config.anonymous_auth)
         authorizer = Authorizer(self._upper, node_name=node.name) if self._config.authorization else None
         backend = CachedPods(context, caches, node.name)
-        series = NodeSeries(node.name, certificate_expires=lambda: reloader.expires_at)
+        series = NodeSeries(
+            node.name,
+            certificate_expires=lambda: reloader.expires_at,
+            work=context.pod_work[node.name],
+        )
         caches.upper[node.name].on_change(series.saw, series.gone)
         measures = MetricsRoutes(
             context.lower,

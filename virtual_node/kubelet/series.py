@@ -71,11 +71,15 @@ class NodeSeries:
     Args:
         node_name: The virtual node.
         certificate_expires: Returns the Unix time at which the serving certificate expires; None: there is none.
+        work: Measures the steps for its pods.
     """
 
-    def __init__(self, node_name: str, *, certificate_expires: Callable[[], float | None]) -> None:
+    def __init__(
+        self, node_name: str, *, certificate_expires: Callable[[], float | None], work: Histogram
+    ) -> None:
         self._node_name = node_name
         self._certificate_expires = certificate_expires
+        self._work = work
         self._pods: dict[str, _Seen] = {}
         self._running_pods = self._running = self._exited = self._with_claims = 0
         self._renewal_errors = 0
@@ -149,6 +153,7 @@ class NodeSeries:
         yield GaugeMetricFamily("kubelet_running_pods", "Number of pods that run.", self._running_pods)
         yield containers
         yield from self._starts.collect()
+        yield from self._work.collect()
         if (expires := self._certificate_expires()) is not None:
             text = "Seconds until the serving certificate expires; negative: it has expired."
             yield GaugeMetricFamily(

@@ -15,6 +15,7 @@ from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import convert
 from tests.recipes import block
 from virtual_node.kubelet.series import NodeSeries
+from virtual_node.metrics import pod_work
 from webhook.mutation import mutate
 from webhook.program import PROGRAM
 
@@ -53,7 +54,10 @@ def test_the_operator_of_prometheus_leaves_virtual_nodes_to_the_scrape_jobs():
         assert {"target_label": "job", "replacement": "kubelet"} in job["relabel_configs"]
         assert {"target_label": "metrics_path", "replacement": job["metrics_path"]} in job["relabel_configs"]
     (kept,) = jobs[0]["metric_relabel_configs"]
-    names = [family.name for family in NodeSeries("vn", certificate_expires=lambda: 1.0)._families()]
+    names = [
+        family.name
+        for family in NodeSeries("vn", certificate_expires=lambda: 1.0, work=pod_work())._families()
+    ]
     assert all(re.fullmatch(kept["regex"], name) for name in names)
     exporter = values["prometheus-node-exporter"]
     assert not matching.admits(exporter, name="lower1", labels=VIRTUAL, taints=())

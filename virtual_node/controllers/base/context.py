@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import structlog
+from prometheus_client import Histogram
 
 from clusterset.admission import ClusterRules
 from clusterset.config import Cluster, NodeConfig
@@ -24,6 +25,7 @@ from controller_runtime.store import Indexer
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from controller_runtime.workqueue.queue import WorkQueue
+from virtual_node import metrics
 from virtual_node.config.types import Config
 from virtual_node.controllers.base.problems import Problem, lower_cluster_full, namespace_too_large
 from virtual_node.translate.base import ownership
@@ -77,6 +79,8 @@ class ClusterContext:
     """The lower cluster's gitVersion, such as v1.37.2, as ``HealthController`` last read it; empty: unknown."""
     places: Places = field(init=False)
     """Decides in which lower namespaces objects with our labels are ours."""
+    pod_work: dict[str, Histogram] = field(init=False)
+    """Seconds that steps for pods took, by virtual node; a series of its kubelet API."""
     proving: list[Informer] = field(default_factory=list)
     """Informers that ``lower_informer`` waits for: they decide which lower objects are ours."""
 
@@ -93,6 +97,7 @@ class ClusterContext:
             name: pod_options(self.settings, self.config, self.rules, node)
             for name, node in self.nodes.items()
         }
+        self.pod_work = {name: metrics.pod_work() for name in self.nodes}
 
     @property
     def controllers(self) -> Sequence[str]:

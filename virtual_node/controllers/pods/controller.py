@@ -12,6 +12,8 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from prometheus_client import Histogram
+
 from clusterset.config import REJECT
 from clusterset.model import names
 from clusterset.model.autoscaling import MARGIN_SECONDS
@@ -158,9 +160,21 @@ class PodController:
             self.creator.delays.refusals.freed(new.namespace)
 
     async def reconcile(self, uid: str) -> Result | None:
-        """Take one step for the upper pod of that uid."""
+        """Take one step for the upper pod of that uid, and measure it."""
         upper = self.caches.upper_pod(uid)
-        lower = self.caches.lower_pod(uid) if upper is None else self.caches.lower_of(upper)
+        if upper is None:
+            return await self._reconcile(uid, None, self.caches.lower_pod(uid))
+        lower = self.caches.lower_of(upper)
+        with self._work(upper, lower).time():
+            return await self._reconcile(uid, upper, lower)
+
+    def _work(self, upper: Object, lower: Object | None) -> Histogram:
+        """Return the measure of a step for a pod, with the operation as a kubelet names it."""
+        name = str((upper.spec or {}).get("nodeName"))
+        operation = "kill" if upper.metadata.deletion_timestamp else "create" if lower is None else "sync"
+        return self.context.pod_work[name].labels(operation)
+
+    async def _reconcile(self, uid: str, upper: Object | None, lower: Object | None) -> Result | None:
         record = self._record(uid, upper)
         if upper is not None and lower is not None:
             if lower.uid == record.lower.given_up:

@@ -19,6 +19,7 @@ from tests import objects
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.refusals import Refusals
+from virtual_node.metrics import pod_work
 from virtual_node.translate.objects.namespaces import Places
 
 
@@ -53,6 +54,7 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
         settings=SimpleNamespace(pod_sync_workers=1),
         config=SimpleNamespace(on_unschedulable="Wait"),
         nodes={},
+        pod_work={"vn": pod_work()},
     )
     creator: Any = SimpleNamespace(
         adopt=lambda *_: None,

@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from prometheus_client import Histogram
 
 from clusterset.model.autoscaling import Autoscaling, Shape
 from controller_runtime.apimachinery import timestamps
@@ -32,6 +33,31 @@ async def test_a_pod_is_created_and_its_status_mirrored():
         scene.lower.remove("pods", KEY)
         await asyncio.sleep(1)
         assert not scene.is_above()
+
+
+async def test_steps_are_measured_by_operation():
+    """For the series of the virtual node's kubelet API."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.lower.change("pods", KEY, status={"phase": "Running"})
+        await asyncio.sleep(1)
+        before = _counts(scene.context.pod_work[scene.node])
+        await scene.upper.delete(scene.caches.lower.resource, "web", namespace="shop")
+        await asyncio.sleep(1)
+        after = _counts(scene.context.pod_work[scene.node])
+    assert set(before) == {"create", "sync"}
+    assert set(after) == {"create", "sync", "kill"}
+
+
+def _counts(work: Histogram) -> dict[str, float]:
+    """Return how many steps were measured, by operation."""
+    return {
+        sample.labels["operation_type"]: sample.value
+        for family in work.collect()
+        for sample in family.samples
+        if sample.name.endswith("_count")
+    }
 
 
 async def test_scheduled_is_written_with_the_next_status_as_long_as_pods_start_slowly():

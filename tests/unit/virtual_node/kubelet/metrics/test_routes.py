@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
 from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.series import NodeSeries
+from virtual_node.metrics import pod_work
 from virtual_node.translate.nodes.prometheus_text import PodNames
 
 PODS = {("u-shop", "web"): PodNames("shop", "web", "uid-1")}
@@ -88,7 +89,7 @@ def _routes(lower: Any, nodes: tuple[str, ...] = ("n1", "n2")) -> MetricsRoutes:
         lower_nodes=lambda: list(nodes),
         pods=lambda: PODS,
         cluster_id="upper",
-        series=NodeSeries("vn", certificate_expires=lambda: None),
+        series=NodeSeries("vn", certificate_expires=lambda: None, work=pod_work()),
     )
 
 

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller_runtime.apimachinery.decoding import decoder
 from controller_runtime.objects import Object, from_dict
 from virtual_node.kubelet.series import NodeSeries, VolumeStats
+from virtual_node.metrics import pod_work
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 DOCS = Path(__file__).resolve().parents[5] / "docs/reference/metrics.md"
@@ -63,7 +64,7 @@ def _samples(series: NodeSeries, *volumes: dict[str, Any]) -> dict[str, float]:
 
 
 def _series(expires: float | None = None) -> NodeSeries:
-    return NodeSeries("vn", certificate_expires=lambda: expires)
+    return NodeSeries("vn", certificate_expires=lambda: expires, work=pod_work())
 
 
 async def test_counts_follow_the_pods():
@@ -134,7 +135,9 @@ async def test_certificate_of_the_server():
 
 
 async def test_the_documentation_lists_every_series():
-    series = _series(time.time())
+    work = pod_work()
+    work.labels("sync").observe(1)
+    series = NodeSeries("vn", certificate_expires=time.time, work=work)
     everything = _volume(
         "data", capacityBytes=1, availableBytes=1, usedBytes=1, inodes=1, inodesFree=1, inodesUsed=1
     )

@@ -11,6 +11,7 @@ from tests.kubelet_paths import expected_of_virtual_node, matches
 from tests.unit.virtual_node.kubelet.conftest import Serve
 from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.series import NodeSeries
+from virtual_node.metrics import pod_work
 
 pytestmark = pytest.mark.asyncio
 
@@ -23,7 +24,7 @@ def _metrics() -> list[web.RouteDef]:
         lower_nodes=list,
         pods=dict,
         cluster_id="upper",
-        series=NodeSeries("vn", certificate_expires=lambda: None),
+        series=NodeSeries("vn", certificate_expires=lambda: None, work=pod_work()),
     )
     return measures.routes()
 
