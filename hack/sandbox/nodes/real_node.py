@@ -27,6 +27,14 @@ from hack.sandbox.nodes.services import NodeServices, dns_address
 from hack.sandbox.process import Process
 
 _READY_SECONDS = 150
+_DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
+"""Where every kubelet serves device plugins. It removes the sockets of others there, and no flag changes the folder."""
+_WITH_OWN_DEVICE_PLUGINS = f"""set -e
+mount --make-private "$(findmnt --noheadings --output TARGET --target {_DEVICE_PLUGINS})"
+mount --bind "$0" {_DEVICE_PLUGINS}
+exec "$@"
+"""
+"""Shell script that binds its first argument to that folder, then runs the others. The bind must not propagate."""
 
 
 class RealNode:
@@ -46,6 +54,7 @@ class RealNode:
         self._binaries = binaries
         self._directory = cluster.directory / "node"
         self._socket = self._directory / "c.sock"
+        self._root = self._directory / "kubelet"
         digest = hashlib.sha256(str(self._directory).encode()).hexdigest()[:8]
         self.cgroup = f"vnode-{digest}"
         self._dies_with_us = dies_with_parent
@@ -54,7 +63,7 @@ class RealNode:
             "containerd",
             [binaries["containerd"], "--config", self._directory / "containerd.toml"],
         )
-        self.kubelet = self._process("kubelet", [binaries["kubelet"], *self._kubelet_args()])
+        self.kubelet = self._process("kubelet", self._kubelet_command())
         self.services = NodeServices(
             cluster,
             node=self.name,
@@ -81,6 +90,7 @@ class RealNode:
         applets = run("/bin/busybox", "--list").split()
         busybox = images.busybox_image(Path("/bin/busybox"), applets)
         await asyncio.to_thread(self.import_images, [images.pause_image(self._binaries["pause"]), busybox])
+        self._share_kubelet_mounts()
         await self.kubelet.start()
         self._cluster.nodes.insert(0, self.kubelet)
         await self.services.start()
@@ -142,11 +152,16 @@ class RealNode:
 
     # --- configuration ----------------------------------------------------------------------------
 
-    def _kubelet_args(self) -> list[str]:
+    def _kubelet_command(self) -> list[str | Path]:
+        """Return the command line of a kubelet with a folder of its own for device plugins, in a mount namespace."""
+        own = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", _WITH_OWN_DEVICE_PLUGINS]
         return [
+            *own,
+            self._directory / "device-plugins",
+            self._binaries["kubelet"],
             f"--config={self._directory / 'kubelet.json'}",
             f"--kubeconfig={self._directory / 'kubeconfig'}",
-            f"--root-dir={self._directory / 'kubelet'}",
+            f"--root-dir={self._root}",
             f"--cert-dir={self._directory / 'pki'}",
             f"--hostname-override={self.name}",
             f"--node-ip={self._bridge.node_address}",
@@ -254,6 +269,13 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 [plugins."io.containerd.grpc.v1.cri"]
   stream_server_address = "127.0.0.1"
 """
+
+    def _share_kubelet_mounts(self) -> None:
+        """Make the kubelet's root a shared mount, so that containerd sees the volumes that the kubelet mounts in it."""
+        for folder in (_DEVICE_PLUGINS, self._directory / "device-plugins", self._root):
+            folder.mkdir(parents=True, exist_ok=True)
+        run("mount", "--bind", str(self._root), str(self._root))
+        run("mount", "--make-shared", str(self._root))
 
     def _make_cgroup(self) -> None:
         """Make a separate cgroup, so that two kubelets on one machine do not end each other's pods."""

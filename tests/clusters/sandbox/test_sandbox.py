@@ -240,6 +240,8 @@ async def test_a_real_node_runs_containers_reaches_services_and_leaves_nothing()
         done = await lower.kubectl("exec", "c", "--", "timeout", "120", "sh", "-c", fetch)
         assert done.stdout == "served\n"
         assert rules() == before
+        # Not in the folder of the machine's kubelet and those of other sandboxes, which would remove each other's sockets.
+        assert (lower.directory / "node" / "device-plugins" / "kubelet.sock").is_socket()
         assert real.bridge is not None
         facts = {
             "directory": str(real.directory), "bridge": real.bridge.name, "cgroup": real._remains[0]["cgroup"],
