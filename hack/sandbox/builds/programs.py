@@ -25,7 +25,7 @@ emulate that version.
 OLD_KUBECTL = ("1.31", "1.31.0")
 """Minor version and patch of an old kubectl, which has another stream protocol than today's."""
 HELM_MAJOR = os.environ.get("HELM_MAJOR") or "4"
-"""Major version of Helm, 3 or 4; the chart, its tests and the sandbox work with both."""
+"""Major version of Helm that tests use, 3 or 4; the chart and the sandbox work with both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ def _kubernetes(names: Iterable[str], suffix: str = "") -> dict[str, Program]:
     }
 
 
+HELMS = {major: Program("helm", f"helm{major}", f"helm.sh/helm/v{major}/cmd/helm") for major in ("3", "4")}
+"""Major version → Helm. Version 3 is built in a minute or two, version 4 in up to twenty, because of its dependencies."""
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 PROGRAMS: dict[str, Program] = {
     "etcd": Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
@@ -86,7 +88,7 @@ PROGRAMS: dict[str, Program] = {
     "pause": Program("pause", "pause", "."),
     "coredns": Program("coredns", "coredns", "."),
     "dra-driver": Program("dra-driver", "dra-driver", "."),
-    "helm": Program("helm", f"helm{HELM_MAJOR}", f"helm.sh/helm/v{HELM_MAJOR}/cmd/helm"),
+    "helm": HELMS[HELM_MAJOR],
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     "stages": Program("stages", "kwok", "./stages"),
     # Software of others, for tests/company.

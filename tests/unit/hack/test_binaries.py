@@ -174,6 +174,35 @@ async def test_a_failed_build_is_one_line_with_the_log(cache, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("on_path", "built", "found"),
+    [
+        ("v3.8.0", ["3", "4"], ""),
+        ("v3.7.9", ["3", "4"], "4"),
+        ("", ["3"], "3"),
+        ("", [], "3"),
+    ],
+    ids=["on the PATH", "too old", "built before", "none"],
+)
+async def test_demo_builds_no_helm_but_helm_3(cache, monkeypatch, on_path, built, found):
+    """Helm 4 takes ten times as long, so it is only used if it is there."""
+    on_the_path = cache.parents[1] / "bin"
+    monkeypatch.setenv("PATH", str(on_the_path))
+    if on_path:
+        script(on_the_path / "helm", f"echo {on_path}")
+    for major in built:
+        kept = programs.home(f"helm{major}") / "helm"
+        kept.parent.mkdir(parents=True)
+        kept.touch()
+
+    async def build(missing, *, progress):
+        return {one.name: programs.home(module) / one.name for module, [one] in missing.items()}
+
+    monkeypatch.setattr(go_build, "build_all", build)
+    expected = programs.home(f"helm{found}") if found else on_the_path
+    assert await binaries.helm(progress=lambda _: None) == expected / "helm"
+
+
+@pytest.mark.parametrize(
     ("said", "fits"), [("go1.26", True), ("go1.27.3", True), ("go1.25.12", False), ("", False)]
 )
 async def test_only_a_go_that_can_build_kubernetes_fits(tmp_path, said, fits):
