@@ -9,7 +9,7 @@
 ARG BASE=debian:12-slim@sha256:60eac759739651111db372c07be67863818726f754804b8707c90979bda511df
 FROM ${BASE} AS build
 RUN apt-get update -qq \
- && apt-get install -qq -y --no-install-recommends python3 python3-pip \
+ && apt-get install -qq -y --no-install-recommends binutils python3 python3-pip \
  && rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./

@@ -31,7 +31,7 @@ PACKAGES = (
 
 
 def check_machine() -> None:
-    """Raise BuildError unless this machine, whose apt is used, has the recipe's Debian release and the user is root."""
+    """Raise BuildError unless this machine, whose apt and strip are used, has the recipe's Debian and the user is root."""
     release = Path("/etc/os-release")
     said = release.read_text(encoding="utf-8") if release.exists() else ""
     if f'VERSION_ID="{RELEASE}"' not in said or "ID=debian" not in said:
@@ -41,6 +41,8 @@ def check_machine() -> None:
         )
     if os.geteuid() != 0:
         raise BuildError("unpacking the image's files needs root; or build it with Docker or Buildah")
+    if shutil.which("strip") is None:
+        raise BuildError("strip is missing: apt-get install binutils")
 
 
 def lay_out(root: Path) -> None:

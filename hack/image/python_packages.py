@@ -73,12 +73,13 @@ def compile_all(
 ) -> None:
     """Compile all modules except ``optional`` with the image's own Python; this also proves that Python runs.
 
-    ``unchecked-hash``: the files of an image do not change, so their times need no check.
+    ``unchecked-hash``: the files of an image do not change, so their times need no check. Without columns, which tracebacks
+    would underline, bytecode is a quarter smaller, also in memory.
     """
     places = [f"-s{strip}", f"-p{prepend}"] if strip else []
     skip = ["-x", "|".join(optional)] if optional else []
     argv = [f"/usr/bin/{PYTHON}", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash"]
-    run("chroot", str(root), *argv, *places, *skip, *folders)
+    run("chroot", str(root), *argv, *places, *skip, *folders, env={"PYTHONNODEBUGRANGES": "1"})
 
 
 def _install_locked(lock: Path, target: Path) -> None:

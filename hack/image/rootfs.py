@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hack.image import debian, sbom
-from hack.image.commands import BuildError
+from hack.image.commands import BuildError, run
 from hack.image.python_packages import (
     PYTHON,
     SITE,
@@ -47,6 +47,7 @@ _UNUSED = (
     "sbin/ldconfig",
     "usr/lib/*/gconv",
     "usr/lib/*/audit",
+    "usr/lib/*/libmvec*",
     "usr/lib/locale",
     "usr/bin/[!p]*",
     "usr/bin/pdb*",
@@ -56,14 +57,26 @@ _UNUSED = (
     # Files of Python: build tools, graphics and tests.
     *(
         f"usr/lib/{PYTHON}/{name}"
-        for name in ("distutils", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo")
+        for name in (
+            "distutils",
+            "ensurepip",
+            "idlelib",
+            "lib2to3",
+            "pydoc_data",
+            "test",
+            "tkinter",
+            "turtledemo",
+        )
     ),
-    # Files of Python packages: headers, tests and others that are not needed at run time.
+    # Files of Python packages: headers, tests, rich's languages and others that are not needed at run time.
     f"{SITE}/bin",
     f"{SITE}/*/tests",
     f"{SITE}/*/test",
     f"{SITE}/*/*.pyx",
     f"{SITE}/*/*.c",
+    f"{SITE}/*/_testcapi*",
+    f"{SITE}/*.md",
+    f"{SITE}/pygments/lexers/[!_]*",
 )
 
 
@@ -86,6 +99,8 @@ def base(root: Path, *, work: Path) -> None:
     debian.write_certificates(root)
     install_dependencies(root)
     remove_unused(root)
+    # Wheels have debug symbols, 3 MB of the compressed image.
+    run("strip", "--strip-unneeded", *map(str, sorted((root / SITE).rglob("*.so"))))
     compile_all(root, [f"/usr/lib/{PYTHON}", f"/{SITE}"], optional=(f"/{SITE}/kubernetes_asyncio",))
 
 

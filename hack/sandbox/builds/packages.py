@@ -20,6 +20,7 @@ _PACKAGES = {
     "nsenter": "util-linux",
     "sysctl": "procps",
     "mount": "mount",
+    "strip": "binutils",
     "/bin/busybox": "busybox-static",
 }
 

@@ -153,7 +153,7 @@ def test_the_archive_is_a_valid_image_layout(image: Path):
             content = file.read()
             assert len(content) == descriptor["size"]
             assert f"sha256:{hashlib.sha256(content).hexdigest()}" == descriptor["digest"]
-    assert image.stat().st_size < 60e6
+    assert image.stat().st_size < 30e6
 
 
 def test_the_same_sources_give_the_same_bytes(image: Path, tmp_path: Path):

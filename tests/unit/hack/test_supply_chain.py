@@ -70,6 +70,16 @@ def test_docker_bases_are_pinned_by_digest():
         assert named == "scratch" or re.search(r"@sha256:[0-9a-f]{64}$", named), base
 
 
+def test_docker_gets_every_package_of_the_project():
+    """Dockerfile copies all that the wheel has, and .dockerignore does not leave it out."""
+    dockerfile = (SOURCE / "Dockerfile").read_text(encoding="utf-8")
+    copied = set(re.findall(r"^COPY (?!--)(.+) \S+$", dockerfile, re.MULTILINE))
+    names = {name for line in copied for name in line.split()}
+    sent = set(re.findall(r"^!(\S+)", (SOURCE / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE))
+    assert names == sent
+    assert names >= set(project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+
+
 def _report(name: str, version: str, *, digest: str = HASH) -> dict[str, Any]:
     hashes = {"sha256": digest} if digest else {}
     return {
