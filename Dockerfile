@@ -5,9 +5,8 @@
 # hack/image/rootfs.py builds the file system. `python -m hack.image` uses it as well and needs no Docker; both images contain
 # the same files. It verifies downloads: Debian packages by signature, wheels by the hashes in hack/image/*.txt.
 #
-# Digest of the multi-architecture index of debian:12-slim. To update it: docker buildx imagetools inspect debian:12-slim
-ARG BASE=debian:12-slim@sha256:60eac759739651111db372c07be67863818726f754804b8707c90979bda511df
-FROM ${BASE} AS build
+# Digest of the multi-architecture index of debian:12-slim, also in .github/workflows.
+FROM debian:12-slim@sha256:60eac759739651111db372c07be67863818726f754804b8707c90979bda511df AS build
 RUN apt-get update -qq \
  && apt-get install -qq -y --no-install-recommends binutils python3 python3-pip \
  && rm -f /usr/lib/python3*/EXTERNALLY-MANAGED

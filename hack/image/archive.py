@@ -19,6 +19,8 @@ from typing import Any
 _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_IMAGE_INDEX = "application/vnd.oci.image.index.v1+json"
+_INDEX = "index.json"
 _LEVEL = 6
 
 
@@ -100,19 +102,7 @@ def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]
             "layers": [_descriptor(_LAYER, layer.blob) for layer in layers],
         }
     )
-    index = {
-        "schemaVersion": 2,
-        "manifests": [
-            {
-                **_descriptor(_MANIFEST, manifest),
-                "platform": {"architecture": config.architecture, "os": "linux"},
-                "annotations": {
-                    "io.containerd.image.name": name,
-                    "org.opencontainers.image.ref.name": name.rpartition(":")[2],
-                },
-            }
-        ],
-    }
+    platform = {"architecture": config.architecture, "os": "linux"}
     # Content of manifest.json, which `docker load` reads from the same archive.
     docker = [
         {
@@ -122,19 +112,54 @@ def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]
         }
     ]
     contents = {
-        "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
-        "index.json": _json(index),
+        **_layout(name, {**_descriptor(_MANIFEST, manifest), "platform": platform}),
         "manifest.json": _json(docker),
         _blob_path(_digest(image)): image,
         _blob_path(_digest(manifest)): manifest,
         **{_blob_path(layer.digest): layer.blob for layer in layers},
     }
+    _write(path, contents)
+    return _digest(manifest)
+
+
+def join(parts: Sequence[Path], path: Path, *, name: str) -> str:
+    """Write one archive of the images of several architectures; return the digest of their index.
+
+    Args:
+        parts: archives of ``write``.
+        path: file to write.
+        name: full name and tag.
+    """
+    manifests, blobs = [], {}
+    for part in parts:
+        with tarfile.open(part) as opened:
+            files = {member.name: opened.extractfile(member) for member in opened}
+            contents = {name: file.read() for name, file in files.items() if file is not None}
+        (manifest,) = json.loads(contents[_INDEX])["manifests"]
+        manifests.append({key: value for key, value in manifest.items() if key != "annotations"})
+        blobs |= {name: content for name, content in contents.items() if name.startswith("blobs/")}
+    index = _json({"schemaVersion": 2, "mediaType": _IMAGE_INDEX, "manifests": manifests})
+    layout = _layout(name, _descriptor(_IMAGE_INDEX, index))
+    _write(path, {**layout, _blob_path(_digest(index)): index, **blobs})
+    return _digest(index)
+
+
+def _layout(name: str, descriptor: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the files of an image layout with a single entry."""
+    annotations = {
+        "io.containerd.image.name": name,
+        "org.opencontainers.image.ref.name": name.rpartition(":")[2],
+    }
+    index = {"schemaVersion": 2, "manifests": [{**descriptor, "annotations": annotations}]}
+    return {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), _INDEX: _json(index)}
+
+
+def _write(path: Path, contents: Mapping[str, bytes]) -> None:
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
         for file, content in contents.items():
             entry = tarfile.TarInfo(file)
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
-    return _digest(manifest)
 
 
 def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _write(BACKEND, [*backend, *kept(BACKEND)])
         # Tests run with the versions of the image.
         groups = declared["dependency-groups"]
-        tools = ["pip", *groups["dev"], *groups["docs"], *held(LIBRARIES), *held(BACKEND)]
+        tools = ["pip", *groups["dev"], *groups["docs"], *groups["release"], *held(LIBRARIES), *held(BACKEND)]
         _write(CONSTRAINTS, [*tools, *kept(CONSTRAINTS)], has_hashes=False)
     except BuildError as error:
         print(f"lock: {error}", file=sys.stderr)

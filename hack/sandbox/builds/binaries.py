@@ -79,7 +79,7 @@ async def ensure(names: Iterable[str], *, progress: Progress = print) -> dict[st
 async def helm(*, progress: Progress = print) -> Path:
     """Return a helm that can install the chart: the one on the PATH if it is new enough, one that was built, or Helm 3.
 
-    Helm 3 takes a tenth of the time to build that Helm 4 takes. Tests use ``ensure``, because they test one version.
+    Helm 4 takes several times as long to build as Helm 3. Tests use ``ensure``, because they test one version.
 
     Raises:
         SandboxError: there is none, and it cannot be built.
@@ -91,7 +91,7 @@ async def helm(*, progress: Progress = print) -> Path:
     if built:
         return built[-1]
     oldest = ".".join(map(str, _OLDEST_HELM))
-    progress(f"no helm >= {oldest} on the PATH, so Helm 3 is built, once (a minute or two)")
+    progress(f"no helm >= {oldest} on the PATH, so Helm 3 is built, once (minutes)")
     helm3 = HELMS["3"]
     return (await go_build.build_all({helm3.module: [helm3]}, progress=progress))[helm3.name]
 

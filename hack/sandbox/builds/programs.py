@@ -61,7 +61,7 @@ def _kubernetes(names: Iterable[str], suffix: str = "") -> dict[str, Program]:
 
 
 HELMS = {major: Program("helm", f"helm{major}", f"helm.sh/helm/v{major}/cmd/helm") for major in ("3", "4")}
-"""Major version → Helm. Version 3 is built in a minute or two, version 4 in up to twenty, because of its dependencies."""
+"""Major version → Helm. Version 4 takes several times as long to build as version 3."""
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 PROGRAMS: dict[str, Program] = {
     "etcd": Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),

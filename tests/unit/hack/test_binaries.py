@@ -184,7 +184,7 @@ async def test_a_failed_build_is_one_line_with_the_log(cache, tmp_path):
     ids=["on the PATH", "too old", "built before", "none"],
 )
 async def test_demo_builds_no_helm_but_helm_3(cache, monkeypatch, on_path, built, found):
-    """Helm 4 takes ten times as long, so it is only used if it is there."""
+    """Helm 4 takes several times as long, so it is only used if it is there."""
     on_the_path = cache.parents[1] / "bin"
     monkeypatch.setenv("PATH", str(on_the_path))
     if on_path:

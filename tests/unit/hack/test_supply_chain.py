@@ -25,7 +25,9 @@ def _declared(lock_file: Path) -> list[str]:
     found: dict[Path, list[str]] = {
         LIBRARIES: whole["project"]["dependencies"],
         BACKEND: whole["build-system"]["requires"],
-        CONSTRAINTS: [*whole["dependency-groups"]["dev"], *whole["dependency-groups"]["docs"]],
+        CONSTRAINTS: [
+            one for group in ("dev", "docs", "release") for one in whole["dependency-groups"][group]
+        ],
     }
     return found[lock_file]
 
