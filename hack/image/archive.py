@@ -130,7 +130,8 @@ def join(parts: Sequence[Path], path: Path, *, name: str) -> str:
         path: file to write.
         name: full name and tag.
     """
-    manifests, blobs = [], {}
+    manifests: list[dict[str, object]] = []
+    blobs: dict[str, bytes] = {}
     for part in parts:
         with tarfile.open(part) as opened:
             files = {member.name: opened.extractfile(member) for member in opened}

@@ -60,7 +60,7 @@ async def requests_of(sandbox: Sandbox, name: str, *flags: str) -> Mapping[str, 
     )  # fmt: skip
     await node_ready(sandbox.upper, name)
     async with await client_of(sandbox.upper) as upper:
-        measured = await measure(sandbox, upper, node=name, count=200, rate=20, processes=())
+        measured = await measure(sandbox, [(upper, name)], count=200, rate=20, processes=())
     await process.stop()
     if measured.load.p99 > SLOW:
         measured.requests["upper"]["PATCH pods/status"] /= 2

@@ -58,6 +58,6 @@ def test_inspect_warns():
     """One finding for each; none fails a check by itself."""
     lower = View("lower1")
     lower.put(WEAKNESSES, [("weak", "mend")])
-    (finding,) = weak(Snapshot(datetime.now(UTC), lowers=[lower]))
+    (finding,) = weak(Snapshot(datetime.now(UTC), lowers=[lower]), lower)
     assert (finding.severity, finding.code.check, finding.place) == ("warning", "transport", "lower1")
     assert (finding.cause, finding.next_step) == ("weak", "mend")
