@@ -21,13 +21,11 @@ from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
 from virtual_node.examine import components, inspections
 from virtual_node.examine.connections import plain
 from virtual_node.examine.engine import of_pod
-from virtual_node.examine.facts import ClusterState, known
+from virtual_node.examine.facts import API_ACCESS, NAMES, ApiAccess, ClusterState, Names, known
 from virtual_node.examine.finding import Finding
 from virtual_node.examine.health import Health, health
 from virtual_node.examine.inspections import Inspection
-from virtual_node.examine.objects import Json
-from virtual_node.examine.path import API_ACCESS, NAMES, ApiAccess, Names
-from virtual_node.examine.pods import WAITING, is_for_virtual_nodes
+from virtual_node.examine.objects import WITHOUT_NODE, Json, is_for_virtual_nodes
 from virtual_node.examine.rules.nodes import rejected
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.process_state import ProcessState
@@ -66,7 +64,7 @@ class ProcessHealth:
         self._waiting = Informer(
             self.upper,
             resources.PODS,
-            field_selector=WAITING,
+            field_selector=WITHOUT_NODE,
             transform=shrink_foreign,
             name="waiting-pods",
         )

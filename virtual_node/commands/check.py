@@ -31,12 +31,11 @@ from virtual_node.commands.parsers import check as parser
 from virtual_node.config import command_line
 from virtual_node.config.command_line import DEFAULT_NODE_NAME
 from virtual_node.config.types import Config
-from virtual_node.examine import reader, service_ranges
+from virtual_node.examine import cluster_network, reader
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION, WEAKNESSES
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import WAY, examine
-from virtual_node.examine.finding import UPPER, Finding
-from virtual_node.examine.path import (
+from virtual_node.examine.facts import (
     ANSWER,
     API_ACCESS,
     DIFFERENCES,
@@ -51,9 +50,10 @@ from virtual_node.examine.path import (
     Answer,
     ApiAccess,
 )
+from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.path_reading import read_version
-from virtual_node.examine.rules import apis, clusters, start  # noqa: F401 - registers their rules
-from virtual_node.examine.rules.names import form, served_by, upper_domain
+from virtual_node.examine.rules import clusters  # noqa: F401 - registers its rules
+from virtual_node.examine.rules.apis import form, served_by, upper_domain
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.rights import daemon as rights
 from virtual_node.translate.pods import api_server
@@ -273,11 +273,11 @@ async def _read_ranges(config: Config, lowers: Sequence[tuple[Cluster, View]], p
     """Read whether Services can have upper addresses; clusters that do not answer are reported by other rows."""
     with contextlib.suppress(ConfigError):
         async with _open_upper(config, patience) as upper:
-            wanted = await service_ranges.read(upper)
+            wanted = await cluster_network.read_ranges(upper)
         for cluster, view in lowers:
             with contextlib.suppress(ConfigError):
                 async with _open_lower(cluster, patience) as lower:
-                    view.put(SERVICE_RANGES, await service_ranges.compare(wanted, lower))
+                    view.put(SERVICE_RANGES, await cluster_network.compare(wanted, lower))
 
 
 @contextlib.asynccontextmanager

@@ -12,29 +12,39 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from clusterset.model import names
 from clusterset.model.overrides import recorded_changes
+from clusterset.model.pod.conditions import claim_names
 from clusterset.model.policy.findings import containers
 from controller_runtime import resources
+from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ConfigError
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import KINDS, full
 from virtual_node.commands.parsers import diagnose as parser
 from virtual_node.config import program
-from virtual_node.examine import path_reading, probes  # noqa: F401 - registers how facts are read
+from virtual_node.examine import path_reading  # noqa: F401 - registers how facts are read
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, examine, in_depth
-from virtual_node.examine.facts import known
+from virtual_node.examine.facts import INSTALLED, KUBELETS, known
 from virtual_node.examine.finding import Finding
 from virtual_node.examine.health import add_reports
-from virtual_node.examine.objects import Json, cluster_of, is_virtual
-from virtual_node.examine.path import INSTALLED, KUBELETS
+from virtual_node.examine.objects import Json, cluster_of, is_virtual, last_seen
 from virtual_node.examine.pod_view import PodView
-from virtual_node.examine.read_pod import read_lower, read_pod
-from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader, bounded, refusal
-from virtual_node.examine.rules import apis  # noqa: F401 - registers the rule about the kubelet API
+from virtual_node.examine.reader import (
+    NODE_LEASES,
+    VIRTUAL_NODES,
+    Reader,
+    bounded,
+    kubelet_answer,
+    refusal,
+    server_clock,
+)
+from virtual_node.examine.rules import apis, details  # noqa: F401 - registers their rules
 from virtual_node.examine.rules.workloads import healthy, healthy_node, of_node, of_workload
 from virtual_node.examine.source import Source
+from virtual_node.translate.base.ownership import mirrored_as
 
 AGENT = "virtual-node-diagnose"
 
@@ -195,9 +205,9 @@ async def _node(reader: Reader, name: str) -> list[Finding]:
     bound = [pod.to_dict() for pod in listed]
     lease = await reader.get(resources.LEASES, name, namespace=NODE_LEASES)
     leases = None if lease is None and reader.missing else {name: lease} if lease else {}
-    now = await probes.clock(reader.client)
+    now = await server_clock(reader.client)
     snapshot = known(now, nodes=[node], leases=leases, bound=(), waiting=())
-    snapshot.upper.put(KUBELETS, {name: await probes.kubelet(reader.client, node, bound)})
+    snapshot.upper.put(KUBELETS, {name: await kubelet_answer(reader.client, node, bound)})
     await Source(snapshot.upper, reader).load([INSTALLED])
     add_reports(snapshot)
     result = [
@@ -384,3 +394,74 @@ def _images(pod: Mapping[str, Any]) -> dict[str, str]:
         f"{where}.image": str(container.get("image"))
         for where, container in containers(pod.get("spec") or {})
     }
+
+
+_MOST_CLAIMS = 20
+
+
+async def read_pod(reader: Reader, pod: dict[str, Any]) -> PodView:
+    """Return everything about a pod in the upper cluster that the caller may read.
+
+    Raises:
+        ApiError: the upper cluster does not answer.
+    """
+    node_name = pod["spec"].get("nodeName", "")
+    # Two gathers, because the types of asyncio.gather know at most six results.
+    (virtual, node, lease), (events, claim_events, logs, now) = await asyncio.gather(
+        asyncio.gather(
+            reader.all(resources.NODES, label_selector=VIRTUAL_NODES),
+            _nothing() if not node_name else reader.get(resources.NODES, node_name),
+            _nothing() if not node_name else reader.get(resources.LEASES, node_name, namespace=NODE_LEASES),
+        ),
+        asyncio.gather(
+            reader.events_about(pod),
+            _claim_events(reader, pod),
+            reader.previous_log(pod),
+            server_clock(reader.client),
+        ),
+    )
+    return PodView(
+        pod=pod,
+        node=node,
+        lease=lease,
+        lower=None,
+        events=events,
+        claim_events=claim_events,
+        virtual_nodes=None if virtual is None else [each.to_dict() for each in virtual],
+        now=now,
+        logs=logs,
+    )
+
+
+async def read_lower(lower: Verbs, upper: Json) -> dict[str, Any] | None:
+    """Return the lower pod of an upper pod; None: there is none.
+
+    Raises:
+        ApiError: the lower cluster does not answer, or forbids it.
+    """
+    metadata = upper["metadata"]
+    selector = f"{names.LABEL_UPPER_UID}={metadata['uid']}"
+    listed = (await lower.list(resources.PODS, label_selector=selector)).items
+    # Users of the lower cluster can copy the label to other pods.
+    made = mirrored_as((metadata.get("annotations") or {}).get(names.ANNOTATION_LOWER_UID), metadata["uid"])
+    return next(
+        (pod.to_dict() for pod in listed if pod.name == metadata["name"] and made in {"", pod.uid}), None
+    )
+
+
+async def _claim_events(reader: Reader, pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the warnings about the claims of a pending pod that are not bound, the oldest first."""
+    found: list[Any] = []
+    if (pod.get("status") or {}).get("phase") not in {None, "Pending"}:
+        return found
+    for name in claim_names(pod)[:_MOST_CLAIMS]:
+        claim = await reader.get(
+            resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=pod["metadata"]["namespace"]
+        )
+        if claim is not None and (claim.get("status") or {}).get("phase") != "Bound":
+            found += [event for event in await reader.events_about(claim) if event.get("type") == "Warning"]
+    return sorted(found, key=last_seen)
+
+
+async def _nothing() -> None:
+    return None

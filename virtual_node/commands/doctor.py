@@ -25,28 +25,33 @@ from virtual_node.commands.parsers import doctor as parser
 from virtual_node.examine.codes import LINKS, Code, Severity
 from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME
 from virtual_node.examine.engine import HEALTH, RULES, WAY, Examination, Level, examine
-from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING, WORDS
-from virtual_node.examine.finding import UPPER, Finding
-from virtual_node.examine.health import add_reports
-from virtual_node.examine.leases import active_lease
-from virtual_node.examine.objects import is_passing, key, labels_of, taint_text, taints
-from virtual_node.examine.path import (
+from virtual_node.examine.facts import (
     ANSWER,
+    BOUND,
+    COMPONENTS,
     DENIED,
     DESCHEDULERS,
     DOMAIN,
     EVENTS,
     INSTALLED,
+    LEASES,
+    NODES,
     PROXY_REFUSES,
     SCHEDULER_LEASE,
     SCHEDULERS,
+    SWARMS,
+    WAITING,
     WEBHOOK,
+    WORDS,
     Answer,
 )
+from virtual_node.examine.finding import UPPER, Finding
+from virtual_node.examine.health import add_reports
+from virtual_node.examine.leases import active_lease
+from virtual_node.examine.objects import is_passing, key, labels_of, taint_text, taints
 from virtual_node.examine.path_reading import BELOW, UPPER_FACTS, read_lower, read_upper
 from virtual_node.examine.reader import DESCHEDULER_LEASE
-from virtual_node.examine.rules.apis import is_forbidden, is_schedulable, ready_kubelets
-from virtual_node.examine.rules.names import form, upper_domain
+from virtual_node.examine.rules.apis import form, is_forbidden, is_schedulable, ready_kubelets, upper_domain
 from virtual_node.examine.rules.scheduling import room, waiting, waiting_for_virtual_nodes
 from virtual_node.examine.rules.webhook import client_configs, end, ready_endpoints, tested
 from virtual_node.examine.snapshot import Fact, Snapshot, View

@@ -23,10 +23,9 @@ from virtual_node.commands import cordon
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import drain as parser
 from virtual_node.config import program
-from virtual_node.examine import probes
 from virtual_node.examine.leases import lease_age
 from virtual_node.examine.objects import Json
-from virtual_node.examine.reader import DESCHEDULER_LEASE, VIRTUAL_NODES, Reader
+from virtual_node.examine.reader import DESCHEDULER_LEASE, VIRTUAL_NODES, Reader, server_clock
 
 _POLL = 1.0
 _SILENCE = 30.0
@@ -82,7 +81,7 @@ async def _run(options: argparse.Namespace) -> int:
 async def _check_descheduler(reader: Reader) -> None:
     """Raise ConfigError if no descheduler renews its Lease; without the right to list Leases, do nothing."""
     leases = await reader.all(resources.LEASES, field_selector=f"metadata.name={DESCHEDULER_LEASE}")
-    now = await probes.clock(reader.client)
+    now = await server_clock(reader.client)
     ages = [lease_age(lease.to_dict(), now) for lease in leases or ()]
     if leases is not None and not any(age and age.holder and not age.is_expired(2) for age in ages):
         raise ConfigError(

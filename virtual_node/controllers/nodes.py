@@ -26,8 +26,8 @@ from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
 from virtual_node.examine.codes import Code
 from virtual_node.examine.connections import plain
-from virtual_node.examine.path import Names
-from virtual_node.examine.rules.names import unserved
+from virtual_node.examine.facts import Names
+from virtual_node.examine.rules.apis import unserved
 from virtual_node.translate.base.fields import word
 from virtual_node.translate.nodes import node as translate
 from virtual_node.translate.nodes.capacity import Capacity

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime.apimachinery import timestamps
 from virtual_node.config import program
+from virtual_node.examine.facts import INSTALLED, Installation
 from virtual_node.examine.objects import (
     Json,
     ended,
@@ -19,7 +20,6 @@ from virtual_node.examine.objects import (
     statuses,
     waiting,
 )
-from virtual_node.examine.path import INSTALLED, Installation
 from virtual_node.examine.snapshot import Snapshot
 from virtual_node.translate.pods.summary import status_word
 

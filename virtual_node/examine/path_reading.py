@@ -16,24 +16,27 @@ from controller_runtime.client.client import Client
 from controller_runtime.client.verbs import Verbs, find
 from controller_runtime.errors import ApiError, Forbidden
 from virtual_node.config import program
-from virtual_node.examine import cluster_dns, probes
+from virtual_node.examine import cluster_network
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION
 from virtual_node.examine.connections import Failure, failure, plain
-from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
-from virtual_node.examine.finding import UPPER
-from virtual_node.examine.objects import Json, key, last_seen
-from virtual_node.examine.path import (
+from virtual_node.examine.facts import (
     ANSWER,
+    BOUND,
+    COMPONENTS,
     DENIED,
     DESCHEDULERS,
     DOMAIN,
     EVENTS,
     INSTALLED,
     KUBELETS,
+    LEASES,
     NAMES,
+    NODES,
     PROBE_SELECTOR,
     SCHEDULER_LEASE,
     SCHEDULERS,
+    SWARMS,
+    WAITING,
     WEBHOOK,
     Answer,
     Installation,
@@ -41,12 +44,18 @@ from virtual_node.examine.path import (
     Probe,
     Webhook,
 )
+from virtual_node.examine.finding import UPPER
+from virtual_node.examine.objects import Json, key, last_seen
 from virtual_node.examine.reader import (
     DESCHEDULER_LEASE,
     NODE_LEASES,
     Need,
     Reader,
+    kubelet_answer,
     missing_rights,
+    server_clock,
+    server_date,
+    server_version,
 )
 from virtual_node.examine.rules.webhook import client_configs, is_ours
 from virtual_node.examine.snapshot import Fact, NotReadError, Snapshot, View, objects
@@ -91,7 +100,7 @@ async def read_version(client: Verbs, cluster: View) -> None:
     """
     version = await client.version(timeout=client.timeout)
     cluster.put(VERSION, str(version.get("gitVersion") or ""))
-    moment = await probes.date(client)
+    moment = await server_date(client)
     if moment is not None:
         cluster.put(CLOCK_SKEW, (moment - datetime.now(UTC)).total_seconds())
 
@@ -105,19 +114,19 @@ async def read_upper(upper: Client, facts: Iterable[Fact[Any]], *, namespace: st
         namespace: namespace of the dry-run pod.
     """
     view = View(UPPER)
-    probe = await probes.version(upper)
+    probe = await server_version(upper)
     if not probe.ok:
         return Snapshot(datetime.now(UTC), upper=view), probe
     view.put(ANSWER, Answer(upper.config.server, probe.text))
     source = Source(view, Reader(upper), **{NAMESPACE: namespace})
-    now, _ = await asyncio.gather(probes.clock(upper), source.load(facts))
+    now, _ = await asyncio.gather(server_clock(upper), source.load(facts))
     return Snapshot(now, upper=view), probe
 
 
 async def read_lower(lower: Client, file: str) -> View:
     """Return what was read of the lower cluster of a kubeconfig ``file``; its name is the file."""
     view = View(file)
-    probe = await probes.version(lower)
+    probe = await server_version(lower)
     if probe.ok:
         await Source(view, Reader(lower)).load(LOWER)
         # The names are only evidence for a remark.
@@ -174,7 +183,7 @@ async def _kubelets(source: Source) -> dict[str, Probe]:
     for pod in bound:
         by_node.setdefault(pod["spec"].get("nodeName") or "", []).append(pod)
     found = await asyncio.gather(
-        *(probes.kubelet(source.reader.client, node, by_node[node["metadata"]["name"]]) for node in nodes)
+        *(kubelet_answer(source.reader.client, node, by_node[node["metadata"]["name"]]) for node in nodes)
     )
     return {node["metadata"]["name"]: probe for node, probe in zip(nodes, found, strict=True)}
 
@@ -198,7 +207,7 @@ async def _deschedulers(source: Source) -> Sequence[Json]:
 
 @reads(DOMAIN)
 async def _domain(source: Source) -> str:
-    return (await cluster_dns.read(source.reader.client)).domain
+    return (await cluster_network.read_dns(source.reader.client)).domain
 
 
 @reads(WEBHOOK)
@@ -302,13 +311,13 @@ async def _below(source: Source) -> Sequence[Json]:
 async def _names(source: Source) -> Names:
     """Return the names of a lower cluster, by its configuration if that is known, otherwise by its namespaces."""
     lower, cluster = source.reader.client, source.options.get(CLUSTER)
-    domain = (await cluster_dns.read(lower)).domain
+    domain = (await cluster_network.read_dns(lower)).domain
     if cluster is not None:
         return Names(
             cluster=cluster.name,
             renamed=dns.renamed(cluster.namespaces),
             domain=domain,
-            installed=await cluster_dns.name_servers(lower) if cluster.dns.servers else [],
+            installed=await cluster_network.name_servers(lower) if cluster.dns.servers else [],
             servers=cluster.dns.servers,
             namespaces=cluster.namespaces,
         )
@@ -319,5 +328,5 @@ async def _names(source: Source) -> Names:
     return Names(
         renamed=next((f"namespace {name} is {below} there" for below, name in renamed), ""),
         domain=domain,
-        installed=await cluster_dns.name_servers(lower),
+        installed=await cluster_network.name_servers(lower),
     )

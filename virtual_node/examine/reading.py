@@ -24,7 +24,7 @@ from controller_runtime.objects import Object
 from controller_runtime.process import version
 from controller_runtime.resources import Resource
 from virtual_node.config.types import Config
-from virtual_node.examine import components, expiries, pods
+from virtual_node.examine import components, expiries
 from virtual_node.examine.clusters import (
     CLOCK_SKEW,
     DNS_SERVICES,
@@ -49,15 +49,15 @@ from virtual_node.examine.facts import (
     COMPONENTS,
     LEASES,
     NODES,
+    PROFILES,
     SWARMS,
     WAITING,
     ClusterState,
 )
 from virtual_node.examine.finding import UPPER
 from virtual_node.examine.health import add_reports
-from virtual_node.examine.objects import Json, annotations_of, is_virtual, key, labels_of
+from virtual_node.examine.objects import WITHOUT_NODE, Json, annotations_of, is_virtual, key, labels_of
 from virtual_node.examine.packed import PackedObjects, Packer, Selected
-from virtual_node.examine.path import PROFILES
 from virtual_node.examine.path_reading import read_version
 from virtual_node.examine.reader import NODE_LEASES, bounded
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
@@ -337,7 +337,7 @@ async def _read_upper(client: Client, upper: View, copied: set[Resource]) -> Non
             *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *copied}),
             listed(names.SWARMS, fact=SWARMS),
             listed(resources.PODS, label_selector=components.SELECTOR, fact=COMPONENTS),
-            listed(resources.PODS, field_selector=pods.WAITING, fact=WAITING),
+            listed(resources.PODS, field_selector=WITHOUT_NODE, fact=WAITING),
         ]
     )
 

@@ -14,8 +14,7 @@ from controller_runtime.errors import ApiError
 from controller_runtime.resources import Resource
 from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME, LABEL_PART_OF
 from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
-from virtual_node.examine.objects import Json, is_virtual, key
-from virtual_node.examine.pods import WAITING as WITHOUT_NODE
+from virtual_node.examine.objects import WITHOUT_NODE, Json, is_virtual, key
 from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.examine.snapshot import Fact, NotReadError, View
 

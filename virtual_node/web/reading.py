@@ -17,7 +17,7 @@ from clusterset.model.pod.conditions import is_finished
 from controller_runtime.objects import Object
 from controller_runtime.util.event_loop import Slicer
 from virtual_node.cluster.lower_cluster import LowerCluster
-from virtual_node.examine.pods import is_for_virtual_nodes
+from virtual_node.examine.objects import is_for_virtual_nodes
 from virtual_node.translate.pods.summary import pod_row
 from virtual_node.web.groups import STALE, UNPLACED, Row, state_of
 

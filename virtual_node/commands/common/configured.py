@@ -10,7 +10,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from virtual_node.config.types import Config
 from virtual_node.controllers.pods import api_services
-from virtual_node.examine.path import API_ACCESS, DOMAIN, NAMES, ApiAccess
+from virtual_node.examine.facts import API_ACCESS, DOMAIN, NAMES, ApiAccess
 from virtual_node.examine.path_reading import CLUSTER
 from virtual_node.examine.reader import Reader
 from virtual_node.examine.snapshot import Snapshot, View

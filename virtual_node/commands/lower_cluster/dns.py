@@ -29,7 +29,7 @@ from virtual_node.commands.lower_cluster.join import (
     say,
 )
 from virtual_node.config import file, program
-from virtual_node.examine import cluster_dns
+from virtual_node.examine import cluster_network
 from virtual_node.rights import manifests, name_server
 
 _AGENT = "virtual-node-dns"
@@ -82,7 +82,7 @@ async def _server(options: argparse.Namespace, upper: Client, lower: Client) -> 
         ConfigError: the cluster is not configured, or a setting is unknown.
     """
     namespaces, domain, cluster_id = await _configured(options, upper)
-    found = await cluster_dns.read(lower)
+    found = await cluster_network.read_dns(lower)
     server = options.lower_dns or found.server
     if not server:
         raise ConfigError(

@@ -28,12 +28,12 @@ from controller_runtime.process.flags import read_text
 from controller_runtime.process.listening import is_loopback
 from controller_runtime.util import event_loop
 from virtual_node.commands.common import connect
+from virtual_node.commands.diagnose import read_pod
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.config import program
 from virtual_node.examine.engine import in_depth
-from virtual_node.examine.read_pod import read_pod
 from virtual_node.examine.reader import Reader
 from virtual_node.rights import manifests
 

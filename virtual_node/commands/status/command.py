@@ -16,9 +16,8 @@ from controller_runtime.objects import Object
 from controller_runtime.process import terminal
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import status as parser
-from virtual_node.commands.status import rows, summaries
+from virtual_node.commands.status import rows
 from virtual_node.config import program
-from virtual_node.examine import probes
 from virtual_node.examine.components import failing
 from virtual_node.examine.engine import of_all_pods
 from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING, WORDS
@@ -26,7 +25,7 @@ from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.health import Health
 from virtual_node.examine.health import health as health_of
 from virtual_node.examine.objects import cluster_of, key
-from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Need, Reader
+from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Need, Reader, server_clock
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.examine.source import Source
 
@@ -94,7 +93,7 @@ async def _watch(
         before=nodes,
         pods_seen=Need("list", resources.PODS) not in reader.missing,
         leases_seen=_LEASES_RIGHT not in reader.missing,
-        lag_of=lambda node: summaries.lag(reader, node),
+        lag_of=lambda node: rows.lag(reader, node),
         show=show,
     ).run()
 
@@ -145,7 +144,7 @@ async def _gather(
     view = View(UPPER)
     # Nothing of this needs the names of the virtual nodes.
     early = asyncio.gather(
-        probes.clock(reader.client), Source(view, reader).load((LEASES, WAITING, COMPONENTS, SWARMS))
+        server_clock(reader.client), Source(view, reader).load((LEASES, WAITING, COMPONENTS, SWARMS))
     )
     try:
         nodes = _named(await reader.virtual_nodes(options.selector), options.names)
@@ -155,7 +154,7 @@ async def _gather(
         raise
     now, _ = await early
     leases = view.get(LEASES) or {}
-    found = await summaries.read(reader, nodes, leases)
+    found = await rows.read(reader, nodes, leases)
     described = [
         {**rows.row(node.to_dict(), pods, leases.get(node.name), now=now), "lag": lag}
         for node, (pods, lag) in zip(nodes, found, strict=True)

@@ -1,7 +1,7 @@
 """The rules of the examination, by what they judge.
 
 Importing this package registers those about an installation, which all tools apply. Importing ``every`` registers those
-about the objects of all clusters, too, and ``in_depth`` those about one pod; they take longer, because they translate objects.
+about the objects of all clusters, too, and ``details`` those about one pod; they take longer, because they translate objects.
 """
 
 from virtual_node.examine.rules import nodes, pods  # noqa: F401

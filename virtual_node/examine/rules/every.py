@@ -7,10 +7,8 @@ from virtual_node.examine.rules import (  # noqa: F401
     disruption,
     drift,
     mirroring,
-    names,
     network,
     ownership,
     scheduling,
-    start,
     webhook,
 )

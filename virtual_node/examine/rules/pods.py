@@ -14,15 +14,20 @@ from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.facts import SWARMS
 from virtual_node.examine.finding import Finding, Findings
-from virtual_node.examine.objects import Json, is_deleting, key, one_line, statuses, waiting
-from virtual_node.examine.pods import (
+from virtual_node.examine.objects import (
     EXPLAINED,
     LONG_AGO,
     SCHEDULING,
     STARTING,
+    Json,
+    is_deleting,
     is_for_virtual_nodes,
+    key,
     last_change,
+    one_line,
     silent_lower_scheduler,
+    statuses,
+    waiting,
 )
 from virtual_node.examine.snapshot import Snapshot
 from virtual_node.translate.pods.summary import status_word

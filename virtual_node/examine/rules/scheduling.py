@@ -15,7 +15,15 @@ from virtual_node.config import program
 from virtual_node.examine.codes import Code
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.facts import BOUND, NODES, WAITING
+from virtual_node.examine.facts import (
+    BOUND,
+    DESCHEDULERS,
+    EVENTS,
+    NODES,
+    SCHEDULER_LEASE,
+    SCHEDULERS,
+    WAITING,
+)
 from virtual_node.examine.finding import Findings
 from virtual_node.examine.leases import active_lease, lease_age
 from virtual_node.examine.objects import (
@@ -23,6 +31,7 @@ from virtual_node.examine.objects import (
     allocatable,
     fits,
     is_deleting,
+    is_for_virtual_nodes,
     is_passing,
     key,
     repelling,
@@ -30,8 +39,6 @@ from virtual_node.examine.objects import (
     selects,
     taint_text,
 )
-from virtual_node.examine.path import DESCHEDULERS, EVENTS, SCHEDULER_LEASE, SCHEDULERS
-from virtual_node.examine.pods import is_for_virtual_nodes
 from virtual_node.examine.snapshot import Snapshot
 
 _UNSEEN_SECONDS = 30.0

@@ -13,10 +13,9 @@ from controller_runtime.apimachinery.readable import count, some
 from virtual_node.examine.codes import Code
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.facts import WAITING
+from virtual_node.examine.facts import PROBE_SELECTOR, WAITING, WEBHOOK, Webhook
 from virtual_node.examine.finding import Findings
 from virtual_node.examine.objects import Json, key, labels_of
-from virtual_node.examine.path import PROBE_SELECTOR, WEBHOOK, Webhook
 from virtual_node.examine.rules.scheduling import waiting
 from virtual_node.examine.snapshot import Snapshot
 

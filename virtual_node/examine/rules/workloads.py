@@ -14,9 +14,8 @@ from virtual_node.config import program
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import detail
 from virtual_node.examine.finding import SHOWN, Finding, Findings
-from virtual_node.examine.objects import Json, key
+from virtual_node.examine.objects import SCHEDULING, STARTING, Json, key
 from virtual_node.examine.pod_view import PodView, Stage
-from virtual_node.examine.pods import SCHEDULING, STARTING
 from virtual_node.examine.rules.containers import has_completed_partly
 from virtual_node.translate.pods.summary import pod_row, status_word
 

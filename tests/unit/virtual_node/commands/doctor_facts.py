@@ -12,18 +12,22 @@ from controller_runtime.tls.key_pairs import make_ca
 from tests.unit.virtual_node.examine import health_objects
 from tests.unit.virtual_node.examine.health_objects import NOW, lease
 from virtual_node.commands.doctor import Judged, judged
-from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
-from virtual_node.examine.objects import Json, is_virtual
-from virtual_node.examine.path import (
+from virtual_node.examine.facts import (
     ANSWER,
+    BOUND,
+    COMPONENTS,
     DENIED,
     DESCHEDULERS,
     DOMAIN,
     EVENTS,
     INSTALLED,
     KUBELETS,
+    LEASES,
     NAMES,
+    NODES,
     SCHEDULERS,
+    SWARMS,
+    WAITING,
     WEBHOOK,
     Answer,
     Installation,
@@ -31,6 +35,7 @@ from virtual_node.examine.path import (
     Probe,
     Webhook,
 )
+from virtual_node.examine.objects import Json, is_virtual
 from virtual_node.examine.path_reading import BELOW
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 

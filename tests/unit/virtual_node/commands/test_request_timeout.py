@@ -24,7 +24,7 @@ from virtual_node import cli
 from virtual_node.commands.common import connect
 from virtual_node.commands.common.connect import request_timeout
 from virtual_node.commands.inspect import command
-from virtual_node.examine import probes
+from virtual_node.examine.reader import server_clock
 
 SHORT = "--request-timeout=300ms"
 LONG = "--request-timeout=4s"
@@ -152,4 +152,4 @@ async def test_a_server_that_falls_silent_costs_only_its_clock():
         raise AssertionError
 
     async with serve(never) as server, Client(ConnectionConfig(server.url), timeout=0.2) as client:
-        assert abs((await probes.clock(client) - datetime.now(UTC)).total_seconds()) < 60
+        assert abs((await server_clock(client) - datetime.now(UTC)).total_seconds()) < 60

@@ -35,12 +35,11 @@ from virtual_node.examine.codes import CHECKED
 from virtual_node.examine.codes import SWARMS as FAULTS_OF_SWARMS
 from virtual_node.examine.engine import examine
 from virtual_node.examine.facts import BOUND as BOUND_PODS
-from virtual_node.examine.facts import COMPONENTS, LEASES, known
+from virtual_node.examine.facts import COMPONENTS, LEASES, Installation, known
 from virtual_node.examine.facts import SWARMS as SWARM_LIST
 from virtual_node.examine.facts import WAITING as WAITING_PODS
 from virtual_node.examine.health import Health, Verdict
 from virtual_node.examine.leases import Report
-from virtual_node.examine.path import Installation
 from virtual_node.examine.snapshot import Fact, Snapshot, objects
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState

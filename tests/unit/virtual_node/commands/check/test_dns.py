@@ -9,7 +9,7 @@ import pytest
 
 from clusterset.model.namespace_map import NamespaceConfig
 from virtual_node.commands.check import CheckResult, rows
-from virtual_node.examine.path import NAMES, Names
+from virtual_node.examine.facts import NAMES, Names
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.rights.name_server import Installed, NameServer, corefile
 from virtual_node.translate.pods import dns

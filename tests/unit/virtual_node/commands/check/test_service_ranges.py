@@ -20,7 +20,7 @@ from virtual_node.commands import check as command
 from virtual_node.commands.check import CheckResult
 from virtual_node.config.types import Config
 from virtual_node.examine import reader
-from virtual_node.examine.path import SERVICE_RANGES, ServiceRanges
+from virtual_node.examine.facts import SERVICE_RANGES, ServiceRanges
 from virtual_node.examine.snapshot import Snapshot, View
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"

@@ -16,7 +16,7 @@ from tests.unit.virtual_node.examine.health_objects import NOW, ago, condition, 
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import RULES, Level, Rule, in_depth
 from virtual_node.examine.pod_view import PodView
-from virtual_node.examine.rules import in_depth as _rules  # noqa: F401 - registers the rules
+from virtual_node.examine.rules import details as _rules  # noqa: F401 - registers the rules
 
 CASES: list[dict[str, Any]] = yaml.load(
     Path(__file__).with_name("diagnose_corpus.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader

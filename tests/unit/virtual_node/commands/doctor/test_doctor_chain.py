@@ -25,8 +25,21 @@ from tests.unit.virtual_node.commands.doctor_facts import (
 )
 from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, swarm
 from virtual_node.commands.doctor import CHAIN, State, first_broken, holds, judged, sentence
-from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
-from virtual_node.examine.path import DENIED, DESCHEDULERS, WEBHOOK, Answer, Installation, Probe, Webhook
+from virtual_node.examine.facts import (
+    BOUND,
+    COMPONENTS,
+    DENIED,
+    DESCHEDULERS,
+    LEASES,
+    NODES,
+    SWARMS,
+    WAITING,
+    WEBHOOK,
+    Answer,
+    Installation,
+    Probe,
+    Webhook,
+)
 from virtual_node.examine.path_reading import answer
 from virtual_node.examine.snapshot import Fact, Snapshot
 from virtual_node.rights.name_server import Installed

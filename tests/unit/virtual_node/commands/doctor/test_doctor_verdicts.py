@@ -26,7 +26,7 @@ from tests.unit.virtual_node.commands.doctor_facts import (
 from tests.unit.virtual_node.examine.health_objects import lease
 from virtual_node.commands.doctor import State, first_broken, judged
 from virtual_node.examine.connections import Failure, failure
-from virtual_node.examine.path import Probe, Webhook
+from virtual_node.examine.facts import Probe, Webhook
 from virtual_node.examine.snapshot import Snapshot
 
 

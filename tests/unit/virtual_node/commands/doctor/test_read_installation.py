@@ -10,7 +10,7 @@ import pytest
 from tests.unit.virtual_node.commands.doctor_facts import conditions, container, healthy
 from tests.unit.virtual_node.examine.health_objects import lease
 from virtual_node.commands.doctor import first_broken, judged
-from virtual_node.examine.path import INSTALLED, Installation
+from virtual_node.examine.facts import INSTALLED, Installation
 
 
 def _installed(**status: Any) -> Installation:

@@ -16,20 +16,22 @@ from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import configuration, node, pod
 from tests.unit.virtual_node.examine.health_objects import NOW
 from virtual_node.examine.components import process_trouble
-from virtual_node.examine.facts import BOUND, LEASES, NODES
-from virtual_node.examine.leases import active_lease
-from virtual_node.examine.path import (
+from virtual_node.examine.facts import (
     ANSWER,
+    BOUND,
     DENIED,
     DESCHEDULERS,
     INSTALLED,
     KUBELETS,
+    LEASES,
     NAMES,
+    NODES,
     SCHEDULERS,
     WEBHOOK,
     Probe,
 )
-from virtual_node.examine.path import EVENTS as POD_EVENTS
+from virtual_node.examine.facts import EVENTS as POD_EVENTS
+from virtual_node.examine.leases import active_lease
 from virtual_node.examine.path_reading import UPPER_FACTS, read_lower, read_upper, webhook_test_pod
 from virtual_node.examine.snapshot import Snapshot
 

@@ -20,7 +20,7 @@ from tests.unit.virtual_node.commands.diagnose.test_diagnose_corpus import CASES
 from tests.unit.virtual_node.commands.doctor_facts import node
 from tests.unit.virtual_node.commands.run_command import LEASES, NODES, PODS, SHOP, Person
 from tests.unit.virtual_node.commands.status.test_command import _renewed
-from virtual_node.commands.status import summaries
+from virtual_node.commands.status import rows
 from virtual_node.node_summary import PATH, Summaries, summarize, summary_of
 
 Answers = dict[str, Callable[[web.Request], web.StreamResponse]]
@@ -211,7 +211,7 @@ async def test_a_process_that_never_answers_delays_the_command_for_a_limited_tim
     person: Person, monkeypatch: pytest.MonkeyPatch
 ):
     """Then its pods are listed."""
-    monkeypatch.setattr(summaries, "_TIMEOUT", 0.2)
+    monkeypatch.setattr(rows, "_TIMEOUT", 0.2)
     objects = _state()
     listed = await person.types("status", "vn-c", objects=objects)
 
