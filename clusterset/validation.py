@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from clusterset import usage
 from clusterset.config import (
     API_VERSION,
     FORMER_KINDS,
@@ -26,15 +25,15 @@ from clusterset.config import (
     profile_cluster,
     profile_problems,
 )
+from clusterset.config import problems as usage_problems
 from clusterset.model import autoscaling, names, namespace_map
 from clusterset.model.autoscaling import TAINT_EFFECTS
 from clusterset.model.namespace_map import DNS_LABEL, NamespaceConfig
 from clusterset.model.overrides import ContainerPatch, ImageRewrite, Override, Toleration
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS, SERVICE_CONTROLLERS
-from clusterset.model.policy import volumes
 from clusterset.model.policy.config import Policy, Rules
-from clusterset.model.policy.images import repository_name
-from clusterset.model.policy.rules import ALL, PROC_MOUNTS, PROFILE_TYPES, field_of
+from clusterset.model.policy.rules import ALL, PROC_MOUNTS, PROFILE_TYPES, field_of, repository_name
+from clusterset.model.policy.rules import problems as volume_problems
 from clusterset.profiles import CLUSTERS_PER_PROCESS
 from controller_runtime.apimachinery import matching, quantity
 from controller_runtime.apimachinery.decoding import field_name
@@ -117,7 +116,7 @@ def _cluster_problems(config: ClusterSet) -> Iterator[str]:
         yield from _shared_storage_problems(f"{where}.volumes.shared", cluster)
         yield from _dns_problems(f"{where}.dns.servers", cluster.dns.servers)
         if cluster.usage is not None:
-            yield from usage.problems(f"{where}.usage", cluster.usage)
+            yield from usage_problems(f"{where}.usage", cluster.usage)
         yield from override_problems(f"{where}.overrides", cluster.overrides)
         if cluster.nodes:
             given = [field for field in _OF_NODE if getattr(cluster, field) not in ("", {}, None)]
@@ -410,7 +409,7 @@ def policy_problems(where: str, policy: Policy) -> list[str]:
 def _rule_problems(where: str, rules: Rules) -> Iterator[str]:
     for rule, known in _CHOICES.items():
         yield from _unknown_values(f"{where}.{field_of(rule)}", getattr(rules, rule) or (), (*known, ALL))
-    yield from volumes.problems(where, rules.volume_types or (), rules.host_paths or ())
+    yield from volume_problems(where, rules.volume_types or (), rules.host_paths or ())
     if rules.images is None:
         return
     for field in ("allow", "deny"):

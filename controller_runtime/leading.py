@@ -11,8 +11,7 @@ from types import MappingProxyType
 from aiohttp.typedefs import Handler
 
 from controller_runtime.cache.informer import Informer, unsynced
-from controller_runtime.client.client import Client
-from controller_runtime.client.connecting import connected
+from controller_runtime.client.client import Client, connected
 from controller_runtime.leaderelection import ControllerSettings
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer

@@ -18,7 +18,7 @@ from controller_runtime.process.listening import is_loopback
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
-from multi_scheduler import connections, safe_scheduler
+from multi_scheduler import configuration, connections, safe_scheduler
 from multi_scheduler.bound_pods import BoundPods, bound_pods, caught_up
 from multi_scheduler.certificates import ExtenderCertificates
 from multi_scheduler.connections import LowerClients
@@ -26,7 +26,6 @@ from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.active import ActiveReplica, lease_candidate
 from multi_scheduler.extender.extender import REASON, Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
-from multi_scheduler.process import configuration
 from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.safe_scheduler import SafeScheduler, read_settings
 from multi_scheduler.shared import Shared

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from clusterset import usage as usage_config
+from clusterset import config as usage_config
 from clusterset import validation
-from clusterset.config import ClusterSet
+from clusterset.config import ClusterSet, UsageConfig
 from clusterset.reading import ConfigFile
-from clusterset.usage import UsageConfig
 from controller_runtime.apimachinery.decoding import ConfigStruct
 
 

@@ -16,9 +16,8 @@ from clusterset.config import Cluster
 from clusterset.following import Kubeconfigs, changes
 from clusterset.profile_clusters import ProfileClusters
 from controller_runtime import log
-from controller_runtime.client import connecting
-from controller_runtime.client.client import Client
-from multi_scheduler.process.configuration import ProcessSettings
+from controller_runtime.client.client import Client, connected, warn
+from multi_scheduler.configuration import ProcessSettings
 
 _POLL = 2.0
 """Seconds between checks of the kubeconfig files and the ClusterProfiles."""
@@ -60,7 +59,7 @@ class LowerClients:
         logger = log.get_logger(component=self.program)
         rotated = self.kubeconfigs.poll(self.profiles.merged()) & self.clients.keys()
         for name in sorted(rotated):
-            connecting.warn(self.kubeconfigs.loaded[name], cluster=name)
+            warn(self.kubeconfigs.loaded[name], cluster=name)
             logger.info("kubeconfig changed, connecting again", cluster=name)
             await self.clients[name].reconnect(self.kubeconfigs.loaded[name])
         usable = [one for one in self.profiles.merged() if one.name in self.kubeconfigs.loaded]
@@ -76,7 +75,7 @@ class LowerClients:
 
     async def _connect(self, cluster: Cluster) -> None:
         loaded = self.kubeconfigs.loaded[cluster.name]
-        connecting.warn(loaded, cluster=cluster.name)
+        warn(loaded, cluster=cluster.name)
         client = Client(
             loaded, user_agent=self.program, cluster=cluster.name, cache_bytes=cluster.cache_bytes
         )
@@ -141,6 +140,4 @@ async def run(
 
 
 def _upper(options: ProcessSettings, program: str) -> AbstractAsyncContextManager[Client]:
-    return connecting.connected(
-        options.kubeconfig, server=options.master, cluster="upper", user_agent=program
-    )
+    return connected(options.kubeconfig, server=options.master, cluster="upper", user_agent=program)

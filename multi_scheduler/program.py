@@ -16,8 +16,8 @@ from controller_runtime.process.flags import ForeignFlags
 from controller_runtime.process.listening import service_hosts
 from controller_runtime.process.program import Program
 from controller_runtime.process.settings import Port, Setting
+from multi_scheduler.configuration import ProcessSettings
 from multi_scheduler.extender.server import MAX_BODY_BYTES
-from multi_scheduler.process.configuration import ProcessSettings
 
 _EXTENDER = "extender"
 _OWN = "own certificates (without --tlscert)"

@@ -16,13 +16,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from controller_runtime.apimachinery import quantity
-from controller_runtime.process.version import version
+from controller_runtime.process.terminal import version
 from multi_scheduler.agents import congestion, pigeon, safe
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender
 from multi_scheduler.extender.server import Decide, ExtenderServer
-from multi_scheduler.usage.node_annotations import CONGESTION, DEVIATION, FORECAST, MEAN, number
+from multi_scheduler.usage.store import CONGESTION, DEVIATION, FORECAST, MEAN, number
 
 Pod = Mapping[str, Any]
 Nodes = Mapping[str, Mapping[str, Any]]

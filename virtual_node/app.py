@@ -14,8 +14,7 @@ from clusterset.following import Kubeconfigs, changes, connection
 from clusterset.profile_clusters import ProfileClusters
 from controller_runtime import resources
 from controller_runtime.cache.shared import SharedInformers
-from controller_runtime.client.client import Client
-from controller_runtime.client.connecting import connected
+from controller_runtime.client.client import Client, connected
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from controller_runtime.events import EventRecorder
 from controller_runtime.leaderelection import LeaderElector
@@ -28,12 +27,11 @@ from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import SHARDED, Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.node_lease import Identity
-from virtual_node.process_health import ProcessHealth
+from virtual_node.process_health import ProcessHealth, ProcessSummary
 from virtual_node.process_state import ProcessState
-from virtual_node.process_summary import ProcessSummary
 from virtual_node.sharding import Member, Shards
 from virtual_node.supervision import Supervisor
-from virtual_node.workers import families
+from virtual_node.workers import parent
 from virtual_node.workers.worker import Worker
 
 _CONFIG_POLL = 2.0
@@ -280,7 +278,7 @@ async def serving(
                 listener=worker.socket() if worker else None,
             )
             if worker:
-                server.add_route("GET", families.PATH, families.serve)
+                server.add_route("GET", parent.PATH, parent.serve)
             await stack.enter_async_context(server)
         if not config.web_address and not config.metrics_address:
             yield None

@@ -22,9 +22,9 @@ async def run(settings: DaemonSettings) -> int:
     """
     argv = settings.argv
     if settings.waits:
-        from virtual_node import config_waiting  # noqa: PLC0415 - loaded only with --wait-for-config
+        from virtual_node import config_status  # noqa: PLC0415 - loaded only with --wait-for-config
 
-        waiting = config_waiting.Waiting(settings, lambda: command_line.PROGRAM.parse(argv))
+        waiting = config_status.Waiting(settings, lambda: command_line.PROGRAM.parse(argv))
         code = await lifecycle.run_until_signal(waiting.run())
         if not waiting.is_over:  # stopped by a signal
             return code

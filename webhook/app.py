@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 
 from controller_runtime import log
-from controller_runtime.client.client import Client
-from controller_runtime.client.connecting import connected
+from controller_runtime.client.client import Client, connected
 from controller_runtime.leaderelection import Election
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer

@@ -3,6 +3,8 @@
 A kubelet declares in ``status.declaredFeatures`` which feature gates it has (KEP-5328). The scheduler keeps pods that need a
 feature away from other nodes, and admission refuses changes of a pod that its node cannot apply. Source:
 ``k8s.io/component-helpers/nodedeclaredfeatures`` and the scheduler's plug-in NodeDeclaredFeatures, Kubernetes 1.37.
+
+Versions of Kubernetes.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
-from controller_runtime.apimachinery.versions import minor_version
+_MINOR = re.compile(r"v?(\d+)\.(\d+)")
+
+
+def minor_version(version: str) -> tuple[int, int] | None:
+    """Return major and minor version of a text such as v1.37.2; None: it cannot be read."""
+    found = _MINOR.match(version)
+    return (int(found[1]), int(found[2])) if found else None
+
 
 WEBSOCKETS = "ExtendWebSocketsToKubelet"
 """The API server passes WebSockets of exec, attach and port-forward on to the kubelet, and does not translate them to SPDY."""

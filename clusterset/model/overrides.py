@@ -18,8 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from clusterset.model import names
-from clusterset.model.policy.images import repository_name
-from clusterset.model.policy.rules import matches
+from clusterset.model.policy.rules import matches, repository_name
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import ConfigStruct, decode
 from controller_runtime.apimachinery.strategic_merge import merged

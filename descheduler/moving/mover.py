@@ -39,7 +39,7 @@ from descheduler.moving.departures import Departures
 from descheduler.moving.move_reports import Move, MoveReports, Outcome, Waiting
 from descheduler.moving.record import NotRecordedError, Record, RecordStore
 from descheduler.moving.recreation import Recreator
-from descheduler.view import pods, replacement
+from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
 from descheduler.view.room import Rooms
 
@@ -315,7 +315,7 @@ class Mover:
         if current is None:
             return Outcome(why=_CHANGED, retry_after=_REJUDGE)
         noted = node_avoidance.recorded(current["metadata"].get("annotations") or {})
-        successor = replacement.of(
+        successor = pods.of(
             current,
             avoid=node_avoidance.active(noted, now=self.now(), freeze_period=self.freeze_period),
             node=node if request.avoid else "",
@@ -373,7 +373,7 @@ class Mover:
         current = await self.read_unchanged(pod)
         if current is None:
             return None
-        successor = replacement.of(current, avoid=active, node="", usable=usable, now=now, counts=False)
+        successor = pods.of(current, avoid=active, node="", usable=usable, now=now, counts=False)
         try:
             await self.recreator.rehearse(successor)
             await self.recreator.begin(current, replacement=successor, reason="it may use all nodes again")

@@ -26,7 +26,7 @@ from controller_runtime.process.settings import Positive, Setting
 from controller_runtime.workqueue.controller import Result
 from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import BY_FLAGS, Context, Params, PodQueue, Strategy
-from descheduler.view import pods, replacement
+from descheduler.view import pods
 
 UNSCHEDULABLE = frozenset({"Unschedulable", "SchedulerError"})
 IMAGE, QUOTA, ADMISSION = "image", "quota", "admission"
@@ -183,7 +183,7 @@ class Unschedulable(Strategy):
 
     async def _release(self, pod: Object) -> Result | None:
         """Replace or evict a pending pod if its avoidance has expired or covers all nodes."""
-        if not replacement.has_avoidance(pod) or not is_waiting_for_node(pod) or not self.concerns(pod):
+        if not pods.has_avoidance(pod) or not is_waiting_for_node(pod) or not self.concerns(pod):
             return None
         return Result(requeue_after=await self.context.mover.release(pod))
 
@@ -192,7 +192,7 @@ class Unschedulable(Strategy):
         is_stuck = self.judge(pod) is not None
         if not is_stuck:
             self.context.mover.waiting.settle(self.name, pod)
-        if is_stuck or replacement.has_avoidance(pod):
+        if is_stuck or pods.has_avoidance(pod):
             self.controller.enqueue(pod.key)
 
     def _nodes_changed(self) -> None:
@@ -202,7 +202,7 @@ class Unschedulable(Strategy):
     def _thawed(self) -> None:
         """Enqueue pending pods that avoid nodes, because nodes may have become usable."""
         for pod in self.context.view.pods.store.by_index(pods.INDEX_NODE, ""):
-            if replacement.has_avoidance(pod):
+            if pods.has_avoidance(pod):
                 self.controller.enqueue(pod.key)
 
 

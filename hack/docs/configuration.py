@@ -10,12 +10,11 @@ import msgspec
 
 import multi_scheduler.config
 import virtual_node.config.types
-from clusterset.config import FORMER_KINDS, KIND, ClusterSet
+from clusterset.config import FORMER_KINDS, KIND, ClusterSet, UsageConfig
 from clusterset.model.autoscaling import Autoscaling
 from clusterset.model.overrides import ContainerPatch, EnvSource, Override, Toleration
 from clusterset.model.policy.config import Policy, Rules
 from clusterset.model.policy.rules import DEFAULT_PRESET, PRESETS, field_of
-from clusterset.usage import UsageConfig
 from controller_runtime.process.settings import attribute_docstrings
 from hack.docs import markdown
 

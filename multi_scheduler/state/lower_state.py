@@ -10,10 +10,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from clusterset.admission import LastVerdict
-from clusterset.config import Cluster
+from clusterset.config import Cluster, UsageConfig
 from clusterset.model import names
 from clusterset.model.pod.affinity_terms import UpperNamespaces
-from clusterset.usage import UsageConfig
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -26,7 +25,7 @@ from multi_scheduler.state.cluster.pod_requirements import Placed
 from multi_scheduler.state.cluster.scoring import Lower
 from multi_scheduler.state.cluster_feed import Feed, shrink_node, shrink_pod
 from multi_scheduler.state.future_nodes import FutureNodes, Pool
-from multi_scheduler.usage import node_annotations
+from multi_scheduler.usage import store
 from multi_scheduler.usage.sources import UsageFeed, make_source
 from multi_scheduler.usage.store import UsageStore
 
@@ -142,14 +141,14 @@ class MeasuredNodes:
             return
         if self.config.source == "Annotations":
             figures = [
-                node_annotations.read(found, resource, node.allocatable.get(resource, 0))
-                for resource in (node_annotations.CPU, node_annotations.MEMORY)
+                store.read(found, resource, node.allocatable.get(resource, 0))
+                for resource in (store.CPU, store.MEMORY)
             ]
             if any(figures):
-                self.usage.put(name, node_annotations.time(found), *figures)
+                self.usage.put(name, store.time(found), *figures)
             else:  # the annotator removes the annotations of unknown usage
                 self.usage.forget(name)
-        congestion = {key: found[key] for key in (node_annotations.CONGESTION,) if key in found}
+        congestion = {key: found[key] for key in (store.CONGESTION,) if key in found}
         self.usage.annotate(name, congestion)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from prometheus_client import Gauge
 
-from clusterset.usage import PrometheusConfig, UsageConfig
+from clusterset.config import PrometheusConfig, UsageConfig
 from controller_runtime import log
 from controller_runtime.apimachinery import quantity, timestamps
 from controller_runtime.apimachinery.decoding import decoder

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from virtual_node.config.types import Config
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods.lower_pod import lower_pod
 from virtual_node.translate.pods.status import upper_status
 

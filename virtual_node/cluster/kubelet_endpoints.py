@@ -25,14 +25,12 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving.connections import Connections
 from virtual_node import node_summary
-from virtual_node.certificates.manager import ClientAuthority, NodeCertificates
-from virtual_node.certificates.rotation import NOT_RENEWED
+from virtual_node.certificates import NOT_RENEWED, ClientAuthority, NodeCertificates
 from virtual_node.config.types import KubeletConfig
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.kubelet.auth import Authenticator, Authorizer
-from virtual_node.kubelet.base import PodTarget, Refusal, quoted
+from virtual_node.kubelet.base import PodTarget, Refusal, document, quoted
 from virtual_node.kubelet.metrics import MetricsRoutes
-from virtual_node.kubelet.routing import document
 from virtual_node.kubelet.series import NodeSeries
 from virtual_node.kubelet.server import KubeletServer, connection_limits
 from virtual_node.kubelet.streams.limits import StreamLimits

@@ -20,8 +20,7 @@ from clusterset.model.pod.eligibility import PV_CONTROLLERS
 from controller_runtime.auth import kubeconfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers
-from controller_runtime.client import connecting
-from controller_runtime.client.client import Client
+from controller_runtime.client.client import Client, warn
 from controller_runtime.errors import ApiError, CacheFull, ConfigError, Unavailable
 from controller_runtime.events import EventRecorder
 from controller_runtime.process import lifecycle
@@ -34,16 +33,15 @@ from virtual_node.config.types import Config
 from virtual_node.controllers import events
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
-from virtual_node.controllers.copies.allocations import Allocations
 from virtual_node.controllers.copies.facade import Follow
-from virtual_node.controllers.copies.references import DependencyController
+from virtual_node.controllers.copies.references import Allocations, DependencyController
 from virtual_node.controllers.events import EventMirror
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.node_lease import Identity, NodeLease, this_process
 from virtual_node.controllers.nodes import HealthController, NodeController
 from virtual_node.controllers.pods.api_services import ApiServices, UpperEndpoint
 from virtual_node.controllers.pods.controller import PodController
-from virtual_node.controllers.pods.creation_delays import CreationDelays
+from virtual_node.controllers.pods.creation_delays import CreationDelays, WaitReporter
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.lower_owners import LowerOwners
 from virtual_node.controllers.pods.outage import OutageController
@@ -51,7 +49,6 @@ from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
-from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.examine.leases import Report
@@ -112,7 +109,7 @@ class LowerCluster:
         settings, config = self.settings, self.config
         upper_config = await kubeconfig.load(settings.kubeconfig, server=settings.server)
         lower_config = await connection(config)
-        connecting.warn(lower_config, cluster=config.name)
+        warn(lower_config, cluster=config.name)
         agent = f"{COMPONENT}/{config.name}"
         async with contextlib.AsyncExitStack() as clients:
             upper = await clients.enter_async_context(

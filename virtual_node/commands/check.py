@@ -21,8 +21,7 @@ from clusterset.reading import ConfigFile
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import count
 from controller_runtime.auth import kubeconfig
-from controller_runtime.client.client import Client
-from controller_runtime.client.connecting import weaknesses
+from controller_runtime.client.client import Client, weaknesses
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.rights import Right
 from virtual_node.cluster import start_checks

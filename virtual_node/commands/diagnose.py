@@ -15,7 +15,7 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.overrides import recorded_changes
 from clusterset.model.pod.conditions import claim_names
-from clusterset.model.policy.findings import containers
+from clusterset.model.policy.rules import containers
 from controller_runtime import resources
 from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ConfigError

@@ -37,10 +37,15 @@ from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import create_new, delete_exactly, patch_only
 from virtual_node.controllers.base.problems import Problem, no_token, token_secret_taken
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import is_owned, ownership_labels
-from virtual_node.translate.pods import token_secrets
-from virtual_node.translate.pods.token_secrets import TokenSecret, account_of, fingerprint, is_token_secret_of
+from virtual_node.translate.base.view import PodOptions
+from virtual_node.translate.pods import service_account
+from virtual_node.translate.pods.service_account import (
+    TokenSecret,
+    account_of,
+    fingerprint,
+    is_token_secret_of,
+)
 
 _WORKERS = 4
 _RECHECK = 60.0
@@ -103,7 +108,7 @@ class IdentityController:
         if not options.service_accounts:
             return []
         found: list[Problem] = []
-        for secret in token_secrets.token_secrets(upper_pod, options):
+        for secret in service_account.token_secrets(upper_pod, options):
             self._shared.use(secret, upper_pod)
             found += await self._ensure(secret, upper, upper_pod)
         return found
@@ -126,14 +131,14 @@ class IdentityController:
                 self.context.upper,
                 secret,
                 upper,
-                account=token_secrets.account_of(upper_pod),
+                account=service_account.account_of(upper_pod),
                 labels=ownership_labels(owner, secret.id),
                 namespace=where[0],
             )
         except ApiError as error:
             if is_retryable(error):
                 raise
-            return [no_token(token_secrets.token_volume(upper_pod), error)]
+            return [no_token(service_account.token_volume(upper_pod), error)]
         # Recorded before the write: its response may be lost, and the pod deleted before the next try.
         self._named[secret.id] = where
         if not await self._store.write(secret.id, body):
@@ -153,7 +158,7 @@ class IdentityController:
         options = self._options_of(upper_pod)
         if lower is None or not options.service_accounts:
             return
-        for secret in token_secrets.mounted_token_secrets(upper_pod, lower.to_dict(), options):
+        for secret in service_account.mounted_token_secrets(upper_pod, lower.to_dict(), options):
             self._shared.use(secret, upper_pod)
             if secret.id not in self._named:
                 self.controller.queue.add(secret.id)
@@ -178,7 +183,7 @@ class IdentityController:
             is_used = True
             self._found_for.discard(of)
             upper_pod = upper.to_dict()
-            possible = token_secrets.possible_token_secrets(upper_pod, self._options_of(upper_pod))
+            possible = service_account.possible_token_secrets(upper_pod, self._options_of(upper_pod))
             secret = next((one for one in possible if one.id == of), None)
             if secret is None:
                 continue
@@ -202,7 +207,7 @@ class IdentityController:
         Pods that were not in both caches at start have not been adopted.
         """
         namespace, name = self._named.get(of, ("", ""))
-        mounted = token_secrets.mounted_names
+        mounted = service_account.mounted_names
         readers = [pod for pod in self.caches.pods.lower_pods_in(namespace) if name in mounted(pod.spec)]
         for pod in readers:
             if (upper := self.caches.pods.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, ""))) is not None:
@@ -244,7 +249,7 @@ class IdentityController:
 
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
         """Register a Secret of an earlier process and when to renew it; skip Secrets that this process wrote."""
-        of = token_secrets.token_owner(secret.name, secret.labels)
+        of = service_account.token_owner(secret.name, secret.labels)
         if not of or secret.labels.get(names.LABEL_NODE) not in self.context.nodes:
             return
         if not initial and of in self._named:
@@ -263,7 +268,7 @@ class IdentityController:
 
     def _changed(self, old: Object, new: Object) -> None:
         """Renew the tokens if the Secret's content was changed, because its pod reads it."""
-        of = token_secrets.token_owner(old.name, old.labels)
+        of = service_account.token_owner(old.name, old.labels)
         if self._named.get(of) != (old.namespace, old.name):
             return
         if self._store.lacks_content(of, new):
@@ -272,7 +277,7 @@ class IdentityController:
 
     def _gone(self, secret: Object) -> None:
         """Recreate the Secret after its deletion in the lower cluster, because a pod that starts needs it."""
-        of = token_secrets.token_owner(secret.name, secret.labels)
+        of = service_account.token_owner(secret.name, secret.labels)
         if self._named.get(of) == (secret.namespace, secret.name):
             if (shared := self._shared.get(of)) is not None:
                 shared.deleted()
@@ -406,7 +411,7 @@ async def filled(
         tokens[request.key] = answer["status"]["token"]
         expiries.append(timestamps.parse(answer["status"]["expirationTimestamp"]))
     first = min(expiries)
-    content = token_secrets.body(
+    content = service_account.body(
         secret, tokens, labels=labels, namespace=namespace, expires=timestamps.rfc3339(first)
     )
     return content, first

@@ -15,7 +15,7 @@ from virtual_node.examine.facts import LEASES
 from virtual_node.examine.objects import Json, annotations_of, labels_of
 from virtual_node.examine.snapshot import Fact, Snapshot, View
 from virtual_node.translate.base import ownership
-from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.objects.namespaces import Places
 
 

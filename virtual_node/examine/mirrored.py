@@ -17,7 +17,7 @@ from virtual_node.examine.clusters import SETTINGS, is_ours_in, virtual_nodes
 from virtual_node.examine.finding import Finding, Findings
 from virtual_node.examine.objects import Json, labels_of
 from virtual_node.examine.snapshot import Snapshot, View
-from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod, update
 
 

@@ -16,12 +16,11 @@ from clusterset.config import Cluster
 from clusterset.model import names
 from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from controller_runtime import resources
-from controller_runtime.client.client import Client, encode
+from controller_runtime.client.client import Client, encode, weaknesses
 from controller_runtime.client.collection import ListOptions
-from controller_runtime.client.connecting import weaknesses
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.process import version
+from controller_runtime.process import terminal
 from controller_runtime.resources import Resource
 from virtual_node.config.types import Config
 from virtual_node.examine import components, expiries
@@ -59,10 +58,9 @@ from virtual_node.examine.health import add_reports
 from virtual_node.examine.objects import WITHOUT_NODE, Json, annotations_of, is_virtual, key, labels_of
 from virtual_node.examine.packed import PackedObjects, Packer, Selected
 from virtual_node.examine.path_reading import read_version
-from virtual_node.examine.reader import NODE_LEASES, bounded
+from virtual_node.examine.reader import NODE_LEASES, bounded, explain_failure
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
-from virtual_node.examine.troubles import explain_failure
-from virtual_node.translate.base.options import pod_options
+from virtual_node.translate.base.view import pod_options
 from virtual_node.translate.kinds import KINDS, REFERENCED, Demand, enabled
 from virtual_node.translate.services import endpoints
 
@@ -247,7 +245,7 @@ async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str
     upper.put(PROFILES, opened.refused)
     upper.put(IDENTITY, cluster_id)
     upper.put(LIMITS, limits)
-    upper.put(RELEASE, version.version())
+    upper.put(RELEASE, terminal.version())
     found = [
         *opened.credentials,
         *served,

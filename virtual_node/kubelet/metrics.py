@@ -29,8 +29,7 @@ from controller_runtime.log import get_logger
 from controller_runtime.process.flags import parse_duration
 from controller_runtime.serving.health import MetricsPage
 from controller_runtime.util.keyed import SharedAnswers
-from virtual_node.kubelet.base import TEXT
-from virtual_node.kubelet.routing import handled, service
+from virtual_node.kubelet.base import TEXT, handled, service
 from virtual_node.kubelet.series import NodeSeries, VolumeStats
 from virtual_node.translate.base.fields import is_dns_name
 from virtual_node.translate.nodes import prometheus_text, stats

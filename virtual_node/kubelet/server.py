@@ -32,9 +32,18 @@ from virtual_node.kubelet.auth import (
     UserInfo,
     request_attributes,
 )
-from virtual_node.kubelet.base import TEXT, Backend, Refusal
+from virtual_node.kubelet.base import (
+    TEXT,
+    Backend,
+    Refusal,
+    disabled,
+    handled,
+    not_allowed,
+    not_found,
+    redirected,
+    service,
+)
 from virtual_node.kubelet.logs import LogRoutes
-from virtual_node.kubelet.routing import disabled, handled, not_allowed, not_found, redirected, service
 from virtual_node.kubelet.streams.limits import StreamLimits, StreamRegistry
 from virtual_node.kubelet.streams.routes import USER, RunRoutes, StreamRoutes
 

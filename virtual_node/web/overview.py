@@ -1,6 +1,8 @@
 """Builds the page's data from the caches of the running lower clusters, in parts that a browser keeps.
 
 The data about a lower cluster are its credentials, virtual nodes and lower nodes.
+
+Reads Swarms for the page, and only while a browser shows it.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from typing import Any
 
 import msgspec
 import prometheus_client
+import structlog
 
 from clusterset.config import Cluster
+from clusterset.model.names import SWARMS
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import quantity, timestamps
-from controller_runtime.errors import ConfigError
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.util import event_loop
 from controller_runtime.util.event_loop import Slicer
@@ -30,13 +35,80 @@ from virtual_node.examine.expiries import of_kubeconfig
 from virtual_node.examine.expiry import LEGACY_TOKEN, Expiry, ExpiryLimits, certificate, limits_of
 from virtual_node.examine.health import Health
 from virtual_node.examine.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
-from virtual_node.examine.objects import Json
+from virtual_node.examine.objects import Json, key
+from virtual_node.examine.rules.pods import swarm_state
 from virtual_node.translate.nodes.capacity import node_counts
-from virtual_node.web.events import shown_events
 from virtual_node.web.groups import Groups, View
-from virtual_node.web.pod_detail import pod_view
+from virtual_node.web.pod_detail import pod_view, shown_events
 from virtual_node.web.reading import Reader, Reading
-from virtual_node.web.swarms import swarm_table
+
+_AGE = 10.0
+"""Seconds after which Swarms are read again."""
+_ABSENT = 300.0
+"""Seconds until the next read if the API server does not know Swarms or forbids the read."""
+_STALE = 60.0
+"""Seconds without a browser after which the Swarms of the last read are not used."""
+_COUNTS = {"workerCount": "workers", "jobCount": "jobs", "runningCount": "running"}
+"""Fields of the status, and their names on the page."""
+_MOST = 100
+"""Maximum number of Swarms that are sent."""
+
+
+class Swarms:
+    """Reads Swarms in the background; never waits for the API server.
+
+    Args:
+        client: client of the upper cluster.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: Sequence[Json] | None = None
+        self._due = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+        self._log = structlog.get_logger(component="page")
+
+    def known(self) -> Sequence[Json] | None:
+        """Return the Swarms of the last read, and start a read if it is due; None: no recent read."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._due and (self._reading is None or self._reading.done()):
+            if now > self._due + _STALE:
+                self._known = None
+            self._due = now + _AGE
+            self._reading = asyncio.create_task(self._read(), name="page swarms")
+        return self._known
+
+    async def _read(self) -> None:
+        try:
+            listed = await self._client.list(SWARMS, transform=_shrink)
+        except (Forbidden, NotFound):
+            self._known, self._due = (), asyncio.get_running_loop().time() + _ABSENT
+        except (ApiError, ConfigError) as error:
+            self._log.debug("swarms not read", error=str(error))
+        else:
+            self._known = [one.to_dict() for one in listed.items]
+
+
+def _shrink(swarm: Object) -> Object:
+    """Reduce a Swarm to the fields that the page shows; others, such as ``status.record``, can have a megabyte."""
+    status = swarm.status or {}
+    return swarm.without("spec").with_fields(
+        status={name: status[name] for name in (*_COUNTS, "conditions") if name in status}
+    )
+
+
+def swarm_table(swarms: Sequence[Json]) -> dict[str, Any]:
+    """Return the page's table of Swarms: the first ``_MOST`` rows, problems first, and the total number of Swarms."""
+    rows = [_row(swarm) for swarm in swarms]
+    rows.sort(key=lambda row: (row["state"] == "converged", row["name"]))
+    return {"rows": rows[:_MOST], "all": len(rows)}
+
+
+def _row(swarm: Json) -> dict[str, Any]:
+    status = swarm.get("status") or {}
+    counts = {name: status.get(field) or 0 for field, name in _COUNTS.items()}
+    return {"name": key(swarm), **counts, "state": swarm_state(swarm)}
+
 
 INTERVAL = 30.0
 """Seconds between two samples."""
@@ -217,12 +289,12 @@ class Overview:
             )
         if view.detail:
             found["detail"] = await self._detail(view.detail, reading, in_full=in_full)
-        for key in keys:
+        for group in keys:
             await slicer.tick()
-            found[f"group {key}"] = groups.describe(key)
-            if key in view.open:
-                rows = groups.rows(key)
-                found[f"open {key}"] = {"pods": [row.uid for row in rows[: view.pods]], "all": len(rows)}
+            found[f"group {group}"] = groups.describe(group)
+            if group in view.open:
+                rows = groups.rows(group)
+                found[f"open {group}"] = {"pods": [row.uid for row in rows[: view.pods]], "all": len(rows)}
                 found |= {f"row {row.uid}": dict(row.shown) for row in rows[: view.pods]}
         if swarms := self.swarms():
             found["swarms"] = swarm_table(swarms)

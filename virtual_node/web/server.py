@@ -26,10 +26,9 @@ from controller_runtime.util import event_loop
 from virtual_node.config.types import Config
 from virtual_node.process_health import ProcessHealth
 from virtual_node.process_state import ProcessState
-from virtual_node.web.events import PodEvents, events_of
 from virtual_node.web.groups import View, of_query
-from virtual_node.web.overview import Overview, Parts
-from virtual_node.web.swarms import Swarms
+from virtual_node.web.overview import Overview, Parts, Swarms
+from virtual_node.web.pod_detail import PodEvents, events_of
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}

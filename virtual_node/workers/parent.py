@@ -1,4 +1,4 @@
-"""The parent process of ``--workers N``: starts workers, restarts them, and serves their health and metrics."""
+"""The parent process of ``--workers``: starts and restarts the workers, and serves their health and merged metrics."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import contextlib
 import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from subprocess import PIPE
 from time import monotonic
 
 import aiohttp
+import msgspec
 import prometheus_client
 import structlog
-from prometheus_client import CollectorRegistry, Counter
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.listening import bind
@@ -22,8 +26,75 @@ from controller_runtime.serving.server import HealthServer
 from controller_runtime.util import backoff, event_loop
 from virtual_node.config.types import Config
 from virtual_node.sharding import local_host
-from virtual_node.workers import families
 from virtual_node.workers.worker import LOOPBACK, Worker
+
+PATH = "/families"
+LABEL = "worker"
+
+
+class _Family(msgspec.Struct, array_like=True):
+    name: str
+    documentation: str
+    type: str
+    unit: str
+    samples: list[tuple[str, dict[str, str], float]]
+
+
+_DECODER = msgspec.msgpack.Decoder(list[_Family])
+
+
+async def serve(_request: web.Request) -> web.Response:
+    """Return the metrics of this process, for ``merged``."""
+    return web.Response(body=await asyncio.to_thread(encoded, prometheus_client.REGISTRY))
+
+
+def encoded(registry: CollectorRegistry) -> bytes:
+    """Return the metrics of a registry, for ``merged``."""
+    return msgspec.msgpack.encode(
+        [
+            _Family(
+                found.name,
+                found.documentation,
+                found.type,
+                found.unit,
+                [(sample.name, sample.labels, float(sample.value)) for sample in found.samples],
+            )
+            for found in registry.collect()
+        ]
+    )
+
+
+def merged(own: CollectorRegistry, workers: Mapping[int, bytes]) -> CollectorRegistry:
+    """Return a registry with the metrics of this process and of workers.
+
+    Args:
+        own: the metrics of this process; their samples get no label.
+        workers: what ``encoded`` returned in the workers, by number. Their samples get the label ``worker``.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Merged(own, workers))
+    return registry
+
+
+class _Merged(Collector):
+    def __init__(self, own: CollectorRegistry, workers: Mapping[int, bytes]) -> None:
+        self._own, self._workers = own, workers
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+
+        def add(family: _Family | Metric, samples: Iterable[Sample]) -> None:
+            new = Metric(family.name, family.documentation, family.type, family.unit)
+            families.setdefault(family.name, new).samples.extend(samples)
+
+        for own in self._own.collect():
+            add(own, own.samples)
+        for number, page in self._workers.items():
+            label = {LABEL: str(number)}
+            for found in _DECODER.decode(page):
+                add(found, [Sample(name, labels | label, value) for name, labels, value in found.samples])
+        return families.values()
+
 
 GRACE = 30.0
 """Seconds for an orderly shutdown in addition to ``kubelet.drainTimeout``; more than a worker itself needs."""
@@ -80,8 +151,8 @@ class Parent:
 
     async def _metrics(self) -> CollectorRegistry:
         """Return the metrics of this process and of the workers that answer."""
-        pages = await asyncio.gather(*(self._ask(worker, families.PATH) for worker in self._workers))
-        return families.merged(
+        pages = await asyncio.gather(*(self._ask(worker, PATH) for worker in self._workers))
+        return merged(
             prometheus_client.REGISTRY,
             {
                 worker.number: body

@@ -7,11 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.policy import images, pod_security, scheduling, volumes
+from clusterset.model.policy import pod_security, scheduling
 from clusterset.model.policy.config import AnnotationRules, ImageRules
 from clusterset.model.policy.copied_keys import is_upper_only
-from clusterset.model.policy.findings import FieldValue
-from clusterset.model.policy.rules import ALL, Effective, field_of, matches
+from clusterset.model.policy.rules import (
+    ALL,
+    Effective,
+    FieldValue,
+    csi_drivers,
+    field_of,
+    forbidden_images,
+    host_paths,
+    matches,
+    pod_certificates,
+    volume_types,
+)
 
 _OURS = frozenset(
     {
@@ -59,7 +69,7 @@ _FORBIDDING: Mapping[str, tuple[Callable[[Mapping[str, Any]], Iterator[FieldValu
 allowed."""
 _LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[FieldValue]]] = {
     "host_namespaces": pod_security.host_namespaces,
-    "host_paths": volumes.host_paths,
+    "host_paths": host_paths,
     "capabilities": pod_security.capabilities,
     "debug_capabilities": pod_security.debug_capabilities,
     "seccomp_profiles": pod_security.seccomp_profiles,
@@ -67,9 +77,9 @@ _LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[Fie
     "se_linux_types": pod_security.se_linux_types,
     "sysctls": pod_security.sysctls,
     "proc_mounts": pod_security.proc_mounts,
-    "volume_types": volumes.volume_types,
-    "csi_drivers": volumes.csi_drivers,
-    "pod_certificates": volumes.pod_certificates,
+    "volume_types": volume_types,
+    "csi_drivers": csi_drivers,
+    "pod_certificates": pod_certificates,
     "toleration_keys": scheduling.toleration_keys,
     "node_selector_keys": scheduling.node_selector_keys,
     "scheduler_names": scheduling.scheduler_names,
@@ -121,7 +131,7 @@ def _fields(pod: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple
                 yield rule, field, value
     for field, value in check(pod, values["annotations"]):
         yield "annotations", field, value
-    for field, value in images.check(pod, values["images"]):
+    for field, value in forbidden_images(pod, values["images"]):
         yield "images", field, value
 
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from clusterset.model.policy.findings import (
+from clusterset.model.policy.rules import (
     DEBUG_CONTAINERS,
     NOT_SET,
+    UNDEFINED,
     FieldValue,
     container_contexts,
     containers,
     contexts,
     is_windows,
+    matches,
 )
-from clusterset.model.policy.rules import UNDEFINED, matches
 
 Pod = Mapping[str, Any]
 _APP_ARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"

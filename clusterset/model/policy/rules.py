@@ -3,15 +3,26 @@
 Source of the presets: Kubernetes Pod Security Standards, ``k8s.io/pod-security-admission/policy``, policy version v1.34.
 Later versions relax rules for pods with ``hostUsers: false``. These relaxations are omitted, because an older
 API server drops that field and would run the pod in the user namespace of the node.
+
+Common parts of policy checks: names of fields, and iteration over a pod.
+
+Normalizes image names, so that one image has one name, and checks them.
+
+Source: ``github.com/distribution/reference`` (ParseNormalizedNamed), which kubelets and container runtimes
+use.
+
+The rules about volumes: types, directories of the node, inline CSI drivers, certificates.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
+from clusterset.model.pod import api_access
 from clusterset.model.policy.config import (
     AnnotationRules,
     ImageRules,
@@ -20,6 +31,40 @@ from clusterset.model.policy.config import (
     PresetName,
     Rules,
 )
+
+FieldValue = tuple[str, str]
+"""A field of the pod that violates a rule, such as ``spec.containers[app].image``, and its value. List items
+are identified by name or key, because their positions may differ in the lower cluster."""
+
+NOT_SET = "not set"
+DEBUG_CONTAINERS = "spec.ephemeralContainers["
+"""Beginning of the fields of debug containers."""
+_KINDS = ("initContainers", "containers", "ephemeralContainers")
+
+
+def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every container with its field, including init and ephemeral containers."""
+    for kind in _KINDS:
+        for container in spec.get(kind) or ():
+            yield f"spec.{kind}[{container.get('name', '')}]", container
+
+
+def contexts(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the security context of the pod and of every container, with its field."""
+    yield "spec.securityContext", spec.get("securityContext") or {}
+    yield from container_contexts(spec)
+
+
+def container_contexts(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the security context of every container, with its field."""
+    for where, container in containers(spec):
+        yield f"{where}.securityContext", container.get("securityContext") or {}
+
+
+def is_windows(spec: Mapping[str, Any]) -> bool:
+    """Return whether the pod runs only on Windows, where Linux security settings must not be set."""
+    return (spec.get("os") or {}).get("name") == "windows"
+
 
 _WILDCARDS = frozenset("*?[]!")
 _LONGEST = 4096
@@ -219,3 +264,126 @@ def _specificity(pattern: str) -> tuple[bool, int, str]:
 
 
 _FIELDS = dict(zip(Rules.__struct_fields__, Rules.__struct_encode_fields__, strict=True))
+_DEFAULT_REGISTRY = "docker.io"
+_ALIASES = {"index.docker.io": _DEFAULT_REGISTRY, "registry-1.docker.io": _DEFAULT_REGISTRY}
+
+
+def full_name(image: str) -> str:
+    """Return an image's name with registry, repository, and tag or digest.
+
+    ``nginx`` becomes ``docker.io/library/nginx:latest``. The registry is in lower case and without the default port.
+    """
+    name = repository_name(image)
+    rest = name.partition("/")[2]
+    return name if "@" in rest or ":" in rest.rpartition("/")[2] else f"{name}:latest"
+
+
+def repository_name(image: str) -> str:
+    """Return an image's name with registry and repository, and with a tag or digest only if the image has one."""
+    registry, separator, rest = image.strip().partition("/")
+    is_registry = separator and (
+        "." in registry or ":" in registry or registry == "localhost" or registry != registry.lower()
+    )
+    if not is_registry:
+        registry, rest = _DEFAULT_REGISTRY, image.strip()
+    registry = registry.lower().removesuffix(":443")
+    registry = _ALIASES.get(registry, registry)
+    if registry == _DEFAULT_REGISTRY and "/" not in rest:
+        rest = f"library/{rest}"
+    return f"{registry}/{rest}"
+
+
+def forbidden_images(pod: Mapping[str, Any], allowed: ImageRules) -> Iterator[FieldValue]:
+    """Yield the images that are not allowed, including those of image volumes."""
+    for where, container in containers(pod["spec"]):
+        if _is_forbidden(image := container.get("image") or "", allowed):
+            yield f"{where}.image", image
+    for volume in pod["spec"].get("volumes") or ():
+        if _is_forbidden(image := (volume.get("image") or {}).get("reference") or "", allowed) and image:
+            yield f"spec.volumes[{volume['name']}].image.reference", image
+
+
+def _is_forbidden(image: str, allowed: ImageRules) -> bool:
+    name = full_name(image)
+    return not matches(name, allowed.allow) or matches(name, allowed.deny)
+
+
+Pod = Mapping[str, Any]
+RULED_ELSEWHERE = {"hostPath": "hostPaths", "csi": "csiDrivers", "ephemeral": "persistentVolumeClaim"}
+"""Types that ``volumeTypes`` cannot name, and what to write instead."""
+_PROJECTIONS = (
+    "clusterTrustBundle",
+    "configMap",
+    "downwardAPI",
+    "podCertificate",
+    "secret",
+    "serviceAccountToken",
+)
+
+
+def volume_types(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
+    """Yield volumes of forbidden types, and sources of projected volumes that this release does not know."""
+    for where, volume in _volumes(pod):
+        for kind in _kinds(volume):
+            is_token = kind == "projected" and api_access.is_injected(volume, pod)
+            # A generic ephemeral volume counts as a PVC, because the virtual node creates one for it. So the
+            # virtual node and the fit agent, which sees the volume itself, report the same field.
+            ruled = RULED_ELSEWHERE.get(kind, kind)
+            if kind not in {"hostPath", "csi"} and ruled not in allowed and not is_token:
+                yield f"{where}.{ruled}", ruled
+        for source in _sources(volume):
+            for kind in source:
+                if kind not in _PROJECTIONS:
+                    yield f"{where}.projected.sources[{kind}]", kind
+
+
+def host_paths(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
+    """Yield directories of the node that are not in an allowed directory."""
+    for where, volume in _volumes(pod):
+        if (source := volume.get("hostPath")) is None:
+            continue
+        path = PurePosixPath(source.get("path") or "/")
+        if ".." in path.parts or not any(path.is_relative_to(directory) for directory in allowed):
+            yield f"{where}.hostPath.path", str(path)
+
+
+def csi_drivers(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
+    """Yield drivers of inline volumes that are not allowed."""
+    for where, volume in _volumes(pod):
+        if (source := volume.get("csi")) is not None and not matches(source.get("driver") or "", allowed):
+            yield f"{where}.csi.driver", source.get("driver") or NOT_SET
+
+
+def pod_certificates(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
+    """Yield signers of the lower cluster that the pod requests a certificate from and that are not allowed."""
+    for where, volume in _volumes(pod):
+        for source in _sources(volume):
+            signer = (source.get("podCertificate") or {}).get("signerName") or ""
+            if source.get("podCertificate") is not None and not matches(signer, allowed):
+                yield f"{where}.projected.sources[podCertificate].signerName", signer or NOT_SET
+
+
+def problems(where: str, types: Sequence[str], directories: Sequence[str]) -> Iterator[str]:
+    """Yield errors of ``volumeTypes`` and ``hostPaths``, each as ``field: what``."""
+    for kind in types:
+        if kind in RULED_ELSEWHERE:
+            yield f"{where}.volumeTypes: {kind}: write it as {RULED_ELSEWHERE[kind]}"
+        elif kind not in {*VOLUME_TYPES, "*"}:
+            yield f"{where}.volumeTypes: unknown {kind!r}, known are {', '.join(VOLUME_TYPES)}"
+    for directory in directories:
+        if not directory.startswith("/") or ".." in PurePosixPath(directory).parts:
+            yield f"{where}.hostPaths: {directory!r} is not an absolute path without '..'"
+
+
+def _volumes(pod: Pod) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for volume in pod["spec"].get("volumes") or ():
+        yield f"spec.volumes[{volume['name']}]", volume
+
+
+def _kinds(volume: Mapping[str, Any]) -> list[str]:
+    """Return the source types of a volume; without any it is an emptyDir, the API server's default."""
+    return [kind for kind, source in volume.items() if kind != "name" and source is not None] or ["emptyDir"]
+
+
+def _sources(volume: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (volume.get("projected") or {}).get("sources") or ()

@@ -7,8 +7,7 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.moving import node_avoidance
-from clusterset.model.policy.findings import FieldValue
-from clusterset.model.policy.rules import Effective, matches
+from clusterset.model.policy.rules import Effective, FieldValue, matches
 from controller_runtime.apimachinery import matching
 
 Pod = Mapping[str, Any]

@@ -16,11 +16,10 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.util.event_loop import now
 from multi_scheduler.agent import Agent, AgentContext, Rejections
-from multi_scheduler.agents.fit.attempts import Attempts
 from multi_scheduler.agents.fit.group_filter import GroupFilter, is_over
-from multi_scheduler.agents.fit.members import PendingPods
-from multi_scheduler.agents.fit.native_groups import Minimums, NativeGroups, is_full
+from multi_scheduler.agents.fit.members import Minimums, NativeGroups, PendingPods, is_full
 from multi_scheduler.agents.fit.planning import Planner
+from multi_scheduler.agents.fit.standing import Attempts
 from multi_scheduler.bound_pods import node_of, priority_of
 from multi_scheduler.state import placing as choosing
 from multi_scheduler.state.cluster.pod_requirements import Demand

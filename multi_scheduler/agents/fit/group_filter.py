@@ -17,10 +17,9 @@ from clusterset.model.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
 from controller_runtime.util.event_loop import now
 from multi_scheduler.agent import NOTHING, Rejections
-from multi_scheduler.agents.fit.attempts import Attempts
 from multi_scheduler.agents.fit.members import Members, PendingPods, scheduler_of
 from multi_scheduler.agents.fit.planning import Planner, Shortfall, within
-from multi_scheduler.agents.fit.standing import HeldGroups, Standing
+from multi_scheduler.agents.fit.standing import Attempts, HeldGroups, Standing
 from multi_scheduler.malformed import UNREADABLE
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.scoring import Prediction

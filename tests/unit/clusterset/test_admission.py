@@ -26,8 +26,8 @@ from tests.generated_pods import generate
 from tests.unit.clusterset.model.policy.pods import INJECTED
 from tests.unit.virtual_node.controllers import cluster as clusters
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"

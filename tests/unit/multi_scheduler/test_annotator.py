@@ -17,13 +17,13 @@ from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.annotator import app
-from multi_scheduler.annotator import writer as writing
+from multi_scheduler.annotator import app as writing
+from multi_scheduler.annotator.app import Measurement, Writer, differ, values
 from multi_scheduler.annotator.program import PROGRAM
-from multi_scheduler.annotator.writer import Measurement, Writer, differ, values
 from multi_scheduler.config import Config
 from multi_scheduler.state.cluster.node_filter import Node
 from multi_scheduler.state.lower_state import LowerState
-from multi_scheduler.usage import node_annotations
+from multi_scheduler.usage import store
 from multi_scheduler.usage.store import Measured, Pressure, Usage
 from multi_scheduler.virtual_node import VirtualNode
 from tests import objects
@@ -49,7 +49,7 @@ def test_virtual_node_gets_the_sum_of_its_lower_nodes() -> None:
     )
     assert (found["mean-free-memory"], found["forcasted-free-memory"]) == (str(6 * GIB), None)
     written = {key: value for key, value in values(nodes[:1]).items() if value is not None}
-    assert node_annotations.read(written, "cpu", 4000) == Measured(1000, 1000, 300, 1200)
+    assert store.read(written, "cpu", 4000) == Measured(1000, 1000, 300, 1200)
     assert set(values(nodes[2:]).values()) >= {None, "500"}
 
 

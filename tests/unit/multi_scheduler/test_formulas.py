@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterset.usage import Thresholds
+from clusterset.config import Thresholds
 from multi_scheduler import numeric
 from multi_scheduler.agents import congestion, cost, load, pigeon, safe
 from multi_scheduler.numeric import rounded

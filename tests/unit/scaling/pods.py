@@ -18,8 +18,8 @@ from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.policy.copied_keys import KeyPatterns
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.scaling.measure import Kind, Stage
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import (
     dependencies,
     lower_pod,

@@ -13,7 +13,7 @@ from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import key_of, labels_of, uid_of
 from tests.unit.simulation.process import CLUSTER_ID, Process
 from virtual_node.translate.kinds import REFERENCED
-from virtual_node.translate.pods import dependencies, service_account, token_secrets
+from virtual_node.translate.pods import dependencies, service_account
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
@@ -58,7 +58,7 @@ def wrong_tokens(world: World) -> Iterator[str]:
             upper = world.watchdog.pods.get(labels_of(pod).get(names.LABEL_UPPER_UID, ""))
             if upper is None or upper["status"].get("phase") in FINISHED:
                 continue
-            if token_secrets.token_requests(upper) and uid_of(upper) not in uids:
+            if service_account.token_requests(upper) and uid_of(upper) not in uids:
                 yield f"{lower.name}: the token Secret of {key_of(pod)} is missing"
 
 
@@ -82,7 +82,7 @@ def _wanted(
             (PLURALS[need.kind], need.name, need.name, need.optional)
             for need in dependencies.dependencies(pod)
         ]
-        if token_secrets.token_requests(pod):
+        if service_account.token_requests(pod):
             needs.append(("configmaps", "kube-root-ca.crt", service_account.root_ca_name(CLUSTER_ID), True))
         for plural, source, name, is_optional in needs:
             original = world.upper.find(plural, f"{namespace}/{source}")

@@ -16,7 +16,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import self_signed
 from hack.sandbox.ports import free_ports
-from virtual_node import config_waiting
+from virtual_node import config_status
 from virtual_node.cluster import start_checks
 from virtual_node.config import command_line
 
@@ -63,7 +63,7 @@ async def test_a_replica_waits_until_its_configuration_is_usable(tmp_path: Path,
     options = command_line.PROGRAM.parse(arguments, {})
     assert told in options.rejected
     with capture_logs() as logs:
-        waiting = config_waiting.Waiting(options, lambda: command_line.PROGRAM.parse(arguments, {}))
+        waiting = config_status.Waiting(options, lambda: command_line.PROGRAM.parse(arguments, {}))
         running = asyncio.create_task(waiting.run())
         await asyncio.sleep(0.2)
         assert (await _get(metrics, "/healthz"))[0] == 200
@@ -100,7 +100,7 @@ async def test_a_file_named_in_the_configuration_is_waited_for(tmp_path: Path, f
     )
     arguments = [f"--config={file}", "--wait-for-config", f"--metrics-addr=127.0.0.1:{port}"]
     with capture_logs() as logs:
-        waiting = config_waiting.Waiting(
+        waiting = config_status.Waiting(
             command_line.PROGRAM.parse(arguments, {}), lambda: command_line.PROGRAM.parse(arguments, {})
         )
         running = asyncio.create_task(waiting.run())

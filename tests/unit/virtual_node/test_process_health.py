@@ -16,8 +16,8 @@ from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
 from tests.background import working
 from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, node, pod, waits
+from virtual_node import process_health
 from virtual_node import process_health as module
-from virtual_node import process_summary
 from virtual_node.config.types import Config
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import of_pod
@@ -188,7 +188,7 @@ async def test_metrics_show_the_verdict_while_the_process_works():
 async def test_an_error_in_judging_is_logged_and_the_task_continues(monkeypatch: pytest.MonkeyPatch):
     """For any object."""
     process = _Process()
-    monkeypatch.setattr(process_summary, "summary_of", lambda _pod: 1 / 0)
+    monkeypatch.setattr(process_health, "summary_of", lambda _pod: 1 / 0)
     _put(process.pods, pod(phase="Running", nodeName="vn-a"))
     async with working(process.health.run()):
         with capture_logs() as logs:

@@ -15,11 +15,11 @@ from controller_runtime.cache.namespace_budget import stub
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
 from tests.unit.virtual_node.commands.diagnose.test_diagnose_corpus import CASES, facts_of
-from virtual_node import metrics, node_summary, process_summary
+from virtual_node import metrics, node_summary, process_health
 from virtual_node.config.types import Config
 from virtual_node.node_summary import NodeSummary, Summaries, summarize, summary_of
+from virtual_node.process_health import ProcessSummary
 from virtual_node.process_state import ProcessState
-from virtual_node.process_summary import ProcessSummary
 
 
 class _Process:
@@ -89,7 +89,7 @@ async def test_only_changed_pods_are_evaluated_again():
     running = {"metadata": {}, "spec": {"containers": []}, "status": {"phase": "Running"}}
     for number in range(5):
         process.put("vn-a", number, running)
-    with mock.patch.object(process_summary, "summary_of", side_effect=summary_of) as evaluated:
+    with mock.patch.object(process_health, "summary_of", side_effect=summary_of) as evaluated:
         assert (await process.answer("vn-a"))["vn-a"].running == 5
         process.put("vn-a", 0, {**running, "status": {"phase": "Failed"}}, version="2")
         process.informers["vn-a"].store.remove("shop/p1")
@@ -124,7 +124,7 @@ async def test_a_node_with_pods_without_content_is_left_out():
 
 async def test_a_node_with_very_many_faulty_pods_is_left_out(monkeypatch: pytest.MonkeyPatch):
     """Tenants decide how many there are; the response and the time to write it are limited."""
-    monkeypatch.setattr(process_summary, "MOST_FINDINGS", 2)
+    monkeypatch.setattr(process_health, "MOST_FINDINGS", 2)
     process = _Process()
     pending = {"metadata": {}, "spec": {"containers": []}, "status": {"phase": "Pending"}}
     for number in range(3):
@@ -157,7 +157,7 @@ async def test_an_interrupted_evaluation_continues_where_it_was(monkeypatch: pyt
             raise asyncio.CancelledError
         return summary_of(pod)
 
-    monkeypatch.setattr(process_summary, "summary_of", slow)
+    monkeypatch.setattr(process_health, "summary_of", slow)
     with pytest.raises(asyncio.CancelledError):
         await process.summary.refresh()
     await process.summary.refresh()

@@ -15,7 +15,7 @@ from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.commands.common.flags import TIMEOUT, add_flags, add_request_timeout, label, request_timeout
 from virtual_node.examine.finding import UPPER
-from virtual_node.examine.troubles import Trouble, explain_failure
+from virtual_node.examine.reader import Trouble, explain_failure
 
 if TYPE_CHECKING:
     from controller_runtime.client.client import Client

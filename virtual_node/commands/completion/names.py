@@ -22,7 +22,7 @@ from controller_runtime.client.collection import METADATA_ONLY
 from controller_runtime.client.verbs import Verbs
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import connect
-from virtual_node.commands.completion.engine import Candidate, Names, Question
+from virtual_node.commands.completion.command import Candidate, Names, Question
 from virtual_node.examine.reader import VIRTUAL_NODES
 
 LIMIT = 3.0

@@ -29,8 +29,7 @@ from virtual_node import metrics
 from virtual_node.config.types import Config
 from virtual_node.controllers.base.problems import Problem, lower_cluster_full, namespace_too_large
 from virtual_node.translate.base import ownership
-from virtual_node.translate.base.options import PodOptions, pod_options
-from virtual_node.translate.base.view import View
+from virtual_node.translate.base.view import PodOptions, View, pod_options
 from virtual_node.translate.objects.namespaces import Places
 
 K = TypeVar("K", bound=Hashable)

@@ -4,6 +4,11 @@
 copies (``writer``). Later changes of the upper objects, and changes of the copies by other clients, are
 processed through the work queue. A copy is deleted when none of our pods needs it. Until then an object of
 ours keeps the lower name in use, even if the upper object does not exist.
+
+Reports the devices that the lower cluster allocates: on the upper pod, and as an event on a shared upper claim.
+
+The status of the upper claim is not written. Its pools and devices would be names of the lower cluster, which
+the upper scheduler would take for devices of the upper cluster.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.overrides import applied
 from clusterset.model.pod.resource_claims import as_admitted
+from controller_runtime import resources
 from controller_runtime.apimachinery.translation_budget import TooLargeError
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.namespace_budget import is_stub
@@ -32,9 +38,10 @@ from virtual_node.controllers.base.problems import Problem, missing, too_many, u
 from virtual_node.controllers.copies.single_objects import ObjectKey, ObjectWatches
 from virtual_node.controllers.copies.writer import CopyWriter
 from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.translate.base import ownership
 from virtual_node.translate.kinds import REFERENCED
 from virtual_node.translate.objects import resource_claims
-from virtual_node.translate.pods import dependencies, service_account, token_secrets
+from virtual_node.translate.pods import dependencies, service_account
 
 _UNUSED_GRACE = 60.0
 """Seconds for which a copy is kept after its last pod is gone, because the next pod of a Job may use it."""
@@ -125,7 +132,7 @@ class DependencyController:
         self, namespace: str, upper_pod: dict[str, Any], keys: Collection[ObjectKey]
     ) -> Problem | None:
         """Return the Problem of a pod that exceeds a limit, or None, before anything is created for the pod."""
-        count = len(keys) + len(token_secrets.token_requests(upper_pod))
+        count = len(keys) + len(service_account.token_requests(upper_pod))
         if count > self._limits.references_per_pod:
             return too_many(
                 f"The pod references {count} ConfigMaps, Secrets and tokens",
@@ -210,7 +217,7 @@ class DependencyController:
             for need in dependencies.dependencies(pod)
             if need.kind in self._lower
         }
-        if self.context.settings.enable_serviceaccount and token_secrets.token_requests(upper_pod):
+        if self.context.settings.enable_serviceaccount and service_account.token_requests(upper_pod):
             keys[ObjectKey("ConfigMap", namespace, service_account.ROOT_CA)] = None
         return keys
 
@@ -342,3 +349,70 @@ class DependencyController:
             meddled(new)
 
         informer.add_handler(on_add=found, on_update=updated, on_delete=deleted)
+
+
+_NAMED = 8
+"""Maximum number of devices that an event names."""
+
+
+@dataclass(eq=False, repr=False)
+class Allocations:
+    """The allocated ResourceClaims of one lower cluster."""
+
+    context: ClusterContext
+    caches: ClusterCaches
+    dependencies: DependencyController
+    """Its ``peek`` returns upper claims."""
+    changed: Callable[[str], None]
+    """Called with the uid of an upper pod whose devices may have changed."""
+    informers: list[Informer] = field(default_factory=list)
+    """Claims that the lower cluster generated from our copies of templates, in one informer, which the caller runs. Empty:
+    ResourceClaims do not follow pods to this cluster."""
+    _stores: list[Informer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Register handlers for the claims."""
+        if not self.caches.claims:
+            return
+        copies = self.caches.claims[resource_claims.CLAIM]
+        generated = self.context.lower_informer(
+            resources.RESOURCE_CLAIMS,
+            selector=f"{names.LABEL_GENERATED_FOR}={self.context.cluster_id}",
+            keep=lambda claim: self.context.places.has(claim.namespace),
+            name="generated-claims",
+        )
+        self.informers, self._stores = [generated], [copies, generated]
+        copies.add_handler(on_add=lambda claim, _initial: self._wake(claim), on_update=self._shared_changed)
+        generated.on_change(self._wake, lambda _: None)
+
+    def record(self, pod: Object) -> str:
+        """Return the annotation's value with the devices of a lower pod; empty: none is allocated."""
+        if not self._stores or not (lower_pod := pod.to_dict())["spec"].get("resourceClaims"):
+            return ""
+        found = {}
+        for name, claim in resource_claims.generated_names(lower_pod).items():
+            for informer in self._stores:
+                if (lower := informer.store.get(f"{pod.namespace}/{claim}")) is not None:
+                    found[name] = resource_claims.allocated(lower.to_dict())
+        return resource_claims.record(found)
+
+    def _shared_changed(self, old: Object, new: Object) -> None:
+        self._wake(new)
+        devices = resource_claims.allocated(new.to_dict())
+        if not devices or resource_claims.allocated(old.to_dict()):
+            return
+        key = ObjectKey(resource_claims.CLAIM, ownership.upper_namespace(new), new.name)
+        upper = self.dependencies.peek(key)
+        if upper is not None and upper.uid == new.labels.get(names.LABEL_UPPER_UID):
+            named = ", ".join(
+                f"{device['driver']}/{device['pool']}/{device['device']}" for device in devices[:_NAMED]
+            )
+            more = f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else ""
+            message = f"Lower cluster {self.context.name} allocated {named}{more}"
+            self.context.recorder.event(upper, "Normal", "DevicesAllocated", message)
+
+    def _wake(self, claim: Object) -> None:
+        for consumer in (claim.status or {}).get("reservedFor") or ():
+            pod = self.caches.pods.lower.store.get(f"{claim.namespace}/{consumer.get('name')}")
+            if pod is not None and (uid := pod.labels.get(names.LABEL_UPPER_UID)):
+                self.changed(uid)

@@ -43,7 +43,7 @@ from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.base import ownership
-from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lost_fields, lower_pod
 from virtual_node.translate.pods.lost_fields import LostField
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from clusterset.model import names
-from controller_runtime.apimachinery.versions import minor_version
+from clusterset.model.declared_features import minor_version
 from virtual_node.config import program
 from virtual_node.examine.clusters import (
     CLOCK_SKEW,

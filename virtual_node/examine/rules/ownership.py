@@ -28,7 +28,7 @@ from virtual_node.examine.objects import annotations_of, is_deleting, key, label
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.translate.kinds import KINDS, REFERENCED
 from virtual_node.translate.pods import dependencies
-from virtual_node.translate.pods.token_secrets import token_secrets
+from virtual_node.translate.pods.service_account import token_secrets
 from virtual_node.translate.services import services
 from virtual_node.translate.storage import binder_pod
 

@@ -26,7 +26,7 @@ from clusterset.model.pod.api_access import AUTO, SERVICE, UPPER, Choice, reques
 from controller_runtime.objects import Object
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.fields import is_dns_name
-from virtual_node.translate.pods.token_secrets import token_requests
+from virtual_node.translate.pods.service_account import token_requests
 from virtual_node.translate.services import services
 from virtual_node.translate.services.endpoints import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGED_BY
 from virtual_node.translate.services.services import cluster_ip

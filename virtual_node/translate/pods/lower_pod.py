@@ -19,8 +19,8 @@ from clusterset.model.pod.lower_spec import lower_spec, required_node
 from clusterset.model.policy.copied_keys import is_upper_only
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from virtual_node.translate.base.metadata import render_record, render_tripped, sent, trip
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import dns, downward_api, service_account
 
 _CONTAINER_KINDS = ("containers", "initContainers")

@@ -23,15 +23,14 @@ from clusterset.model.overrides import OverrideSet
 from clusterset.model.pod import api_access
 from clusterset.model.policy import decision
 from clusterset.model.policy.decision import Violation, summary, violations
-from clusterset.model.policy.findings import DEBUG_CONTAINERS
-from clusterset.model.policy.rules import Effective, field_of
+from clusterset.model.policy.rules import DEBUG_CONTAINERS, Effective, field_of
 from clusterset.model.policy.scheduling import keep_off_control_plane
 from controller_runtime.apimachinery import quantity
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import Object, texts_memory
 from virtual_node.translate.base.metadata import applied, metadata_patch, recorded_digests, render_record
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods.lower_pod import ephemeral_containers, lower_pod, overridden, stays_above
 
 Patch = Mapping[str, Any]

@@ -10,7 +10,7 @@ import yaml
 from structlog.testing import capture_logs
 
 from controller_runtime.auth import kubeconfig
-from controller_runtime.client.connecting import warn, weaknesses
+from controller_runtime.client.client import warn, weaknesses
 from virtual_node.examine.clusters import WEAKNESSES
 from virtual_node.examine.rules.clusters import weak
 from virtual_node.examine.snapshot import Snapshot, View

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clusterset.model import names
 from clusterset.model.moving import node_avoidance
 from controller_runtime.apimachinery import matching
-from descheduler.view import replacement
+from descheduler.view import pods
 from tests.unit.clusterset.model.affinity import excluded
 from tests.unit.descheduler.bodies import START, node, pod
 
@@ -25,7 +25,7 @@ def of(
     """Return the replacement of a pod."""
     given = {"uid": "u", "resourceVersion": "1"}
     body = {**old, "metadata": {**given, **old["metadata"]}}
-    return replacement.of(body, avoid=avoid or {}, node=on, usable=set(usable), now=LATER)
+    return pods.of(body, avoid=avoid or {}, node=on, usable=set(usable), now=LATER)
 
 
 class TestReplacement:
@@ -89,9 +89,7 @@ class TestReplacement:
 
     @pytest.mark.parametrize("text", ["", "x", "-1", "٣", "9" * 50])
     def test_invalid_count_is_0(self, text):
-        assert (
-            replacement.count({"metadata": {"annotations": {names.ANNOTATION_DESCHEDULE_COUNT: text}}}) == 0
-        )
+        assert pods.count({"metadata": {"annotations": {names.ANNOTATION_DESCHEDULE_COUNT: text}}}) == 0
 
     @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": "today"}', "null", "[" * 100_000])
     def test_invalid_avoidance_annotation_avoids_nothing(self, text):

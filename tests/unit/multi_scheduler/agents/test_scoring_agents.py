@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterset.config import Cluster
-from clusterset.usage import UsageConfig
+from clusterset.config import Cluster, UsageConfig
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict

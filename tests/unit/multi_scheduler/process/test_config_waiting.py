@@ -15,8 +15,8 @@ from clusterset import following
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError
 from hack.sandbox.ports import free_ports
+from multi_scheduler import configuration
 from multi_scheduler.bound_pods import bound_pods
-from multi_scheduler.process import configuration
 from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.shared import Shared
 from tests.background import working

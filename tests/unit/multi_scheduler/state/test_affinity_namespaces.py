@@ -22,8 +22,8 @@ from multi_scheduler.state.cluster.pod_requirements import Placed
 from multi_scheduler.state.cluster_state import UpperNamespaceFeed
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

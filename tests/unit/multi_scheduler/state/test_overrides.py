@@ -19,8 +19,8 @@ from multi_scheduler.config import parse
 from multi_scheduler.state.admission import Admission, AdmissionGate
 from multi_scheduler.state.cluster.pod_requirements import demand
 from multi_scheduler.virtual_node import VirtualNode
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod
 
 POLICY = Policy(images=ImageRules(allow=["docker.io/*"]))

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import Kind, PrometheusConfig, UsageConfig
 from clusterset.model import names
-from clusterset.usage import Kind, PrometheusConfig, UsageConfig
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden, Unavailable
 from multi_scheduler import config
-from multi_scheduler.usage import node_annotations
+from multi_scheduler.usage import store
 from multi_scheduler.usage.sources import MetricsApi, Prometheus, Resource, Source, Summary, make_source
 from multi_scheduler.usage.store import Measured, Pressure, Sample, Stall
 
@@ -164,9 +164,9 @@ async def test_queries_prometheus_through_the_api_server() -> None:
 )  # fmt: skip
 def test_reads_annotations_of_kube_safe_scheduler(found, expected) -> None:
     """Numbers of free amounts; anything else is missing."""
-    assert node_annotations.read(found, "cpu", 4000) == expected
-    assert node_annotations.time(found) == 0
-    assert node_annotations.time({names.ANNOTATION_USAGE_AT: AT}) == EPOCH
+    assert store.read(found, "cpu", 4000) == expected
+    assert store.time(found) == 0
+    assert store.time({names.ANNOTATION_USAGE_AT: AT}) == EPOCH
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from controller_runtime.tls.key_pairs import make_ca
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body, Commit
-from virtual_node.certificates import rotation
+from virtual_node import certificates
 
 _PLURAL = "certificatesigningrequests"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ def certify(request: bytes, *, at: datetime, life: timedelta = YEAR) -> bytes:
     )
 
 
-GOOD = certify(rotation.signing_request("vn-a", ADDRESSES, EC_KEY), at=START)
+GOOD = certify(certificates.signing_request("vn-a", ADDRESSES, EC_KEY), at=START)
 """A certificate for another key than that of any request."""
 
 

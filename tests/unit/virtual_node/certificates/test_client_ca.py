@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError, Forbidden, Unavailable
-from virtual_node.certificates.manager import ClientAuthority
+from virtual_node.certificates import ClientAuthority
 
 ONE, TWO = b"-----BEGIN CERTIFICATE-----one", b"-----BEGIN CERTIFICATE-----two"
 

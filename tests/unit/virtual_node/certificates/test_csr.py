@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from tests.unit.virtual_node.certificates.signing import ADDRESSES, EC_KEY, GOOD, START, YEAR, certify
-from virtual_node.certificates import rotation
-from virtual_node.certificates.rotation import RequestFailed
+from virtual_node import certificates
+from virtual_node.certificates import RequestFailed
 
 RSA_KEY = rsa.generate_private_key(65537, 2048)
 
@@ -26,7 +26,7 @@ def _names_of(pem: bytes) -> x509.SubjectAlternativeName:
 
 def test_a_request_names_the_node_and_all_its_addresses():
     """Subject and alternative names are those that the signer kubernetes.io/kubelet-serving requires."""
-    pem = rotation.signing_request("vn-a", ADDRESSES, EC_KEY)
+    pem = certificates.signing_request("vn-a", ADDRESSES, EC_KEY)
     subject = x509.load_pem_x509_csr(pem).subject
     assert [name.value for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [
         "system:node:vn-a"
@@ -46,7 +46,7 @@ def test_a_request_names_the_node_and_all_its_addresses():
 def test_a_repeated_address_is_requested_once():
     """A node's name may be its address, or its inner address the outer one."""
     twice = [{"type": "InternalIP", "address": "10.0.0.7"}, {"type": "ExternalIP", "address": "10.0.0.7"}]
-    assert len(list(_names_of(rotation.signing_request("vn-a", twice, EC_KEY)))) == 1
+    assert len(list(_names_of(certificates.signing_request("vn-a", twice, EC_KEY)))) == 1
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_repeated_address_is_requested_once():
 )
 def test_usages_follow_the_key(key, expected):
     """Only RSA keys encipher; the signer accepts exactly these usages."""
-    made = rotation.request_object("csr-1", "vn-a", ADDRESSES, key)
+    made = certificates.request_object("csr-1", "vn-a", ADDRESSES, key)
     assert made["spec"]["usages"] == expected
     assert made["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
     assert base64.b64decode(made["spec"]["request"]).startswith(b"-----BEGIN CERTIFICATE REQUEST-----")
@@ -69,7 +69,7 @@ def test_usages_follow_the_key(key, expected):
 def test_invalid_requests_are_not_sent(node, addresses):
     """A name too long for a certificate, and a node without addresses."""
     with pytest.raises(ValueError):
-        rotation.signing_request(node, addresses, EC_KEY)
+        certificates.signing_request(node, addresses, EC_KEY)
 
 
 def _status(**fields: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _status(**fields: Any) -> dict[str, Any]:
 )
 def test_only_an_issued_certificate_counts(request_, expected):
     """Approval alone is no certificate."""
-    assert rotation.certificate_of(request_) == expected
+    assert certificates.certificate_of(request_) == expected
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_only_an_issued_certificate_counts(request_, expected):
 def test_a_failed_request_has_a_reason(request_, message):
     """Denied, failed or answered with invalid data."""
     with pytest.raises(RequestFailed, match=message):
-        rotation.certificate_of(request_)
+        certificates.certificate_of(request_)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_a_failed_request_has_a_reason(request_, message):
 )
 def test_rotation_is_due_after_a_share_of_the_remaining_life(life, share, expected):
     """The five minutes by which a signer backdates do not make a short certificate due at once."""
-    certificate = certify(rotation.signing_request("vn-a", ADDRESSES, EC_KEY), at=START, life=life)
-    assert rotation.rotation_time(certificate, now=START, share=share) == START + expected
+    certificate = certify(certificates.signing_request("vn-a", ADDRESSES, EC_KEY), at=START, life=life)
+    assert certificates.rotation_time(certificate, now=START, share=share) == START + expected
 
 
 def test_an_expired_certificate_is_not_used():
     """A signer with a wrong clock is a failure to be retried."""
     with pytest.raises(RequestFailed, match="expired"):
-        rotation.rotation_time(GOOD, now=START + 2 * YEAR, share=0.8)
+        certificates.rotation_time(GOOD, now=START + 2 * YEAR, share=0.8)

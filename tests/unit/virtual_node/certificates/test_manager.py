@@ -14,7 +14,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import make_ca, self_signed
 from controller_runtime.tls.reloader import CertificateReloader
 from tests.unit.virtual_node.certificates.signing import ADDRESSES, FakeCluster
-from virtual_node.certificates.manager import NodeCertificates
+from virtual_node.certificates import NodeCertificates
 from virtual_node.config.types import KubeletConfig
 
 

@@ -15,7 +15,7 @@ from controller_runtime.errors import ConfigError, Conflict, ConnectionFailed, F
 from controller_runtime.tls.key_pairs import self_signed
 from controller_runtime.tls.reloader import CertificateReloader
 from tests.unit.virtual_node.certificates.signing import ADDRESSES, GOOD, START, FakeCluster, now
-from virtual_node.certificates.rotation import Issued, ServingCertificate
+from virtual_node.certificates import Issued, ServingCertificate
 
 looptime = pytest.mark.looptime
 WEEK = timedelta(days=7)

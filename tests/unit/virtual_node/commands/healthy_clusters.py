@@ -27,8 +27,8 @@ from virtual_node.examine.codes import CHECKED
 from virtual_node.examine.engine import Examination, examine
 from virtual_node.examine.facts import LEASES
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner, ownership_labels
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods.lower_pod import lower_pod as translate_pod
 from virtual_node.translate.pods.status import upper_status
 from virtual_node.translate.storage import pv, pvc

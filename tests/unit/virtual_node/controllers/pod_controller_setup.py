@@ -25,20 +25,18 @@ from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.copies.allocations import Allocations
 from virtual_node.controllers.copies.facade import Follow
-from virtual_node.controllers.copies.references import DependencyController
+from virtual_node.controllers.copies.references import Allocations, DependencyController
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pods.api_services import ApiServices, UpperEndpoint
 from virtual_node.controllers.pods.controller import PodController
-from virtual_node.controllers.pods.creation_delays import CreationDelays
+from virtual_node.controllers.pods.creation_delays import CreationDelays, WaitReporter
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.lower_owners import LowerOwners
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
-from virtual_node.controllers.pods.waiting import WaitReporter
 from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.translate.objects import namespaces

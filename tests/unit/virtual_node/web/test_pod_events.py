@@ -9,9 +9,8 @@ import pytest
 
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import from_dict
-from virtual_node.web import events as module
-from virtual_node.web.events import PodEvents
-from virtual_node.web.pod_detail import decisions
+from virtual_node.web import pod_detail as module
+from virtual_node.web.pod_detail import PodEvents, decisions
 
 pytestmark = pytest.mark.looptime
 

@@ -12,7 +12,7 @@ import pytest
 from controller_runtime.errors import Forbidden, NotFound, Unavailable
 from controller_runtime.objects import Object, from_dict
 from tests.unit.virtual_node.examine.health_objects import condition, swarm
-from virtual_node.web.swarms import Swarms, swarm_table
+from virtual_node.web.overview import Swarms, swarm_table
 
 pytestmark = pytest.mark.looptime
 

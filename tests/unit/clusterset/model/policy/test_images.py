@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterset.model.policy.config import ImageRules
-from clusterset.model.policy.images import full_name
+from clusterset.model.policy.rules import full_name
 from tests.unit.clusterset.model.policy.pods import broken, container, judge, pod
 
 DIGEST = "sha256:" + "0" * 64

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterset.model.policy.findings import NOT_SET
+from clusterset.model.policy.rules import NOT_SET
 from tests.generated_pods import generate
 from tests.unit.clusterset.model.policy.pods import judge
 

@@ -11,8 +11,7 @@ import pytest
 
 from controller_runtime.process.flags import add_boolean
 from virtual_node import cli
-from virtual_node.commands.completion.command import SCRIPTS
-from virtual_node.commands.completion.engine import Completion, ParserOf, complete
+from virtual_node.commands.completion.command import SCRIPTS, Completion, ParserOf, complete
 
 SHELLS = tuple(SCRIPTS)
 

@@ -17,7 +17,7 @@ from tests.unit.virtual_node.commands.doctor_facts import node, pod
 from tests.unit.virtual_node.commands.run_command import DEPLOYMENTS, NODES, SHOP, Objects, answer, kubeconfig
 from virtual_node import cli
 from virtual_node.commands.completion import names
-from virtual_node.commands.completion.engine import Names, Question
+from virtual_node.commands.completion.command import Names, Question
 
 SPACES = "/api/v1/namespaces"
 BANK = f"{SPACES}/bank/pods"

@@ -20,8 +20,8 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
 )
 from virtual_node.examine.clusters import FOREIGN_PODS, SETTINGS, VirtualNode
 from virtual_node.examine.snapshot import Snapshot
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods.lower_pod import lower_pod
 from virtual_node.translate.pods.status import upper_status
 

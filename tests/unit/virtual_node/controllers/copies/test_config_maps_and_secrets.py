@@ -27,9 +27,8 @@ from tests.background import working
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.caches import INDEX_UPPER
 from virtual_node.controllers.copies.references import DependencyController
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
-from virtual_node.translate.base.view import View
+from virtual_node.translate.base.view import PodOptions, View
 from virtual_node.translate.kinds import CONFIG_MAPS, SECRETS
 
 pytestmark = pytest.mark.looptime

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod
 
 

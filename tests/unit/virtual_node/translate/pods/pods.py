@@ -7,8 +7,8 @@ from typing import Any
 
 from clusterset.model.policy.copied_keys import KeyPatterns
 from tests.unit.clusterset.model.policy.pods import INJECTED
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import service_account
 
 CLUSTER = "0f8e7d6c-upper"

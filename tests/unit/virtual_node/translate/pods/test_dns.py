@@ -14,7 +14,7 @@ from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from tests.unit.virtual_node.translate.pods.pods import upper_pod
 from virtual_node.config.types import Config
-from virtual_node.translate.base.options import pod_options
+from virtual_node.translate.base.view import pod_options
 from virtual_node.translate.pods.dns import with_upper_names
 from virtual_node.translate.pods.lower_pod import created
 

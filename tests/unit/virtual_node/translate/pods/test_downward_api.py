@@ -10,8 +10,8 @@ import pytest
 
 from clusterset.model import names
 from clusterset.model.policy.copied_keys import KeyPatterns
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import downward_api, lower_pod
 
 ZONE = "topology.kubernetes.io/zone"

@@ -19,9 +19,9 @@ from clusterset.model.policy.copied_keys import KeyPatterns
 from clusterset.model.policy.rules import PolicySet
 from tests.unit.virtual_node.translate.pods.pods import CLUSTER, OPTIONS, upper_pod
 from virtual_node.translate.base import metadata
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
-from virtual_node.translate.pods import dependencies, lower_pod, service_account, token_secrets
+from virtual_node.translate.base.view import PodOptions
+from virtual_node.translate.pods import dependencies, lower_pod, service_account
 
 HOSTNAME_TERM = {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "kubernetes.io/hostname"}
 
@@ -188,7 +188,7 @@ def test_token_volume_uses_our_secret_and_the_upper_ca():
     }
     assert sources[1]["configMap"]["name"] == service_account.root_ca_name(CLUSTER)
     assert spec["automountServiceAccountToken"] is False
-    (request,) = token_secrets.token_requests(upper_pod())
+    (request,) = service_account.token_requests(upper_pod())
     assert (request.audience, request.expiration_seconds, request.key) == ("", 3607, "token-0")
 
 

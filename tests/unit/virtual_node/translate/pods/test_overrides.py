@@ -19,7 +19,7 @@ from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.objects import from_dict
 from tests.generated_pods import generate
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
-from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod, update
 
 MIRROR = {"name": "mirror", "images": [{"from": "docker.io/", "to": "m.example/"}]}

@@ -17,8 +17,8 @@ from clusterset.model.overrides import Override, OverrideSet
 from controller_runtime.apimachinery.translation_budget import LARGEST_BODY, TooLargeError, json_size
 from controller_runtime.objects import from_dict
 from tests import objects
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import downward_api, lower_pod
 from virtual_node.translate.pods.service_environment import add_variables, service_variables
 

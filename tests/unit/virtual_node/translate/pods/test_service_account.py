@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.virtual_node.translate.pods.pods import CLUSTER, upper_pod
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod, service_account
 
 OPTIONS = PodOptions(owner=Owner(CLUSTER, "vn"))

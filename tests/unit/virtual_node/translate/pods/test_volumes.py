@@ -11,8 +11,8 @@ from clusterset.model import names
 from clusterset.model.pod import api_access
 from clusterset.model.pod.conditions import claim_names
 from controller_runtime.apimachinery import timestamps
-from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner, ownership_labels
+from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod
 from virtual_node.translate.storage import binder_pod, pv
 from virtual_node.translate.storage import pvc as claims

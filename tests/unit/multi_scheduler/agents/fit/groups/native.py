@@ -9,8 +9,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 from controller_runtime.objects import from_dict
-from multi_scheduler.agents.fit.members import _shrink_pod
-from multi_scheduler.agents.fit.native_groups import _shrink
+from multi_scheduler.agents.fit.members import _shrink, _shrink_pod
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import NotReadyError

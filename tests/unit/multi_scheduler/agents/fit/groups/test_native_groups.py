@@ -8,7 +8,7 @@ import pytest
 
 from clusterset.model.pod.groups import LABEL_POD_GROUP
 from controller_runtime.objects import from_dict
-from multi_scheduler.agents.fit.native_groups import is_full
+from multi_scheduler.agents.fit.members import is_full
 from multi_scheduler.extender.protocol import Victims
 from tests.thorough import IS_THOROUGH
 from tests.unit.multi_scheduler.agents.fit.groups.native import NativeScheduler, gang

@@ -1,1 +1,0 @@
-"""Serving certificates of virtual nodes, requested and rotated, and the CA of their clients."""
