@@ -76,6 +76,7 @@ async def _work(
         if not options.eviction.dry_run:
             group.create_task(mover.recreator.run(), name="recreation")
             group.create_task(mover.departures.run(), name="departures")
+            group.create_task(mover.evictor.run(), name="eviction requests")
             group.create_task(DeletionCosts(client, view=view).run(), name="deletion costs")
             await mover.departures.loaded.wait()  # strategies must know the pods that are being moved
             group.create_task(mover.memory.run(), name="memory")

@@ -29,6 +29,12 @@ UPPER: tuple[Right, ...] = (
         for resource in ("deployments", "replicasets", "statefulsets")
     ),
     Right("", "pods", ("create",), "move pods that a controller replaces", "eviction"),
+    Right(
+        "lifecycle.k8s.io",
+        "evictionrequests",
+        ("get", "create", "delete"),
+        "let the evictionResponders of a pod act before it is moved",
+    ),
     Right("", "namespaces", ("get",), "never create a pod in a later namespace of the same name"),
     in_own_namespace("", "configmaps", ("create",), _MEMORY),
     in_own_namespace("", "configmaps", ("get", "patch"), _MEMORY, node_avoidance.CONFIG_MAP, memory.HISTORY),

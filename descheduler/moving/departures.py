@@ -30,6 +30,7 @@ from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving import departure as steps
 from descheduler.moving.departure import Departure, Plan, Step
+from descheduler.moving.evictor import Evictor
 from descheduler.moving.move_reports import MOVED, Move
 from descheduler.moving.record import NotRecordedError, RecordStore
 from descheduler.view.cluster import ClusterView
@@ -88,6 +89,7 @@ class Departures:
     view: ClusterView
     recorder: EventRecorder
     store: RecordStore[Departure]
+    evictor: Evictor
     wave: int
     """Maximum number of replacements that start at the same time."""
     now: Callable[[], datetime]
@@ -315,7 +317,7 @@ class Departures:
             ApiError: a request failed.
         """
         try:
-            await eviction.evict(self.client, from_dict(pod).metadata)
+            await self.evictor.evict(from_dict(pod))
         except NotFound:
             pass
         except Conflict:

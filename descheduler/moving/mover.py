@@ -36,6 +36,7 @@ from descheduler.memory import Memory, Verdict
 from descheduler.moving import departure
 from descheduler.moving.departure import Departure, Plan
 from descheduler.moving.departures import Departures
+from descheduler.moving.evictor import Evictor
 from descheduler.moving.move_reports import Move, MoveReports, Outcome, Waiting
 from descheduler.moving.record import NotRecordedError, Record, RecordStore
 from descheduler.moving.recreation import Recreator
@@ -133,7 +134,10 @@ class Mover:
         records = RecordStore(client, Record, namespace, recorder)
         self.recreator = Recreator(client, pods=self.view.pods, recorder=recorder, store=records)
         leaving = RecordStore(client, Departure, namespace, recorder)
-        self.departures = Departures(client, self.view, recorder, leaving, self.options.wave, self.now)
+        self.evictor = Evictor(client)
+        self.departures = Departures(
+            client, self.view, recorder, leaving, self.evictor, self.options.wave, self.now
+        )
         self.waiting = Waiting(self.view.pods)
         self.rooms = Rooms(self.view, self.now)
         self._limits = PassLimits(self.options)
@@ -287,7 +291,7 @@ class Mover:
             if plan.how is How.REPLACED_FIRST:
                 await self.departures.begin(pod, plan, request)
                 return Outcome(moved=True)
-            await eviction.evict(self.client, pod.metadata)
+            await self.evictor.evict(pod, is_forced=not request.budget_matters)
         except NotFound:
             return Outcome(why=_GONE)
         except Conflict:

@@ -53,6 +53,8 @@ _SPEC = (
     "tolerations",
     "overhead",
     "resources",
+    "evictionResponders",
+    "schedulingGroup",
 )
 _CONTAINER = ("name", "resources", "restartPolicy")
 _STATUS = ("phase", "reason", "message", "conditions")

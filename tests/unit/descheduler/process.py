@@ -65,6 +65,7 @@ class Process:
             await self.mover.memory.load()
             group.create_task(self.mover.recreator.run())
             group.create_task(self.mover.departures.run())
+            group.create_task(self.mover.evictor.run())
             await self.mover.departures.loaded.wait()
             group.create_task(self.mover.memory.run())
             for strategy in self.strategies:

@@ -1,0 +1,179 @@
+"""Evicts pods. Pods with ``evictionResponders`` are first requested from these by an EvictionRequest, if the API is served.
+
+Responders move what a pod holds, such as a partition of a database, before the pod ends. The evictionrequest-controller
+asks them one after the other, and evicts the pod itself when none is left. Kubernetes 1.37 serves the API behind a feature
+gate and without this controller, so a request that no controller observes is followed by an eviction.
+
+A request belongs to its pod, and the garbage collector deletes it with the pod. A request for a pod that no strategy wants to
+move any more is deleted, which withdraws it. Source: KEP-4563, k8s.io/api ``lifecycle/v1alpha1``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clusterset.model import names
+from clusterset.model.pod.conditions import is_true
+from controller_runtime import resources
+from controller_runtime.client import eviction
+from controller_runtime.client.client import Client, find
+from controller_runtime.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound, TooManyRequests
+from controller_runtime.log import get_logger
+from controller_runtime.objects import Object
+
+REQUESTER = f"{names.DOMAIN}/descheduler"
+_UNOBSERVED = 30.0
+"""Seconds in which the evictionrequest-controller must observe a new request; otherwise there is no such controller."""
+_RETRY = 5.0
+"""Seconds after which a requested pod is judged again."""
+_UNWANTED = 180.0
+"""Seconds after which a request is withdrawn if nobody has tried to evict its pod. The longest pause of an attempt is 60 s."""
+_log = get_logger(component="evictor")
+
+
+class Step(enum.Enum):
+    """What to do about a pod with responders."""
+
+    REQUEST = enum.auto()
+    WAIT = enum.auto()
+    EVICT = enum.auto()
+
+
+def needs_request(pod: Object) -> bool:
+    """Report whether a pod has responders. EvictionRequests do not support pods of a PodGroup."""
+    spec = pod.spec or {}
+    return bool(spec.get("evictionResponders")) and not spec.get("schedulingGroup")
+
+
+def request_for(pod: Object) -> dict[str, Any]:
+    """Return the EvictionRequest for a pod."""
+    return {
+        "metadata": {
+            "name": f"virtual-node-{pod.uid}",
+            "namespace": pod.namespace,
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}],
+        },
+        "spec": {
+            "target": {"pod": {"name": pod.name, "uid": pod.uid}},
+            "requester": REQUESTER,
+            "intent": "Eviction",
+        },
+    }
+
+
+def decide(pod: Object, request: Mapping[str, Any] | None, *, waited: float) -> Step:
+    """Return the next step for a pod with responders.
+
+    Args:
+        pod: the pod.
+        request: its EvictionRequest; None: it does not exist.
+        waited: seconds since the first attempt to evict the pod.
+    """
+    if request is None:
+        return Step.REQUEST
+    if request.get("spec") != request_for(pod)["spec"]:
+        return Step.EVICT  # not ours, or withdrawn by its namespace's users
+    status = request.get("status") or {}
+    if is_true(status, "Failed"):
+        return Step.EVICT
+    if status.get("observedGeneration") is None and waited >= _UNOBSERVED:
+        return Step.EVICT
+    return Step.WAIT
+
+
+@dataclass(slots=True)
+class _Open:
+    namespace: str
+    name: str
+    since: float
+    tried: float
+    """Time of the last attempt to evict the pod."""
+    uid: str = ""
+    """The request's; empty: it was not created or read yet."""
+
+
+class Evictor:
+    """Evicts pods of one descheduler."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._open: dict[str, _Open] = {}
+        """By the UID of the pod."""
+
+    async def evict(self, pod: Object, *, is_forced: bool = False) -> None:
+        """Evict a pod, or request its eviction, as ``eviction.evict`` does.
+
+        Args:
+            pod: the pod; a cached one may be reduced.
+            is_forced: do not wait for responders.
+
+        Raises:
+            TooManyRequests: also if its responders have not finished yet.
+            NotFound, Conflict, ApiError: as of ``eviction.evict``.
+        """
+        if not is_forced and needs_request(pod) and await self._waits(pod):
+            responders = ", ".join(str(one.get("name")) for one in (pod.spec or {})["evictionResponders"][:3])
+            raise TooManyRequests(
+                f"its evictionResponders ({responders}) have not finished: kubectl describe evictionrequest "
+                f"{request_for(pod)['metadata']['name']}",
+                code=429,
+                retry_after=_RETRY,
+            )
+        await eviction.evict(self._client, pod.metadata)
+
+    async def run(self) -> None:
+        """Withdraw requests for pods that nobody wants to move any more, until cancelled.
+
+        Requests of an earlier leader are known once a strategy tries to move their pods again.
+        """
+        while True:
+            await asyncio.sleep(_UNWANTED / 3)
+            now = asyncio.get_running_loop().time()
+            for pod, one in list(self._open.items()):
+                if now - one.tried < _UNWANTED:
+                    continue
+                try:
+                    await self._withdraw(one)
+                except ApiError as error:
+                    _log.warning("eviction request is not withdrawn yet", name=one.name, error=str(error))
+                else:
+                    self._open.pop(pod, None)
+
+    async def _withdraw(self, one: _Open) -> None:
+        if not one.uid:
+            return
+        try:
+            await self._client.delete(
+                resources.EVICTION_REQUESTS, one.name, namespace=one.namespace, uid=one.uid
+            )
+        except NotFound:
+            return  # deleted with its pod
+
+    async def _waits(self, pod: Object) -> bool:
+        """Report whether the pod must wait for its responders; request its eviction if that was not done."""
+        now = asyncio.get_running_loop().time()
+        body = request_for(pod)
+        name = body["metadata"]["name"]
+        one = self._open.setdefault(pod.uid, _Open(pod.namespace, name, since=now, tried=now))
+        one.tried = now
+        try:
+            found = await find(self._client, resources.EVICTION_REQUESTS, name, namespace=pod.namespace)
+            step = decide(pod, found, waited=now - one.since)
+            if step is Step.REQUEST:
+                found = await self._client.create(resources.EVICTION_REQUESTS, body, namespace=pod.namespace)
+        except AlreadyExists:
+            return True
+        except (Forbidden, Invalid, NotFound) as error:
+            _log.info("eviction cannot be requested; evicting", pod=pod.key, why=str(error))
+            return False
+        except ApiError as error:
+            if error.code != 404:  # the API is not served any more: a response without a Status
+                raise
+            return False
+        if found is not None and step is not Step.EVICT:
+            one.uid = found["metadata"]["uid"]
+        return step is not Step.EVICT
