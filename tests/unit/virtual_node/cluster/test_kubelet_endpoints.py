@@ -129,7 +129,9 @@ def _serving(*nodes: NodeConfig) -> Any:
     caches: Any = SimpleNamespace(
         upper={node.name: SimpleNamespace(on_change=lambda *_handlers: None, store=None) for node in nodes}
     )
-    context: Any = SimpleNamespace(lower=None, cluster_id="upper")
+    context: Any = SimpleNamespace(
+        lower=None, cluster_id="upper", pod_work=dict.fromkeys(node.name for node in nodes)
+    )
     lower_nodes: Any = None
     return context, caches, lower_nodes
 

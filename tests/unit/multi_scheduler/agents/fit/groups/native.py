@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 from controller_runtime.objects import from_dict
-from multi_scheduler.agents.fit.members import _shrink, _shrink_pod
+from multi_scheduler.agents.fit.members import _shrink_native, _shrink_pod
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import NotReadyError
@@ -51,7 +51,7 @@ class NativeScheduler:
             "metadata": {"name": name, "namespace": "shop", "uid": name, "resourceVersion": "1"},
             "spec": {"schedulingPolicy": policy},
         }
-        self.world.agent._minimums.informer.change("ADDED", _shrink(from_dict(body)))
+        self.world.agent._minimums.informer.change("ADDED", _shrink_native(from_dict(body)))
 
     def create(self, pods: Collection[Body]) -> None:
         """Create upper pods."""
