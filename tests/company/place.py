@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -217,16 +217,25 @@ class Place:
                 shown.append((f"log of {namespace}/{name}", f"{waiting}\n{done.stdout or done.stderr}"))
         return shown
 
-    async def make_namespace(self) -> None:
-        """Create the job's namespace, whose default ServiceAccount pods need."""
+    @asynccontextmanager
+    async def own_namespace(self) -> AsyncIterator[None]:
+        """Create the job's namespace, whose default ServiceAccount pods need; delete it at the end.
+
+        Entered before the software is installed, because a namespace is not deleted while an APIService does not answer.
+        """
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         await self.cluster.api.create("/api/v1/namespaces", body)
-        self.stack.push_async_callback(self._remove, [body])
 
         async def usable() -> bool:
             return bool(await self.get(f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default"))
 
-        await eventually(usable, what=f"{self.cluster.name}: the default ServiceAccount of {self.namespace}")
+        try:
+            await eventually(
+                usable, what=f"{self.cluster.name}: the default ServiceAccount of {self.namespace}"
+            )
+            yield
+        finally:
+            await self._remove([body])
 
     async def _apply(self, objects: Sequence[Mapping[str, Any]]) -> None:
         if objects:

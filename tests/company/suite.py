@@ -100,10 +100,10 @@ async def _row(software: Software, sandbox: Sandbox, tools: Tools, progress: Pro
             where = "on the virtual node" if virtual else "directly"
             try:
                 async with AsyncExitStack() as alone:
+                    await alone.enter_async_context(place.own_namespace())
                     stays = software.both and not virtual
                     await (both if stays else alone).enter_async_context(place.installed)
                     await alone.enter_async_context(place.stack)
-                    await place.make_namespace()
                     try:
                         seen[virtual] = await software.run(place)
                     except BaseException:

@@ -1,4 +1,4 @@
-"""Run the DAG of ``dags``; print what its tasks returned as JSON.
+"""Run the DAG of ``configurations``; print what its tasks returned as JSON.
 
 Runs in the suite's environment: airflow_dag.py NAMESPACE SCHEDULING, with KUBECONFIG in the environment.
 """
@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 HOME = tempfile.mkdtemp(prefix="airflow-")
-DAGS = Path(__file__).parents[1] / "dags"
+DAGS = Path(__file__).parents[1] / "configurations"
 EXTRA = {"kube_config_path": os.environ["KUBECONFIG"], "xcom_sidecar_container_image": "busybox:1.36"}
 os.environ |= {
     "AIRFLOW_HOME": HOME,
