@@ -150,6 +150,20 @@ def application(root: Path, *, base_root: Path) -> None:
         shutil.rmtree(base_root / "tmp/app")
 
 
+def remove_unused(root: Path) -> None:
+    """Delete the files that the image does not need; keep licences."""
+    for pattern in _UNUSED:
+        for path in sorted(root.glob(pattern)):
+            if path.name == "copyright":
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)  # already deleted through a link
+    for cache in sorted(root.rglob("__pycache__")):
+        shutil.rmtree(cache)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Fill ``ROOT/base`` and ``ROOT/app``; the Dockerfile's build stage runs it."""
     parser = argparse.ArgumentParser(prog="python3 -m hack.image.rootfs", description=__doc__.splitlines()[0])
@@ -168,17 +182,3 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(main())
-
-
-def remove_unused(root: Path) -> None:
-    """Delete the files that the image does not need; keep licences."""
-    for pattern in _UNUSED:
-        for path in sorted(root.glob(pattern)):
-            if path.name == "copyright":
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)  # already deleted through a link
-    for cache in sorted(root.rglob("__pycache__")):
-        shutil.rmtree(cache)

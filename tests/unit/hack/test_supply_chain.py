@@ -82,6 +82,14 @@ def test_docker_gets_every_package_of_the_project():
     assert names >= set(project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
 
 
+def test_a_module_that_is_run_defines_all_before():
+    """Docker runs ``hack.image.rootfs``: a function after its last lines would not exist yet."""
+    for file in sorted((SOURCE / "hack").rglob("*.py")):
+        _, guard, rest = file.read_text(encoding="utf-8").partition('\nif __name__ == "__main__":\n')
+        if guard:
+            assert not re.search(r"^\S", rest, re.MULTILINE), file
+
+
 def _report(name: str, version: str, *, digest: str = HASH) -> dict[str, Any]:
     hashes = {"sha256": digest} if digest else {}
     return {
