@@ -40,7 +40,11 @@ c.JupyterHub.hub_connect_url = f"http://{SEEN['address']}:{SEEN['port']}"
 c.JupyterHub.bind_url = f"http://{SEEN['address']}:0"
 c.JupyterHub.services = [{"name": "company", "api_token": SEEN["token"]}]
 c.JupyterHub.load_roles = [
-    {"name": "company", "services": ["company"], "scopes": ["admin:users", "admin:servers", "access:servers"]}
+    {
+        "name": "company",
+        "services": ["company"],
+        "scopes": ["admin:users", "admin:servers", "access:servers", "read:hub"],
+    }
 ]
 c.KubeSpawner.namespace = SEEN["namespace"]
 c.KubeSpawner.image = SEEN["image"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from tests.company.entries import (
     airflow,
     dask,
+    descheduler,
     jobset,
     kube_state_metrics,
+    kuberay,
     kubespawner,
     kueue,
     leaderworkerset,
@@ -31,6 +33,8 @@ _MODULES = (
     metrics_server,
     kube_state_metrics,
     stern,
+    descheduler,
+    kuberay,
 )
 ENTRIES: dict[str, Software] = {one.SOFTWARE.name: one.SOFTWARE for one in _MODULES}
 """All software by name, in the order in which it runs."""

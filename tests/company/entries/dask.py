@@ -41,6 +41,8 @@ async def _chart(place: Place) -> list[dict[str, Any]]:
         if one["kind"] == "Deployment":
             (container,) = one["spec"]["template"]["spec"]["containers"]
             container["command"] = _OPERATOR
+            # The chart's user has a name in the published image, and none in this one.
+            container["env"] = [*container.get("env", []), {"name": "LOGNAME", "value": "dask"}]
     return objects
 
 
