@@ -4,7 +4,7 @@ A pod's ServiceAccount is only valid in the upper cluster. So the upper cluster 
 (TokenRequest). We store it in a lower Secret, which the rewritten token volume of the lower pod projects. The
 lower kubelet updates the mounted file when the Secret changes, as it would for a token of its own cluster.
 
-A pod has a Secret of its own, or pods share Secrets (``translate/pods/token_secrets.py``). A Secret's id is the
+A pod has a Secret of its own, or pods share Secrets (``translate/pods/service_account.py``). A Secret's id is the
 pod's uid, or a hash if it is shared. Pods that started before a change of ``identities.tokens`` keep their
 Secrets. Several processes may share a lower cluster. Each keeps the Secrets of its own nodes' pods.
 
