@@ -39,6 +39,7 @@ def manifest(digests: dict[str, str], *, version: str) -> dict[str, Any]:
             "homepage": HOME,
             "shortDescription": "Show and check virtual nodes of lower clusters",
             "description": _DESCRIPTION,
+            "caveats": "Needs glibc 2.36 or newer, as in Debian 12.\n",
             "platforms": [
                 {
                     "selector": {"matchLabels": {"os": "linux", "arch": machine}},

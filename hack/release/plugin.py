@@ -24,7 +24,7 @@ def build(dist: Path) -> None:
     """Write the archive for this machine's architecture.
 
     Raises:
-        BuildError: PyInstaller is not installed, or fails.
+        BuildError: PyInstaller, strip or Python's shared library is missing (Debian: ``binutils``, ``libpython3.11``).
     """
     module, _, function = project()["project"]["scripts"][PROGRAM].partition(":")
     with tempfile.TemporaryDirectory() as work:
@@ -34,7 +34,7 @@ def build(dist: Path) -> None:
         )
         packages = project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
         run(
-            *(sys.executable, "-m", "PyInstaller", "--noconfirm", "--log-level=WARN", "--contents-directory", _FOLDER),
+            *(sys.executable, "-m", "PyInstaller", "--noconfirm", "--strip", "--log-level=WARN", "--contents-directory", _FOLDER),
             *("--paths", str(SOURCE), "--distpath", work, "--workpath", f"{work}/work", "--specpath", work),
             *("--copy-metadata", "virtual-node"),
             *(f"--collect-{kind}={name}" for name in packages for kind in ("submodules", "data")),
