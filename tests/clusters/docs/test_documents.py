@@ -63,6 +63,8 @@ case $1 in
 esac
 exec {helm} "$@"
 """
+_ELSEWHERE = ("docker", "kind", "pip")
+"""Programs that no test machine has, or that would change the tests' own Python; tests/unit/docs checks their arguments."""
 _PLACES = '{range .items[*]}{.metadata.namespace}{" "}{.kind}/{.metadata.name}{"\\n"}{end}'
 KINDS = (
     "namespaces,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,"
@@ -115,7 +117,10 @@ async def clusters(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sa
         shim = directory / "helm"
         shim.write_text(_HELM.format(helm=program), encoding="utf-8")
         shim.chmod(0o755)
-        environment.write(sandbox, programs={"helm": shim})
+        nothing = directory / "nothing"
+        nothing.write_text("#!/bin/sh\n", encoding="utf-8")
+        nothing.chmod(0o755)
+        environment.write(sandbox, programs={"helm": shim, **dict.fromkeys(_ELSEWHERE, nothing)})
         yield sandbox
 
 

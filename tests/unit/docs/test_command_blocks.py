@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
+from hack.image import build
 from tests.clusters.docs import documents
 from tests.clusters.docs.documents import PAGES, ROOT, blocks, commands
 
@@ -115,3 +117,15 @@ def test_commands_of_kind_are_those_of_its_manual():
         assert words[words.index("--name") + 1] in created, words
     text = (ROOT / "docs/operate/install.md").read_text(encoding="utf-8")
     assert "https://lower1-control-plane:6443" in text  # what `kind get kubeconfig --internal` has
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/operate/install.md"])
+def test_the_image_of_the_chart_is_built_and_loaded_before_the_installation(page):
+    """Until it is published: a node could not pull it."""
+    found = [words for block in blocks(ROOT / page) for words in commands(block.script)]
+    image = f"{build.REPOSITORY}:{build.version()}"
+    built = found.index(["docker", "build", "--tag", image, "."])
+    assert found[built + 1] == ["kind", "load", "docker-image", image, "--name", "upper"]
+    assert any(words[:2] == ["helm", "install"] for words in found[built + 1 :])
+    values = yaml.safe_load((ROOT / "charts/virtual-node/values.yaml").read_text(encoding="utf-8"))
+    assert image.startswith(f"{values['image']['registry']}/{values['image']['repository']}:")
