@@ -110,6 +110,10 @@ class NotConnected(ConnectionFailed):
     """No connection, or no TLS on it: the server never received the request."""
 
 
+class ProxyError(OSError):
+    """A proxy cannot be reached or refused a tunnel; the text names the proxy, without its password, and the cause."""
+
+
 _BY_REASON: dict[str, type[ApiError]] = {
     "AlreadyExists": AlreadyExists,
     "Expired": Expired,

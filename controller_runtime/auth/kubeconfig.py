@@ -30,7 +30,7 @@ from controller_runtime.auth.credentials import (
     token_problem,
 )
 from controller_runtime.auth.kubeconfig_file import Context, Section
-from controller_runtime.auth.proxies import proxy_for, split_url, without_password
+from controller_runtime.auth.proxies import proxy_for, split_url, url_problem
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.pem import KeyPair
@@ -124,10 +124,8 @@ def _from_context(context: Context, *, server: str) -> ConnectionConfig:
     if not url:
         raise ConfigError(f"{cluster.at('server')}: is missing")
     proxy = cluster.text("proxy-url")
-    if proxy and split_url(proxy).scheme not in {"http", "https"}:
-        raise ConfigError(
-            f"{cluster.at('proxy-url')}: {without_password(proxy)!r} is not an http(s) URL; others are not supported"
-        )
+    if proxy and (problem := url_problem(proxy)):
+        raise ConfigError(f"{cluster.at('proxy-url')}: {problem}")
     split_server(url, source="--server" if server else cluster.at("server"))
     certificate, key = user.material("client-certificate"), user.material("client-key")
     if (certificate is None) != (key is None):
@@ -237,7 +235,7 @@ class ConnectionConfig:
             changes: read it after ``headers``, and open new connections if it has changed.
         namespace: the context's namespace; empty if it has none.
         context_name: the kubeconfig context; empty in-cluster.
-        proxy_url: the HTTP proxy to use; None: none.
+        proxy_url: the proxy to use (http, https or socks5); None: none.
         tls_server_name: the name to verify the certificate against; None: the host.
         source: the origin of this configuration, for messages.
         host: the server's name or address.

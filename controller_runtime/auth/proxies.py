@@ -12,6 +12,11 @@ from urllib.parse import SplitResult, urlsplit
 
 from controller_runtime.errors import ConfigError
 
+PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+"""Default port of each kind of proxy, by the scheme of its URL, as in Go's net/http."""
+SOCKS = frozenset({"socks5", "socks5h"})
+"""Both leave the names of servers to the proxy."""
+
 
 def proxy_for(server: str, *, environment: Mapping[str, str]) -> str | None:
     """Return the URL of the proxy for a server; None: connect directly, as always to loopback.
@@ -21,7 +26,7 @@ def proxy_for(server: str, *, environment: Mapping[str, str]) -> str | None:
         environment: $HTTPS_PROXY or $HTTP_PROXY, by the server's scheme, and $NO_PROXY; also in lower case.
 
     Raises:
-        ConfigError: the proxy is not an http or https URL.
+        ConfigError: the proxy is not a URL of a known scheme.
     """
     parts = urlsplit(server)
     host = (parts.hostname or "").rstrip(".")
@@ -31,11 +36,21 @@ def proxy_for(server: str, *, environment: Mapping[str, str]) -> str | None:
     if not proxy or _bypasses_proxy(host, port, _variable("NO_PROXY", environment)):
         return None
     url = proxy if "://" in proxy else f"http://{proxy}"
-    if split_url(url).scheme not in {"http", "https"}:
-        raise ConfigError(
-            f"${name}: {without_password(url)!r} is not an http(s) URL; others are not supported"
-        )
+    if problem := url_problem(url):
+        raise ConfigError(f"${name}: {problem}")
     return url
+
+
+def url_problem(url: str) -> str:
+    """Return why a URL cannot be a proxy's; empty: it can."""
+    if split_url(url).scheme in PORTS:
+        return ""
+    return f"{without_password(url)!r} is not an http, https or socks5 URL"
+
+
+def is_http(url: str) -> bool:
+    """Report whether a proxy speaks HTTP."""
+    return split_url(url).scheme not in SOCKS
 
 
 def split_url(url: str) -> SplitResult:

@@ -19,6 +19,8 @@ from aiohttp.helpers import set_exception
 from aiohttp.streams import EMPTY_PAYLOAD
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
+from controller_runtime.auth.proxies import is_http
+from controller_runtime.client.connector import PROBES, Connector
 from controller_runtime.client.requests import connect_failure
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.serving.raw_connection import keep_alive
@@ -67,17 +69,18 @@ class ConnectionPool:
         self.closed = False
         self.served_certificate: bytes | None = None
         self.options: dict[str, Any] = {"allow_redirects": False}
-        if config.proxy_url:
+        if config.proxy_url and config.ssl is None and is_http(config.proxy_url):
+            # As client-go: a request to a plain server has its whole URL, and needs no tunnel.
             self.options["proxy"] = config.proxy_url
         if config.tls_server_name:
             self.options["server_hostname"] = config.tls_server_name
         self._users = 0
         self._retired = False
         self._closing: asyncio.Future[None] | None = None
-        connector = _NewestFirst(
+        connector = Connector(
+            config,
             # A watch holds a connection for its lifetime. Callers limit the number of concurrent requests.
             limit=0,
-            ssl=config.ssl if config.ssl is not None else True,
             keepalive_timeout=_KEEPALIVE,
             ttl_dns_cache=_DNS_CACHE,
             socket_factory=_socket,
@@ -125,20 +128,6 @@ class ConnectionPool:
             self._closing = asyncio.ensure_future(self.session.close())
 
 
-class _NewestFirst(aiohttp.TCPConnector):
-    """Reuses the connection that has been idle for the shortest time, as Go's transport does.
-
-    aiohttp reuses the one that has been idle for the longest time. So all connections that a burst has opened would stay
-    in use by turns, each with the buffers of TLS.
-    """
-
-    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
-        super()._release(key, protocol, should_close=should_close)
-        idle = self._conns.get(key)
-        if idle and idle[-1][0] is protocol:
-            idle.rotate(1)
-
-
 class ConnectionPools:
     """The pool of the current client identity, and retired ones that finish their current requests."""
 
@@ -183,7 +172,7 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     try:
-        keep_alive(made, probes=3)
+        keep_alive(made, probes=PROBES)
     except OSError:
         made.close()
         raise

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from controller_runtime.apimachinery.translation_budget import LARGEST_BODY
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from controller_runtime.errors import ApiError, RequestTooLarge, TooManyRequests, Unauthorized
+from controller_runtime.errors import ApiError, ProxyError, RequestTooLarge, TooManyRequests, Unauthorized
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 CONNECT_TIMEOUT = 10.0
@@ -59,6 +59,8 @@ def check_size(method: str, path: str, body: bytes | None) -> None:
 
 def connect_failure(error: OSError) -> str:
     """Return why a connection was not made, in the words of the kernel or resolver."""
+    if isinstance(error, ProxyError):
+        return str(error)
     # asyncio replaces the kernel's text by its own, and merges the texts if a name has several addresses.
     number = _ERRNO.search(str(error))
     why = os.strerror(int(number[1])) if number else error.strerror or str(error)

@@ -36,7 +36,6 @@ from yarl import URL
 from controller_runtime import errors
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from controller_runtime.auth.proxies import without_password
 from controller_runtime.client import requests
 from controller_runtime.client.connection_pool import ConnectionPools, refusal
 from controller_runtime.client.limits import CacheBudget, ResponseLimits, ResponseReader, bytes_gauge
@@ -326,8 +325,6 @@ class Transport:
     def failure(self, error: BaseException) -> ConnectionFailed:
         """Return NotConnected if no connection was made, ConnectionFailed if it broke later."""
         text = refusal(without_frames(error)) or " ".join(str(error).split())
-        if isinstance(error, aiohttp.ClientHttpProxyError):  # aiohttp's text contains the proxy's password
-            text = f"the proxy {without_password(self.config.proxy_url or '')} answered {error.status} {error.message}"
         if isinstance(error, TimeoutError):
             text = f"no answer in time ({text})" if text else "no answer in time"
         kind = errors.NotConnected if isinstance(error, _UNREACHABLE) else ConnectionFailed

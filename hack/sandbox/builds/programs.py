@@ -91,6 +91,12 @@ PROGRAMS: dict[str, Program] = {
     "helm": HELMS[HELM_MAJOR],
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     "stages": Program("stages", "kwok", "./stages"),
+    **{
+        f"konnectivity-{part}": Program(
+            f"konnectivity-{part}", "konnectivity", f"sigs.k8s.io/apiserver-network-proxy/cmd/{part}"
+        )
+        for part in ("server", "agent")
+    },
     # Software of others, for tests/company.
     "kueue": Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue"),
     "jobset": Program("jobset", "jobset", "sigs.k8s.io/jobset"),

@@ -8,32 +8,22 @@ apiserver ``pkg/registry/core/pod/strategy.go``.
 from __future__ import annotations
 
 import asyncio
-import base64
-import re
-import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from multidict import MultiDict, MultiMapping
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from controller_runtime.serving.raw_connection import Connection, start_tls
+from controller_runtime.client import dialing, raw_http
+from controller_runtime.client.raw_http import Headers, RequestHead, ResponseHead
+from controller_runtime.serving.raw_connection import Connection
 from virtual_node.kubelet.auth import BEARER_PROTOCOL, websocket_protocols
 from virtual_node.kubelet.base import Refusal, quoted
 
-MAX_HEAD = 64 * 1024
-"""Maximum bytes of a response head. A Kubernetes API server sends less than four thousand."""
 MAX_ERROR_BODY = 64 * 1024
 _BODY_TIMEOUT = 10.0
 """Seconds to read the body of an error."""
-END_OF_HEAD = b"\r\n\r\n"
-Headers = tuple[tuple[str, str], ...]
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_TARGET = re.compile(r"[\x21-\x7e]+")
-_FORBIDDEN_IN_VALUE = re.compile(r"[\x00\r\n]")
-_STATUS_LINE = re.compile(r"HTTP/1\.[01] ([1-9]\d\d)(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?")
 Query = list[tuple[str, str]]
 TUNNEL_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
 _UPGRADES = frozenset({"spdy/3.1", "websocket"})
@@ -85,12 +75,13 @@ async def dial(
     head = RequestHead(
         request.method,
         config.path_prefix.rstrip("/") + request.target,
-        (("Host", _authority(config.host, config.port)), *credentials.items(), *request.headers),
+        (("Host", raw_http.authority(config.host, config.port)), *credentials.items(), *request.headers),
     ).encode()
     try:
         async with asyncio.timeout(answer_timeout):
-            connection = await _connect(config)
-            return await _ask(connection, head)
+            connection = await dialing.connect(config)
+            answered, rest = await raw_http.ask_head(connection.transport, head)
+            return Answer(connection, answered, rest)
     except TimeoutError:
         raise DialError(f"no answer within {answer_timeout:g} s") from None
     except (OSError, ValueError, EOFError) as error:
@@ -145,207 +136,6 @@ async def _read_body(reader: asyncio.StreamReader, head: ResponseHead, body: byt
     length = min(int(head.get("Content-Length") or MAX_ERROR_BODY), MAX_ERROR_BODY)
     while len(body) < length and (chunk := await reader.read(length - len(body))):
         body += chunk
-
-
-async def _connect(config: ConnectionConfig) -> Connection:
-    if not config.proxy_url:
-        connection = await _tcp(config.host, config.port)
-    else:
-        connection = await _through_proxy(urlsplit(config.proxy_url), config.host, config.port)
-    if config.ssl is None:
-        return connection
-    return await _tls(connection, config.ssl, config.tls_server_name or config.host)
-
-
-async def _tcp(host: str, port: int) -> Connection:
-    loop = asyncio.get_running_loop()
-    connecting = loop.create_task(
-        loop.create_connection(_Silent, host, port, happy_eyeballs_delay=0.25), name=f"connect to {host}"
-    )
-    try:
-        transport, _ = await asyncio.shield(connecting)
-    except asyncio.CancelledError:
-        # Let the task finish, then abort its connection. If the task were cancelled, a socket that asyncio
-        # has just connected in an inner task could leak.
-        connecting.add_done_callback(_abort)
-        raise
-    return Connection(transport, transport)
-
-
-def _abort(connecting: asyncio.Task[tuple[asyncio.Transport, _Silent]]) -> None:
-    if not connecting.cancelled() and connecting.exception() is None:
-        connecting.result()[0].abort()
-
-
-class _Silent(asyncio.Protocol):
-    """Keeps reading paused, so that the next protocol gets the first bytes and the end of the connection."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()
-
-
-async def _tls(connection: Connection, context: ssl.SSLContext, server_name: str) -> Connection:
-    transport = await start_tls(connection.transport, HeadReader(), context, server_hostname=server_name)
-    return Connection(transport, connection.raw)
-
-
-async def _through_proxy(proxy: SplitResult, host: str, port: int) -> Connection:
-    if proxy.scheme not in {"http", "https"} or not proxy.hostname:
-        raise ValueError(f"proxy-url: {proxy.scheme}:// is not supported for exec, attach and port-forward")
-    connection = await _tcp(proxy.hostname, proxy.port or (443 if proxy.scheme == "https" else 80))
-    if proxy.scheme == "https":
-        connection = await _tls(connection, ssl.create_default_context(), proxy.hostname)
-    authority = _authority(host, port)
-    headers: Headers = (("Host", authority),)
-    if proxy.username is not None:
-        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
-        headers += (("Proxy-Authorization", "Basic " + base64.b64encode(login).decode()),)
-    answer = await _ask(connection, RequestHead("CONNECT", authority, headers).encode())
-    if answer.head.status // 100 != 2:
-        connection.transport.abort()
-        raise ConnectionRefusedError(f"the proxy answered {answer.head.status} {answer.head.reason}")
-    return connection
-
-
-def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-async def _ask(connection: Connection, head: bytes) -> Answer:
-    transport = connection.transport
-    reader = HeadReader()
-    transport.set_protocol(reader)
-    transport.write(head)
-    transport.resume_reading()
-    try:
-        raw_head, rest = await reader.read(transport)
-        return Answer(connection, ResponseHead.parse(raw_head), rest)
-    except BaseException:
-        transport.abort()
-        raise
-
-
-class HeadReader(asyncio.Protocol):
-    """Collects bytes up to the end of a response head, then pauses the transport's reading."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._transport: asyncio.Transport | None = None
-        self._done: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
-
-    async def read(self, transport: asyncio.Transport) -> tuple[bytes, bytes]:
-        """Wait for the complete head.
-
-        Returns:
-            The head without its empty line, and the bytes after it.
-
-        Raises:
-            OSError: The connection ended before the end of the head.
-            ValueError: The head is too long.
-        """
-        self._transport = transport
-        if transport.is_closing():
-            raise ConnectionResetError("the connection was closed before an answer came")
-        return await self._done
-
-    def data_received(self, data: bytes) -> None:
-        """Collect the bytes and search for the end of the head."""
-        if self._done.done():
-            return
-        searched = max(0, len(self._buffer) - len(END_OF_HEAD))
-        self._buffer += data
-        end = self._buffer.find(END_OF_HEAD, searched)
-        if end < 0:
-            if len(self._buffer) > MAX_HEAD:
-                self._fail(ValueError("the answer's head is too long"))
-            return
-        head, rest = bytes(self._buffer[:end]), bytes(self._buffer[end + len(END_OF_HEAD) :])
-        if self._transport is not None:
-            self._transport.pause_reading()
-        self._done.set_result((head, rest))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the pending read if the head is not complete."""
-        self._fail(exc or ConnectionResetError("the connection was closed before an answer came"))
-
-    def _fail(self, error: Exception) -> None:
-        if not self._done.done():
-            self._done.set_exception(error)
-            self._done.exception()  # otherwise asyncio logs it if no caller waits
-
-
-@dataclass(frozen=True, slots=True)
-class RequestHead:
-    """A request line and its headers, in order and including repeated names."""
-
-    method: str
-    target: str
-    headers: Headers
-
-    def encode(self) -> bytes:
-        """Return the bytes to send.
-
-        Raises:
-            ValueError: A method, target or header contains characters that would end its line.
-        """
-        if not _TOKEN.fullmatch(self.method):
-            raise ValueError(f"method: {self.method!r} is not an HTTP method")
-        if not _TARGET.fullmatch(self.target):
-            raise ValueError("target: has characters that no request line may have")
-        return _encode(f"{self.method} {self.target} HTTP/1.1", self.headers)
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
-    """A status line and its headers, in order and including repeated names."""
-
-    status: int
-    reason: str
-    headers: Headers
-
-    @classmethod
-    def parse(cls, raw: bytes) -> Self:
-        """Parse the bytes before the empty line.
-
-        Raises:
-            ValueError: Not an HTTP/1 response head.
-        """
-        status_line, *lines = raw.decode("utf-8", "surrogateescape").split("\r\n")
-        match = _STATUS_LINE.fullmatch(status_line)
-        if match is None:
-            raise ValueError(f"not an HTTP status line: {status_line[:80]!r}")
-        return cls(int(match[1]), match[2] or "", tuple(map(_parse_header, lines)))
-
-    def encode(self) -> bytes:
-        """Return the bytes to send.
-
-        Raises:
-            ValueError: A header contains characters that would end its line.
-        """
-        return _encode(f"HTTP/1.1 {self.status} {self.reason}", self.headers)
-
-    def get(self, name: str, default: str = "") -> str:
-        """Return the value of the first header of that name, ignoring case."""
-        wanted = name.lower()
-        return next((value for key, value in self.headers if key.lower() == wanted), default)
-
-
-def _parse_header(line: str) -> tuple[str, str]:
-    name, colon, value = line.partition(":")
-    if not colon or not _TOKEN.fullmatch(name) or _FORBIDDEN_IN_VALUE.search(value):
-        raise ValueError(f"not an HTTP header: {line[:80]!r}")
-    return name, value.strip(" \t")
-
-
-def _encode(first_line: str, headers: Headers) -> bytes:
-    for name, value in headers:
-        if not _TOKEN.fullmatch(name):
-            raise ValueError(f"header {name!r}: not a header name")
-        if _FORBIDDEN_IN_VALUE.search(value):
-            raise ValueError(f"header {name}: its value has a line break")
-    lines = [first_line, *(f"{name}: {value}" for name, value in headers)]
-    return "\r\n".join(lines).encode("utf-8", "surrogateescape") + END_OF_HEAD
 
 
 def is_upgrade(values: Sequence[str]) -> bool:

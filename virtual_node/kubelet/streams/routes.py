@@ -17,6 +17,9 @@ from aiohttp import web
 from yarl import URL
 
 from controller_runtime.apimachinery.decoding import decode
+from controller_runtime.client.connector import Connector
+from controller_runtime.client.raw_http import RequestHead, ResponseHead
+from controller_runtime.client.requests import connect_failure
 from controller_runtime.errors import ApiError, ConfigError, Unauthorized, error_from_response
 from controller_runtime.log import get_logger
 from controller_runtime.resources import PODS
@@ -35,8 +38,6 @@ from virtual_node.kubelet.streams.dial import (
     Answer,
     DialError,
     Query,
-    RequestHead,
-    ResponseHead,
     answered_headers,
     attach_query,
     dial,
@@ -277,7 +278,9 @@ class RunRoutes(StreamHandlers):
         output, finished = Output(), False
         headers = await config.headers(refresh=refresh)
         async with aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(), middlewares=(_refuse_other_than_upgrade,)
+            connector=Connector(config),
+            timeout=aiohttp.ClientTimeout(),
+            middlewares=(_refuse_other_than_upgrade,),
         ) as session:
             try:
                 async with asyncio.timeout(self.answer_timeout):
@@ -285,15 +288,13 @@ class RunRoutes(StreamHandlers):
                         url,
                         headers=headers,
                         protocols=PROTOCOLS,
-                        proxy=config.proxy_url,
-                        ssl=config.ssl if config.ssl is not None else True,
                         server_hostname=config.tls_server_name,
                         timeout=aiohttp.ClientWSTimeout(ws_receive=self.idle_timeout, ws_close=5.0),
                     )
             except TimeoutError:
                 raise DialError(f"no answer within {self.answer_timeout:g} s") from None
-            except aiohttp.ClientHttpProxyError as error:  # the error's text contains the proxy's password
-                raise DialError(f"the proxy answered {error.status} {error.message}") from None
+            except aiohttp.ClientConnectorError as error:
+                raise DialError(connect_failure(error.os_error)) from None
             try:
                 async for message in socket:
                     if message.type is aiohttp.WSMsgType.BINARY and message.data:

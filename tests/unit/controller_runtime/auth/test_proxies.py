@@ -66,7 +66,15 @@ def test_exceptions(server: str, exceptions: str, direct: bool) -> None:  # noqa
     assert proxy_for(server, environment=environment) == (None if direct else PROXY)
 
 
-def test_socks_is_refused_by_name() -> None:
-    """An unsupported kind of proxy is an error, not ignored."""
-    with pytest.raises(ConfigError, match=r"\$HTTPS_PROXY: .socks5://.* is not an http\(s\) URL"):
-        proxy_for("https://api.example", environment={"HTTPS_PROXY": "socks5://p:1"})
+@pytest.mark.parametrize("proxy", ["http://p:1", "https://p", "socks5://p:1", "socks5h://me:secret@p"])
+def test_kinds_of_proxies(proxy: str) -> None:
+    """Those of Go's net/http."""
+    assert proxy_for("https://api.example", environment={"HTTPS_PROXY": proxy}) == proxy
+
+
+def test_an_unknown_kind_is_refused_by_name() -> None:
+    """It is an error, not ignored."""
+    with pytest.raises(
+        ConfigError, match=r"\$HTTPS_PROXY: .socks4://p:1. is not an http, https or socks5 URL"
+    ):
+        proxy_for("https://api.example", environment={"HTTPS_PROXY": "socks4://me:secret@p:1"})

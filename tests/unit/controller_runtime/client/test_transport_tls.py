@@ -153,61 +153,6 @@ async def test_proxy() -> None:
     assert proxy.asked[0].path == "/prefix/api/v1/nodes/n"
 
 
-async def test_tunnel_through_a_proxy() -> None:
-    """An https server is reached by CONNECT with the proxy's credentials, verified by its own name, and reused."""
-    heads: list[str] = []
-
-    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-
-        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-            while chunk := await source.read(2**16):
-                target.write(chunk)
-            target.close()
-
-        await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer), return_exceptions=True)
-
-    async with serve(answers(reply(), reply()), tls=True) as server:
-        proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
-        config = ConnectionConfig(
-            server.url,
-            ssl_context=client_context(CA),
-            proxy_url=f"http://me:p%40ss@127.0.0.1:{proxy.sockets[0].getsockname()[1]}",
-            tls_server_name="inside.example",
-        )
-        async with proxy, Client(config, qps=0) as client:
-            await client.get(resources.NODES, "n")
-            await client.get(resources.NODES, "n")
-    assert len(heads) == 1
-    assert heads[0].startswith(f"CONNECT 127.0.0.1:{server.port} HTTP/1.1\r\n")
-    assert "Proxy-Authorization: Basic bWU6cEBzcw==\r\n" in heads[0]
-
-
-async def test_proxy_that_refuses_is_named_without_its_password() -> None:
-    """A proxy's 407 is reported with its address; logs must not contain passwords."""
-
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
-        port = proxy.sockets[0].getsockname()[1]
-        config = ConnectionConfig(
-            "https://api.example",
-            ssl_context=client_context(CA),
-            proxy_url=f"http://me:secret@127.0.0.1:{port}",
-        )
-        async with Client(config, qps=0) as client:
-            with pytest.raises(ConnectionFailed) as caught:
-                await client.get(resources.NODES, "n")
-    assert str(caught.value) == (
-        f"https://api.example: the proxy http://127.0.0.1:{port} answered 407 Proxy Authentication Required"
-    )
-
-
 async def test_broken_connections_are_freed_without_garbage_collection() -> None:
     """Their TLS buffers are large, and an outage breaks many connections."""
 

@@ -47,8 +47,8 @@ def broken(**changes: Any) -> dict[str, Any]:
         ),
         (whole(cluster={"server": "https://a:port"}), r"\.server: 'https://a:port' is not a URL"),
         (
-            whole(cluster={"proxy-url": "socks5://a:1"}),
-            r"\.proxy-url: 'socks5://a:1' is not an http\(s\) URL",
+            whole(cluster={"proxy-url": "socks4://a:1"}),
+            r"\.proxy-url: 'socks4://a:1' is not an http, https or socks5 URL",
         ),
         (whole(cluster={"insecure-skip-tls-verify": "yes please"}), "insecure-skip-tls-verify: must be true"),
         (whole(cluster={"certificate-authority-data": "&&&"}), "certificate-authority-data: is not base64"),
@@ -89,7 +89,7 @@ def broken(**changes: Any) -> dict[str, Any]:
             r"user\.as-user-extra\.a: must be a list of strings",
         ),
         (whole(user={"as": "me\r\nX: y"}), r"user\.as: .* has characters that an HTTP header must not have"),
-        (whole(cluster={"proxy-url": "socks5://me:secret@p:1"}), r"proxy-url: 'socks5://p:1' is not an http"),
+        (whole(cluster={"proxy-url": "ftp://me:secret@p:1"}), r"proxy-url: 'ftp://p:1' is not an http"),
         (whole(user={"exec": "x"}), r"user\.exec: must be a mapping"),
         (whole(user={"exec": {}}), r"user\.exec\.command: is missing"),
         (whole(user={"exec": {"command": "x"}}), r"user\.exec\.apiVersion: '' is not supported \(known: "),
@@ -113,7 +113,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         ),
         (
             whole(cluster={"server": "https://x", "proxy-url": "http://12[[7.0.0.1:1"}),
-            r"cluster\.proxy-url: 'http://12\[\[7.0.0.1:1' is not an http\(s\) URL",
+            r"cluster\.proxy-url: 'http://12\[\[7.0.0.1:1' is not an http, https or socks5 URL",
         ),
     ],
 )

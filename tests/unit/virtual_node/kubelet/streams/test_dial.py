@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import gc
 import warnings
-from collections.abc import AsyncIterator
 
 import pytest
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
+from controller_runtime.client.raw_http import RequestHead
+from tests.proxies import proxy
 from tests.unit.virtual_node.kubelet.conftest import Pki
 from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer, Token, rest_of
-from virtual_node.kubelet.streams.dial import DialError, RequestHead, dial, read_error_body
+from virtual_node.kubelet.streams.dial import DialError, dial, read_error_body
 
 REQUEST = RequestHead("POST", "/api/v1/x?command=a", (("Upgrade", "SPDY/3.1"),))
 
@@ -87,36 +88,42 @@ async def test_a_cancelled_dial_leaves_no_socket(pki: Pki, secure: str) -> None:
 
 
 @pytest.mark.parametrize("secure", ["tcp", "tls"])
-async def test_a_proxy_opens_a_tunnel(pki: Pki, secure: str) -> None:
-    """CONNECT with the proxy's own credentials; the lower cluster's go through the tunnel only."""
+@pytest.mark.parametrize("scheme", ["http", "https", "socks5"])
+async def test_a_proxy_opens_a_tunnel(pki: Pki, scheme: str, secure: str) -> None:
+    """With the proxy's own credentials; the lower cluster's go through the tunnel only."""
     context = pki.server_context() if secure == "tls" else None
-    async with LowerServer(switch, tls=context) as lower, _proxy() as (port, asked):
+    tls = pki.server_context() if scheme == "https" else None
+    async with LowerServer(switch, tls=context) as lower, proxy(scheme, tls=tls) as through:
         config = ConnectionConfig(
             f"{'https' if secure == 'tls' else 'http'}://127.0.0.1:{lower.port}",
             ssl_context=pki.client_context() if secure == "tls" else None,
             credentials=Token(),
-            proxy_url=f"http://me:s%40cret@127.0.0.1:{port}",
+            proxy_url=through.url_with_login(),
         )
+        if (secure, scheme) == ("tcp", "https"):
+            # The proxy of a plain server is verified with the CAs of this machine.
+            with pytest.raises(DialError, match="certificate verify failed"):
+                await dial(config, REQUEST, answer_timeout=5)
+            return
         answer = await dial(config, REQUEST, answer_timeout=5)
         assert (answer.head.status, answer.rest) == (101, b"behind")
-        assert asked[0].startswith(f"CONNECT 127.0.0.1:{lower.port} HTTP/1.1\r\n")
-        assert "Proxy-Authorization: Basic bWU6c0BjcmV0" in asked[0]
-        assert "lower-0" not in asked[0]
+        assert f"127.0.0.1:{lower.port}" in through.asked[0]
+        assert "lower-0" not in through.asked[0]
         exchange = await lower.exchange()
         assert exchange.header("Authorization") == ["Bearer lower-0"]
         assert exchange.header("Proxy-Authorization") == []
         answer.connection.transport.abort()
 
 
-async def test_a_proxy_that_refuses_is_named(pki: Pki) -> None:
-    """Its response is quoted in one line; other kinds of proxies are refused by name."""
-    async with _proxy(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n") as (port, _):
-        config = ConnectionConfig("http://127.0.0.1:1", proxy_url=f"http://127.0.0.1:{port}")
-        with pytest.raises(DialError, match="the proxy answered 407 Proxy Authentication Required"):
+async def test_a_proxy_that_refuses_is_named() -> None:
+    """Its response is quoted in one line."""
+    async with proxy("http") as through:
+        through.refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"
+        config = ConnectionConfig("http://127.0.0.1:1", proxy_url=through.url)
+        with pytest.raises(
+            DialError, match=r"the proxy http://.* answered 407 Proxy Authentication Required"
+        ):
             await dial(config, REQUEST, answer_timeout=5)
-    socks = ConnectionConfig("http://127.0.0.1:1", proxy_url="socks5://127.0.0.1:1080")
-    with pytest.raises(DialError, match="socks5:// is not supported"):
-        await dial(socks, REQUEST, answer_timeout=5)
 
 
 async def test_a_silent_server_is_an_error() -> None:
@@ -182,44 +189,3 @@ async def test_an_error_body_is_bounded(body: bytes) -> None:
     async with LowerServer(script) as lower:
         answer = await dial(ConnectionConfig(f"http://127.0.0.1:{lower.port}"), REQUEST, answer_timeout=5)
         assert len(await read_error_body(answer)) <= 64 * 1024
-
-
-@contextlib.asynccontextmanager
-async def _proxy(refusal: bytes = b"") -> AsyncIterator[tuple[int, list[str]]]:
-    """Run a proxy that tunnels to the requested address, or refuses."""
-    asked: list[str] = []
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(65536):
-                writer.write(data)
-        writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        asked.append(head)
-        if refusal:
-            writer.write(refusal)
-            writer.close()
-            return
-        host, _, port = head.split(" ")[1].rpartition(":")
-        there = await asyncio.open_connection(host, int(port))
-        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        # Cancelled at the end of the test; asyncio would report that.
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
-        there[1].close()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1], asked
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -180,7 +180,7 @@ async def test_a_proxys_password_is_not_shown(serve: Serve, monkeypatch: pytest.
         monkeypatch.setattr(node.backend.client.config, "proxy_url", f"http://me:secret@127.0.0.1:{port}")
         assert (await node.ask(RUN, method="POST"))[::2] == (
             500,
-            'cluster "east" cannot be reached: the proxy answered 407 Proxy Authentication Required',
+            f'cluster "east" cannot be reached: the proxy http://127.0.0.1:{port} answered 407 Proxy Authentication Required',
         )
 
 

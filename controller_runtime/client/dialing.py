@@ -1,0 +1,203 @@
+"""Connects to an API server, directly or through the proxy of its kubeconfig, as client-go does.
+
+A proxy is an ``http``, ``https`` or ``socks5`` URL. An ``https`` proxy is verified, and may verify us, with the TLS settings
+of the server: the kubeconfig's CAs and client certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+import ssl
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from controller_runtime.apimachinery.readable import one_line
+from controller_runtime.auth.kubeconfig import ConnectionConfig
+from controller_runtime.auth.proxies import PORTS, SOCKS, without_password
+from controller_runtime.client import raw_http
+from controller_runtime.client.raw_http import Headers, RequestHead
+from controller_runtime.client.requests import connect_failure
+from controller_runtime.errors import ProxyError
+from controller_runtime.serving.raw_connection import Connection, start_tls
+
+_EXCERPT = 200
+"""Characters of a refusal's body in an error."""
+_SOCKS_FAILURES = {
+    1: "general failure",
+    2: "not allowed by its rules",
+    3: "network unreachable",
+    4: "host unreachable",
+    5: "connection refused",
+    6: "time to live expired",
+    7: "command not supported",
+    8: "address type not supported",
+}
+"""Reply codes of RFC 1928, section 6."""
+_NO_LOGIN, _PASSWORD = 0, 2
+"""Methods of authentication."""
+
+
+async def connect(config: ConnectionConfig) -> Connection:
+    """Return a connection to an API server, with TLS for an https server, and with reading paused if it has none.
+
+    The caller limits the time. On cancellation, nothing stays open.
+
+    Raises:
+        ProxyError: the proxy cannot be reached, or refused the connection.
+        OSError: the server cannot be reached, or its certificate is not valid.
+    """
+    if config.proxy_url:
+        connection = await _through_proxy(config, config.proxy_url)
+    else:
+        connection = await _tcp(config.host, config.port)
+    if config.ssl is None:
+        return connection
+    return await _tls(connection, config.ssl, config.tls_server_name or config.host)
+
+
+async def _tcp(host: str, port: int) -> Connection:
+    loop = asyncio.get_running_loop()
+    connecting = loop.create_task(
+        loop.create_connection(_Silent, host, port, happy_eyeballs_delay=0.25), name=f"connect to {host}"
+    )
+    try:
+        transport, _ = await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        # Let the task finish, then abort its connection. If the task were cancelled, a socket that asyncio
+        # has just connected in an inner task could leak.
+        connecting.add_done_callback(_abort)
+        raise
+    return Connection(transport, transport)
+
+
+def _abort(connecting: asyncio.Task[tuple[asyncio.Transport, _Silent]]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[0].abort()
+
+
+class _Silent(asyncio.Protocol):
+    """Keeps reading paused, so that the next protocol gets the first bytes and the end of the connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+
+
+async def _tls(connection: Connection, context: ssl.SSLContext, server_name: str) -> Connection:
+    transport = await start_tls(
+        connection.transport, asyncio.Protocol(), context, server_hostname=server_name
+    )
+    return Connection(transport, connection.raw)
+
+
+async def _through_proxy(config: ConnectionConfig, url: str) -> Connection:
+    """Return a connection to the server through the proxy at a URL.
+
+    Raises:
+        ProxyError: the proxy cannot be reached, or refused the connection.
+    """
+    proxy, named = urlsplit(url), f"the proxy {without_password(url)}"
+    try:
+        connection = await _tcp(proxy.hostname or "", proxy.port or PORTS[proxy.scheme])
+        if proxy.scheme == "https":
+            context = config.ssl or ssl.create_default_context()
+            connection = await _tls(connection, context, proxy.hostname or "")
+        ask = _ask_socks if proxy.scheme in SOCKS else _ask_http
+        try:
+            refusal = await ask(connection.transport, config.host, config.port, _login(proxy))
+        except BaseException:
+            connection.transport.abort()
+            raise
+    except TimeoutError:
+        raise
+    except ssl.SSLError as error:
+        raise ProxyError(f"{named}: {error}") from None
+    except OSError as error:
+        raise ProxyError(f"{named}: {connect_failure(error)}") from None
+    except ValueError as error:
+        raise ProxyError(f"{named}: {error}") from None
+    if refusal:
+        connection.transport.abort()
+        raise ProxyError(f"{named} answered {refusal}")
+    return connection
+
+
+def _login(proxy: SplitResult) -> tuple[str, str] | None:
+    """Return user and password in a proxy's URL; None: it has none."""
+    if proxy.username is None:
+        return None
+    return unquote(proxy.username), unquote(proxy.password or "")
+
+
+async def _ask_http(transport: asyncio.Transport, host: str, port: int, login: tuple[str, str] | None) -> str:
+    """Ask an HTTP proxy for a tunnel; return its refusal, empty: the tunnel is open."""
+    target = raw_http.authority(host, port)
+    headers: Headers = (("Host", target),)
+    if login is not None:
+        pair = base64.b64encode(":".join(login).encode()).decode()
+        headers += (("Proxy-Authorization", f"Basic {pair}"),)
+    sent = RequestHead("CONNECT", target, headers).encode()
+    head, rest = await raw_http.ask_head(transport, sent)
+    if head.status // 100 == 2:
+        return ""
+    why = one_line(rest.decode(errors="replace"))[:_EXCERPT]
+    return f"{head.status} {head.reason}{f': {why}' if why else ''}"
+
+
+async def _ask_socks(
+    transport: asyncio.Transport, host: str, port: int, login: tuple[str, str] | None
+) -> str:
+    """Ask a SOCKS5 proxy for a tunnel (RFC 1928, RFC 1929); return its refusal, empty: the tunnel is open.
+
+    The proxy resolves names, because often only it can.
+    """
+    methods = bytes([_NO_LOGIN] if login is None else [_NO_LOGIN, _PASSWORD])
+    chosen, _ = await raw_http.ask(transport, bytes([5, len(methods)]) + methods, _length_of_pair)
+    if chosen[1] == _PASSWORD and login is not None:
+        user, password = (_sized(each.encode(), "its user or password") for each in login)
+        accepted, _ = await raw_http.ask(transport, b"\x01" + user + password, _length_of_pair)
+        if accepted[1]:
+            return "that it does not accept the user and password"
+    elif chosen[1] != _NO_LOGIN:
+        return (
+            "that it needs a user and password" if login is None else "that it accepts no user and password"
+        )
+    request = b"\x05\x01\x00" + _address(host) + port.to_bytes(2, "big")
+    answer, _ = await raw_http.ask(transport, request, _length_of_answer)
+    code = answer[1]
+    return "" if code == 0 else f"{code} ({_SOCKS_FAILURES.get(code, 'unknown code')})"
+
+
+def _address(host: str) -> bytes:
+    """Return a host as an address of SOCKS5."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return b"\x03" + _sized(host.encode("idna"), "the server's name")
+    return (b"\x01" if address.version == 4 else b"\x04") + address.packed
+
+
+def _sized(text: bytes, what: str) -> bytes:
+    if len(text) > 255:
+        raise ValueError(f"{what} has more than 255 bytes")
+    return bytes([len(text)]) + text
+
+
+def _length_of_pair(received: bytearray, _seen: int) -> int | None:
+    """Return the length of a reply of version and method or status, see ``raw_http.Length``."""
+    if received[0] not in {1, 5}:
+        raise ValueError("it does not speak SOCKS5")
+    return 2
+
+
+def _length_of_answer(received: bytearray, _seen: int) -> int | None:
+    """Return the length of the answer to a request, see ``raw_http.Length``."""
+    if received[0] != 5:
+        raise ValueError("it does not speak SOCKS5")
+    if len(received) < 5:
+        return None
+    sizes = {1: 4, 3: 1 + received[4], 4: 16}
+    if received[3] not in sizes:
+        raise ValueError("it does not speak SOCKS5")
+    return 4 + sizes[received[3]] + 2
