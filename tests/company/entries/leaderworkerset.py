@@ -12,7 +12,7 @@ from tests.workloads import manifest
 
 _API = "leaderworkerset.x-k8s.io/v1"
 _SERVE = "mkdir /tmp/w; echo leader > /tmp/w/index.html; httpd -p 8080 -h /tmp/w; sleep 3600"
-_ASK = 'until wget -qO- "http://$LWS_LEADER_ADDRESS:8080"; do sleep 1; done; sleep 3600'
+_ASK = 'until wget -qO- "http://$LWS_LEADER_ADDRESS:8080" 2>/dev/null; do sleep 1; done; sleep 3600'
 
 
 async def _run(place: Place) -> Observations:
