@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from clusterset.model.pod.conditions import is_true
@@ -30,6 +31,7 @@ async def _run(place: Place) -> Observations:
     for one in published:
         if one["kind"] == "ConfigMap":
             one["data"] = {"policy.yaml": _policy(place)}
+    await _second_node(place)
     await place.install(
         *(
             manifests.in_namespace(manifests.moved(one, place.namespace), place.namespace)
@@ -56,6 +58,14 @@ async def _run(place: Place) -> Observations:
         "event of the eviction": [reason for reason in reasons if "Restarts" in reason],
         "replaced": len(await place.pods("app=crashing")),
     }
+
+
+async def _second_node(place: Place) -> None:
+    """Add a ready node without a kubelet, because the descheduler does nothing in a cluster with one node."""
+    await place.apply(manifest("Node", "company-other", spec={"unschedulable": True}))
+    status = {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}
+    patch = ("--type=merge", "--subresource=status", f"--patch={json.dumps({'status': status})}")
+    await place.cluster.kubectl("patch", "node", "company-other", *patch)
 
 
 def _policy(place: Place) -> str:
