@@ -29,6 +29,8 @@ LABEL_PART_OF = "app.kubernetes.io/part-of"
 """Label that does not change with the chart's nameOverride, unlike the name label."""
 SELECTOR = f"{LABEL_PART_OF}={INSTALLED_AS}"
 """Label selector of the pods of our components, as the chart labels them."""
+SELECTORS = (f"{LABEL_NAME}={INSTALLED_AS}", f"{SELECTOR},{LABEL_NAME}!={INSTALLED_AS}")
+"""Label selectors of all our components: those by hand, or of earlier charts, may have only the label with the name."""
 REJECTED = "ConfigurationRejected"
 """Reason of the Warning event on a replica's pod while its configuration file is not applied."""
 APPLIED = "ConfigurationApplied"

@@ -334,7 +334,7 @@ async def _read_upper(client: Client, upper: View, copied: set[Resource]) -> Non
         [
             *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *copied}),
             listed(names.SWARMS, fact=SWARMS),
-            listed(resources.PODS, label_selector=components.SELECTOR, fact=COMPONENTS),
+            *(listed(resources.PODS, label_selector=each, fact=COMPONENTS) for each in components.SELECTORS),
             listed(resources.PODS, field_selector=WITHOUT_NODE, fact=WAITING),
         ]
     )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from controller_runtime import resources
 from controller_runtime.errors import ApiError
 from controller_runtime.resources import Resource
-from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME, LABEL_PART_OF
+from virtual_node.examine.components import SELECTORS
 from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
 from virtual_node.examine.objects import WITHOUT_NODE, Json, is_virtual, key
 from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader
@@ -114,11 +115,10 @@ async def _components(source: Source) -> Sequence[Json]:
 
 
 async def labelled(reader: Reader, resource: Resource) -> list[Json]:
-    """Return the objects of our installation: one by hand may have only the first label, the chart sets the second.
+    """Return the objects of our installation.
 
     Raises:
         ApiError: the list is forbidden, or the cluster does not answer.
     """
-    selectors = [f"{label}={INSTALLED_AS}" for label in (LABEL_NAME, LABEL_PART_OF)]
-    listed = await asyncio.gather(*(reader.objects(resource, label_selector=each) for each in selectors))
-    return list({key(each): each for found in listed for each in found}.values())
+    listed = await asyncio.gather(*(reader.objects(resource, label_selector=each) for each in SELECTORS))
+    return sorted(chain.from_iterable(listed), key=key)

@@ -107,7 +107,8 @@ async def test_only_objects_with_a_counterpart_are_read():
     assert {one for one in read if one[0] in {"secrets", "configmaps"}} == {("secrets", "shop", None)}
     # In addition, pods of this project's components, by their label.
     assert [labels for plural, _, labels, fields in upper.asked if plural == "pods" and not fields] == [
-        "app.kubernetes.io/part-of=virtual-node"
+        "app.kubernetes.io/name=virtual-node",
+        "app.kubernetes.io/part-of=virtual-node,app.kubernetes.io/name!=virtual-node",
     ]
     assert {fields for plural, _, fields in read if plural == "pods" and fields} == {
         "spec.nodeName=,status.phase=Pending",

@@ -244,7 +244,7 @@ async def test_only_pods_of_virtual_nodes_are_read(label: str):
     ]
 
     def answer(request: web.Request) -> web.StreamResponse:
-        wanted = request.query.get("labelSelector") == f"{label}=virtual-node"
+        wanted = request.query.get("labelSelector", "").startswith(f"{label}=virtual-node")
         return _listed(*(found if wanted else []))(request)
 
     facts, _ = await _look(**{f"{CORE}/pods": answer, "/apis/apps/v1/deployments": answer})
