@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from controller_runtime.apimachinery.readable import one_line
+from controller_runtime.apimachinery.readable import one_line, some
 from controller_runtime.process import terminal
 from controller_runtime.process.flags import add_switch
 
@@ -132,10 +132,22 @@ def report(
     stream: TextIO | None = None,
     headers: bool = True,
 ) -> None:
-    """Print a table, or a listing of the same content if the terminal is too narrow for the table."""
+    """Print a table, or a listing of the same content if the terminal is too narrow for the table.
+
+    In a pipe, the next steps, which are the last column, follow the table with the titles of their entries. Otherwise a
+    paragraph about one row would make all lines as long.
+    """
     stream = stream or sys.stdout
     lines = [[one_line(cell) for cell in row] for row in rows]
-    if stream.isatty() and _width(columns, lines, range(len(columns))) > _console(stream).width:
+    if not stream.isatty():
+        table(columns[:-1], [row[:-1] for row in rows], stream=stream, headers=headers)
+        titles: dict[str, list[str]] = {}
+        for entry in entries:
+            for step in filter(None, entry.steps):
+                titles.setdefault(step, []).append(entry.title)
+        for step, concerned in titles.items():
+            _print_parts([(one_line(f"→ {some(concerned)}: {step}"), "", "")], stream, style="")
+    elif _width(columns, lines, range(len(columns))) > _console(stream).width:
         listing(entries, stream=stream)
     else:
         table(columns, rows, stream=stream, headers=headers)

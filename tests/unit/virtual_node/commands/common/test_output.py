@@ -94,10 +94,10 @@ def test_control_characters_and_markup_are_escaped():
 
 
 def test_a_report_is_a_table_or_a_listing(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
-    """If the table does not fit, long texts are wrapped under their title; a pipe always gets the table."""
+    """If the table does not fit, long texts are wrapped under their title. In a pipe, the next steps follow the table."""
     said = "word " * 30
     entries = [output.Entry(output.BAD, "title", [said], ["next"])]
-    arguments = (("TITLE", "SAID"), [("title", said)], entries)
+    arguments = (("TITLE", "SAID", "NEXT"), [("title", said, "next")], entries)
     monkeypatch.setenv("TERM", "dumb")  # no escape sequences at all
     output.report(*arguments, stream=terminal)
     lines = [line.rstrip() for line in _lines(terminal)]
@@ -112,7 +112,11 @@ def test_a_report_is_a_table_or_a_listing(terminal: Terminal, monkeypatch: pytes
     pipe = io.StringIO()
     monkeypatch.setenv("COLUMNS", "60")
     output.report(*arguments, stream=pipe)
-    assert len(_lines(pipe)) == 2
+    assert [line.rstrip() for line in _lines(pipe)] == [
+        "TITLE   SAID",
+        f"title   {said}".rstrip(),
+        "→ title: next",
+    ]
 
 
 def test_headings_can_be_left_out():

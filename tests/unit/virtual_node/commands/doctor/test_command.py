@@ -27,9 +27,9 @@ def test_output_and_exit_code(
     monkeypatch.setattr(command, "_read", read)
     assert cli.main(["doctor"]) == code
     out = capsys.readouterr().out.splitlines()
-    assert out[0].split() == ["LINK", "STATE", "DETAIL", "NEXT"]
+    assert out[0].split() == ["LINK", "STATE", "DETAIL"]
     assert out[-1] == sentence(judged(facts))
-    assert len(out) == len(CHAIN) + 2
+    assert [line[:2] for line in out[len(CHAIN) + 1 : -1]] == ["→ "] * code
     assert cli.main(["doctor", "-o", "json"]) == code
     found = json.loads(capsys.readouterr().out)
     assert found["brokenLink"] == ("nodeReady" if code else None)
