@@ -3,7 +3,7 @@
 Each program adds its own settings to ``ClusterSet``. ``reading`` reads the file and ``validation`` validates it. Unknown
 fields are errors, because a silently ignored typing error is hard to find.
 
-Settings of measured usage, which the multi-scheduler and the annotator read.
+The settings of measured usage are those that the multi-scheduler and the annotator read.
 """
 
 from __future__ import annotations

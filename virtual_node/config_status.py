@@ -1,6 +1,6 @@
 """Follows the configuration file, and reports rejected content by a log line, a metric and an event of the pod.
 
-Lets a replica that cannot use its configuration file report why, and wait for a usable file (``clusterset.following``).
+Also lets a replica that cannot use its configuration file report why, and wait for a usable file (``clusterset.following``).
 """
 
 from __future__ import annotations

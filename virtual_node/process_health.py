@@ -1,6 +1,6 @@
 """The health of an installation from the caches of its working process, for the page and the metrics.
 
-Summaries of the pods of all virtual nodes of this process, for ``status``. Each pod is evaluated once per version.
+Also summaries of the pods of all virtual nodes of this process, for ``status``. Each pod is evaluated once per version.
 """
 
 from __future__ import annotations

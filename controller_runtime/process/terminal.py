@@ -1,7 +1,4 @@
-"""Prints a command's output. Only this module and the tables print, so that no text of a cluster controls the terminal.
-
-The installed version of this software; all components are one distribution.
-"""
+"""Prints a command's output, and returns the version that it prints. Only this module and the tables print, so that no text of a cluster controls the terminal."""
 
 from __future__ import annotations
 

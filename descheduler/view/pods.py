@@ -1,11 +1,11 @@
-"""Queries of cached pods.
+"""Queries of cached pods, and the replacement of a bare pod.
 
 All pods of the upper cluster are cached, because pending pods matter too. ``shrink`` keeps only the fields
 that decisions need (half a kilobyte per pod). The complete pod is read from the API before the pod is
 re-created. If the pods of a namespace need more than ``BYTES_PER_NAMESPACE``, further ones are stubs (``stub``), which are
 not moved.
 
-Computes the replacement of a bare pod: the same pod without fields that the server or scheduler set. Does no IO.
+The replacement is the same pod without fields that the server or scheduler set.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The annotator's process: the view of the lower clusters, leader election, and the writer while this process leads.
 
-Computes annotations of nodes, and writes them to virtual nodes and, with ``--lower-nodes``, to lower nodes.
+The writer computes annotations of nodes, and writes them to virtual nodes and, with ``--lower-nodes``, to lower nodes.
 
 Values are free resources by measured usage and by requests, the requests, and pressure; changed values are written.
 Except for pressure, the keys are those of kube-safe-scheduler's annotators. CPU is in millicores, everything else in

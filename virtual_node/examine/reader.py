@@ -1,6 +1,6 @@
 """Reads a cluster with the user's rights. Missing rights are recorded, and everything else is still read.
 
-Explains failed requests with the server, the kubeconfig and the next step.
+Also explains failed requests with the server, the kubeconfig and the next step.
 """
 
 from __future__ import annotations

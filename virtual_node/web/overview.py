@@ -2,7 +2,7 @@
 
 The data about a lower cluster are its credentials, virtual nodes and lower nodes.
 
-Reads Swarms for the page, and only while a browser shows it.
+Swarms are read only while a browser shows the page.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Only the fields listed here are shown. Commands, arguments, values of environmen
 annotations can contain passwords, so they are left out. Users who may read them use kubectl, which checks
 permissions.
 
-Selects the events that the page shows: warnings and routine events.
+Also selects the events that the page shows: warnings and routine events.
 """
 
 from __future__ import annotations

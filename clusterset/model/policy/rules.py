@@ -4,14 +4,8 @@ Source of the presets: Kubernetes Pod Security Standards, ``k8s.io/pod-security-
 Later versions relax rules for pods with ``hostUsers: false``. These relaxations are omitted, because an older
 API server drops that field and would run the pod in the user namespace of the node.
 
-Common parts of policy checks: names of fields, and iteration over a pod.
-
-Normalizes image names, so that one image has one name, and checks them.
-
-Source: ``github.com/distribution/reference`` (ParseNormalizedNamed), which kubelets and container runtimes
-use.
-
-The rules about volumes: types, directories of the node, inline CSI drivers, certificates.
+Also has what the checks of pods share, and those of images and volumes. Image names are normalized, so that one image has one
+name. Source: ``github.com/distribution/reference`` (ParseNormalizedNamed), which kubelets and container runtimes use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collects a group's pending members, its bound members, and the virtual nodes that they may use.
 
-Follows kube-scheduler's cycles for PodGroups of Kubernetes (``spec.schedulingGroup``, from 1.36 on).
+``NativeGroups`` follows kube-scheduler's cycles for PodGroups of Kubernetes (``spec.schedulingGroup``, from 1.36 on).
 
 The scheduler decides about such a group, not this agent. In one cycle it filters pod after pod, binds none of them before the
 group's ``minCount`` is reached, and otherwise rejects all. So each pod that passes the filter keeps its room until the cycle

@@ -1,8 +1,8 @@
-"""Decides whether a group may start now, which group is first, and how long groups hold reservations. No IO.
+"""Decides whether a group may start now, which group is first, and how long groups hold reservations.
 
 The reservations themselves are in ``state.reservations``.
 
-Follows what becomes of the scheduler's attempts to place a pod, because it does not report failures to extenders.
+``Attempts`` follows what becomes of the scheduler's attempts to place a pod, because it does not report failures to extenders.
 
 After the filter, the scheduler may hold a pod for minutes, for example while a volume is provisioned. The room stays
 reserved until one of these facts is known: the pod is bound or deleted, it has a nominated node, or its condition

@@ -1,7 +1,4 @@
-"""What translations know about a lower cluster, and what they return.
-
-Options of pod translation.
-"""
+"""What translations know about a lower cluster, and what they return; the options of pod translation."""
 
 from __future__ import annotations
 
