@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -137,8 +138,25 @@ async def apply(client: Client, body: Mapping[str, Any]) -> None:
             output.note(f"updated {body['kind']} {name}")
 
 
-async def kubeconfig(lower: Client, options: argparse.Namespace) -> str:
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """What a kubeconfig needs to use the proxy in front of a lower cluster."""
+
+    url: str
+    server: str
+    """URL of the API server as the proxy reaches it."""
+    ca: str
+    certificate: str
+    key: str
+
+
+async def kubeconfig(lower: Client, options: argparse.Namespace, proxy: Proxy | None = None) -> str:
     """Return an account's kubeconfig, which reads the token from the file ``token`` beside it.
+
+    Args:
+        lower: client of the lower cluster.
+        options: ``account_namespace``, ``name`` and ``server`` of the command line.
+        proxy: leads to the lower cluster; None: it is reached directly.
 
     Raises:
         ConfigError: the lower cluster does not publish its CA.
@@ -146,9 +164,18 @@ async def kubeconfig(lower: Client, options: argparse.Namespace) -> str:
     (authority,) = await _filled(
         lower, resources.CONFIG_MAPS, "kube-root-ca.crt", options.account_namespace, ("ca.crt",)
     )
-    ca = base64.b64encode(authority.encode()).decode()
-    server = options.server or lower.config.server
-    return _text(manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca))
+    server = options.server or (proxy.server if proxy else lower.config.server)
+    ca = _base64(authority + (f"\n{proxy.ca}" if proxy else ""))
+    made = manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca)
+    if proxy is not None:
+        made["clusters"][0]["cluster"]["proxy-url"] = proxy.url
+        pair = {"client-certificate-data": proxy.certificate, "client-key-data": proxy.key}
+        made["users"][0]["user"] |= {key: _base64(value) for key, value in pair.items()}
+    return _text(made)
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
 
 
 async def new_token(lower: Client, options: argparse.Namespace, account: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import dns, join, leave
 from virtual_node.config import program
-from virtual_node.rights import copies, manifests, name_server
+from virtual_node.rights import copies, manifests, name_server, tunnel
 
 _AGENT = "virtual-node-register"
 _NAMESPACES = dict.fromkeys(("join", "leave", "dns"), "virtual-node-system")
@@ -46,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if (options.lost or options.force) and options.action != "leave":
         raise ConfigError(f"{'--lost' if options.lost else '--force'}: only with leave")
+    if (options.via or options.tunnel_address) and options.action != "join":
+        raise ConfigError(f"{'--via' if options.via else '--tunnel-address'}: only with join")
     if (options.config or options.apply) and options.action != "dns":
         raise ConfigError(f"{'--config' if options.config else '--apply'}: only with dns")
     if not options.client_kubeconfig and not options.lost:
@@ -107,6 +109,10 @@ def parser() -> Parser:
                 "Add a cluster to an installation, and run a pod there to prove it",
                 "lower-cluster join tokyo --client-kubeconfig tokyo-admin.yaml",
             ),
+            (
+                "Add a cluster behind a firewall, of which the agent connects to a load balancer of the upper cluster",
+                "lower-cluster join tokyo --client-kubeconfig tokyo.yaml --via konnectivity --tunnel-address 192.0.2.7:8091",
+            ),
             ("Remove it again", "lower-cluster leave tokyo --client-kubeconfig tokyo-admin.yaml"),
             (
                 "Make only the accounts, and the Secrets in the upper cluster",
@@ -142,6 +148,7 @@ def parser() -> Parser:
     _add_account_flags(own)
     _add_upper_flags(own)
     _add_joining_flags(own)
+    _add_tunnel_flags(own)
     _add_dns_flags(own)
     connect.add_request_timeout(own)
     return own
@@ -260,6 +267,29 @@ def _add_joining_flags(parser: Parser) -> None:
         "--values FILE",
         "edit this values file instead of upgrading the release, for releases that Argo CD, Flux or a pipeline "
         "upgrades. Run the command again once the file is applied",
+    )
+
+
+def _add_tunnel_flags(parser: Parser) -> None:
+    own = parser.add_argument_group("join through a tunnel")
+    own.add_argument(
+        "--via",
+        choices=("konnectivity",),
+        default="",
+        help="reach the lower cluster by a tunnel that its agent opens: run konnectivity's proxy server in the upper "
+        "cluster and its agent in the lower one. Give the flag again when you repeat join",
+    )
+    add_flag(
+        own,
+        "--tunnel-address HOST:PORT",
+        "where the agent reaches the proxy server; a port from 30000 to 32767 is a node port, for another one the Service "
+        "has type LoadBalancer",
+    )
+    add_flag(
+        own,
+        "--tunnel-images REPOSITORY",
+        f"repository of the images proxy-server and proxy-agent ({tunnel.IMAGES})",
+        default=tunnel.IMAGES,
     )
 
 

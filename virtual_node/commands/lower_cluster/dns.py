@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,24 +15,21 @@ import yaml
 
 from clusterset.model.namespace_map import DNS_LABEL, NamespaceConfig
 from controller_runtime import resources
-from controller_runtime.client.client import Client, PatchType, find
+from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import terminal
 from virtual_node.commands.common import connect
-from virtual_node.commands.lower_cluster import helm_release
+from virtual_node.commands.lower_cluster import applied, helm_release
 from virtual_node.commands.lower_cluster.join import (
     identity,
-    is_marked,
     lower_client,
-    marked,
-    say,
 )
+from virtual_node.commands.lower_cluster.marks import marked, say
 from virtual_node.config import file, program
 from virtual_node.examine import cluster_network
 from virtual_node.rights import manifests, name_server
 
 _AGENT = "virtual-node-dns"
-_GONE_SECONDS = 60
 _UPSTREAM = re.compile(r"[-a-z0-9.:/\[\]]+")
 """An address for CoreDNS's plugin ``forward``, in the Corefile of another owner's cluster."""
 KINDS = {
@@ -64,7 +60,7 @@ async def run(options: argparse.Namespace) -> None:
         if await find(lower, resources.NAMESPACES, space) is None:
             await lower.create(resources.NAMESPACES, marked(_namespace(space)))
         for body in bodies:
-            await _apply(lower, body)
+            await applied.apply(lower, KINDS[body["kind"]], body, step="dns", by="dns --apply", where="lower")
         service = await lower.get(resources.SERVICES, server.name, namespace=space)
         address = service["spec"]["clusterIP"]
         say("dns", f"{address} answers for {server.upper_domain} of the upper cluster")
@@ -134,27 +130,6 @@ async def _configured(options: argparse.Namespace, upper: Client) -> tuple[Names
     return helm_release.namespaces(entry), domain, str(release.values.get("clusterId") or "")
 
 
-async def _apply(lower: Client, body: Mapping[str, Any]) -> None:
-    """Create or update an object with server-side apply, unless it exists and this command did not create it.
-
-    Raises:
-        ConfigError: the object is not ours.
-    """
-    resource, metadata = KINDS[body["kind"]], body["metadata"]
-    name, namespace = metadata["name"], metadata["namespace"]
-    found = await find(lower, resource, name, namespace=namespace)
-    if found is not None and not is_marked(found):
-        raise ConfigError(
-            f"the lower cluster has a {body['kind']} {namespace}/{name} that '{program.name('lower-cluster')} dns --apply' "
-            "did not make: delete it first, or go on by hand with the printed objects"
-        )
-    params = {"fieldManager": "virtual-node-dns", "force": "true"}
-    await lower.patch(
-        resource, name, marked(body), namespace=namespace, patch_type=PatchType.APPLY, params=params
-    )
-    say("dns", f"{'updated' if found else 'created'} {body['kind']} {namespace}/{name}")
-
-
 async def remove(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> None:
     """Delete the objects that ``apply`` created for a lower cluster.
 
@@ -163,30 +138,15 @@ async def remove(options: argparse.Namespace, lower: Client, *, cluster_id: str)
         lower: client of the lower cluster.
         cluster_id: identity of the upper cluster.
     """
-    name, namespace = name_server.object_name(cluster_id, options.name), options.account_namespace
-    removed = []
-    for resource in reversed(KINDS.values()):
-        found = await find(lower, resource, name, namespace=namespace)
-        if found is not None and is_marked(found):
-            await lower.delete(
-                resource,
-                name,
-                namespace=namespace,
-                uid=found["metadata"]["uid"],
-                propagation_policy="Foreground",
-            )
-            removed.append(resource)
-    if not removed:
-        return
-    if options.dry_run:
-        say("dns", f"would remove name server {namespace}/{name}")
-        return
-    # Its pods would count as contents of the account's namespace, which is deleted only if it is empty.
-    for _ in range(_GONE_SECONDS):
-        if not [each for each in removed if await find(lower, each, name, namespace=namespace)]:
-            break
-        await asyncio.sleep(1)
-    say("dns", f"removed name server {namespace}/{name}")
+    name = name_server.object_name(cluster_id, options.name)
+    await applied.remove(
+        lower,
+        list(KINDS.values()),
+        name,
+        namespace=options.account_namespace,
+        step="dns",
+        dry=options.dry_run,
+    )
 
 
 class _Dumper(yaml.SafeDumper):

@@ -20,7 +20,6 @@ import yaml
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
-from controller_runtime.apimachinery import readable
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.process import terminal
@@ -30,8 +29,9 @@ from controller_runtime.util import event_loop
 from virtual_node.commands.common import connect
 from virtual_node.commands.diagnose import read_pod
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster import helm_release, values_file
+from virtual_node.commands.lower_cluster import helm_release, tunnel, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
+from virtual_node.commands.lower_cluster.marks import annotations_of, is_marked, marked, say
 from virtual_node.config import program
 from virtual_node.examine.engine import in_depth
 from virtual_node.examine.reader import Reader
@@ -42,7 +42,6 @@ _PROBE = "probe"
 _REMOVAL = 60.0
 """Seconds to wait until the namespace is gone in both clusters."""
 AGENT = "virtual-node-join"
-_BY = "join"
 _COMPARED = ("rules", "subjects")
 
 
@@ -55,6 +54,7 @@ async def run(options: argparse.Namespace) -> None:
     Raises:
         ConfigError: a step failed; the message names the next step. Earlier steps are not reverted.
     """
+    tunnel.check(options)
     if options.legacy_token:
         raise ConfigError("--legacy-token: not with join, which makes tokens that the virtual node renews")
     async with connect.upper(options, agent=AGENT) as upper, lower_client(options) as lower:
@@ -72,6 +72,7 @@ class Join:
         self._lower = lower
         self._release = release
         self._entry = helm_release.cluster(release.values, options.name)
+        self._way: lower_account.Proxy | None = None
 
     async def run(self) -> None:
         """Run all steps.
@@ -82,6 +83,8 @@ class Join:
         options = self._options
         await self._check()
         await self._account()
+        if options.via:
+            self._way = await tunnel.ensure(options, self._upper, self._lower, cluster_id=self._id)
         for account in manifests.ACCOUNTS:
             await self._secret(account)
         if options.values and self._entry is None:
@@ -101,7 +104,8 @@ class Join:
     async def _check(self) -> None:
         """Check that the join can work, before anything is changed."""
         options, name = self._options, self._options.name
-        require_reachable(options.server or self._lower.config.server, given=bool(options.server))
+        if not options.via:
+            require_reachable(options.server or self._lower.config.server, given=bool(options.server))
         upper_id, lower_id = await asyncio.gather(identity(self._upper), identity(self._lower))
         if upper_id == lower_id:
             raise ConfigError(
@@ -180,7 +184,7 @@ class Join:
         if options.dry_run:
             say("secret", f"{place} exists" if found else f"would create {place}")
             return
-        wanted = await lower_account.kubeconfig(self._lower, options)
+        wanted = await lower_account.kubeconfig(self._lower, options, self._way)
         if found is not None and await self._current(found, wanted):
             say("secret", f"{place} has a valid token")
             return
@@ -303,6 +307,8 @@ async def _run_probe(upper: Client, lower: Client, node: str, options: argparse.
                 raise ConfigError(await _why_not_running(upper, found, node, options))
             await asyncio.sleep(_POLL)
         seconds = event_loop.now() - started
+        if options.via:
+            await tunnel.prove(upper, namespace, _PROBE, seconds=options.timeout)
     finally:
         await _remove_probe(upper, lower, namespace)
     say("probe", f"a pod ran on {node} after {seconds:.0f} s, and is removed")
@@ -379,23 +385,6 @@ def lower_client(options: argparse.Namespace) -> AbstractAsyncContextManager[Cli
     return connect.by_file(file, context=context, agent=AGENT, cluster=options.name)
 
 
-def say(step: str, line: str) -> None:
-    """Print a line of progress of a step."""
-    terminal.block(f"{step:<8}  {readable.one_line(line)}")
-
-
-def marked(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of an object with the annotation that marks objects created by ``join``."""
-    metadata = body["metadata"]
-    annotations = {**(metadata.get("annotations") or {}), names.ANNOTATION_CREATED_BY: _BY}
-    return {**body, "metadata": {**metadata, "annotations": annotations}}
-
-
-def is_marked(found: Mapping[str, Any]) -> bool:
-    """Report whether ``join`` created an object."""
-    return _annotations(found).get(names.ANNOTATION_CREATED_BY) == _BY
-
-
 def joined_as(account: Mapping[str, Any]) -> dict[str, str]:
     """Return the names under which a lower cluster is joined, by identity of the upper cluster.
 
@@ -404,7 +393,7 @@ def joined_as(account: Mapping[str, Any]) -> dict[str, str]:
     """
     return {
         key.removeprefix(names.JOINED_PREFIX): value
-        for key, value in _annotations(account).items()
+        for key, value in annotations_of(account).items()
         if key.startswith(names.JOINED_PREFIX)
     }
 
@@ -443,7 +432,3 @@ def require_reachable(server: str, *, given: bool) -> None:
 async def identity(client: Client) -> str:
     """Return the UID of a cluster's namespace ``kube-system``."""
     return str((await client.get(resources.NAMESPACES, "kube-system"))["metadata"]["uid"])
-
-
-def _annotations(found: Mapping[str, Any]) -> Mapping[str, str]:
-    return (found.get("metadata") or {}).get("annotations") or {}

@@ -29,19 +29,18 @@ from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster import dns, helm_release, values_file
+from virtual_node.commands.lower_cluster import dns, helm_release, tunnel, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.commands.lower_cluster.join import (
     AGENT,
     find_release,
     identity,
-    is_marked,
     joined_as,
     lower_client,
     read_values,
-    say,
     write_values,
 )
+from virtual_node.commands.lower_cluster.marks import is_marked, say
 from virtual_node.config import program
 from virtual_node.controllers.namespaces import Leftovers, UnknownError
 from virtual_node.examine.leases import lease_age
@@ -157,9 +156,7 @@ class Leave:
         if lower is not None:
             await self._clean(lower)
         await self._remove()
-        if lower is not None:
-            await dns.remove(options, lower, cluster_id=self._id)
-            await remove_account(options, lower, cluster_id=self._id)
+        await self._remove_programs()
         for secret in secrets:
             await self._delete_secret(secret)
         if lower is None:
@@ -262,6 +259,15 @@ class Leave:
         for _ in range(0 if self._options.dry_run else int(_GONE_SECONDS)):
             await asyncio.sleep(1)
             await self._cleanup.remove(namespace="", leases=[], secrets=[], driver=False)
+
+    async def _remove_programs(self) -> None:
+        """Remove name server, tunnel and account."""
+        options, lower = self._options, self._lower
+        if lower is not None:
+            await dns.remove(options, lower, cluster_id=self._id)
+        await tunnel.remove(options, self._upper, lower, cluster_id=self._id)
+        if lower is not None:
+            await remove_account(options, lower, cluster_id=self._id)
 
     async def _delete_secret(self, found: dict[str, Any]) -> None:
         name = found["metadata"]["name"]

@@ -181,7 +181,17 @@ async def test_invalid_input_is_refused_before_anything_changes(upper: list[Any]
 def _joining(**more: Any) -> argparse.Namespace:
     options = _options()
     given = {"server": "", "client_kubeconfig": "f.yaml", "namespace": SPACE, "values": "", "force": False}
-    vars(options).update({**given, "timeout": 1.0, "lost": False, "token_duration": 60.0, **more})
+    vars(options).update(
+        {
+            **given,
+            "timeout": 1.0,
+            "lost": False,
+            "token_duration": 60.0,
+            "via": "",
+            "tunnel_address": "",
+            **more,
+        }
+    )
     return options
 
 

@@ -1,0 +1,78 @@
+"""Programs that a command applies beside an installation, such as a name server: objects with the mark of the command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controller_runtime.client.client import Client, PatchType, find
+from controller_runtime.errors import ConfigError
+from controller_runtime.resources import Resource
+from virtual_node.commands.lower_cluster.marks import is_marked, marked, say
+from virtual_node.config import program
+
+_GONE_SECONDS = 60
+
+
+async def apply(
+    client: Client, resource: Resource, body: Mapping[str, Any], *, step: str, by: str, where: str
+) -> None:
+    """Create or update an object with server-side apply, unless it exists without our mark; say what was done.
+
+    Args:
+        client: client of the cluster.
+        resource: the object's resource.
+        body: the object.
+        step: name of the step in lines of progress.
+        by: the action that applies it.
+        where: upper or lower.
+
+    Raises:
+        ConfigError: the object is not ours.
+    """
+    metadata = body["metadata"]
+    name, namespace = metadata["name"], metadata["namespace"]
+    found = await find(client, resource, name, namespace=namespace)
+    if found is not None and not is_marked(found):
+        raise ConfigError(
+            f"the {where} cluster has a {body['kind']} {namespace}/{name} that '{program.name('lower-cluster')} {by}' "
+            "did not make: delete it first, or go on by hand with the printed objects"
+        )
+    params = {"fieldManager": f"virtual-node-{step}", "force": "true"}
+    made = await client.patch(
+        resource, name, marked(body), namespace=namespace, patch_type=PatchType.APPLY, params=params
+    )
+    if found is None:
+        say(step, f"created {body['kind']} {namespace}/{name}")
+    elif found["metadata"].get("resourceVersion") != made["metadata"].get("resourceVersion", ""):
+        say(step, f"updated {body['kind']} {namespace}/{name}")
+
+
+async def remove(
+    client: Client, kinds: Sequence[Resource], name: str, *, namespace: str, step: str, dry: bool
+) -> None:
+    """Delete the objects of a name that ``apply`` created, in the reverse order of their kinds; wait until they are gone."""
+    removed = []
+    for resource in reversed(kinds):
+        found = await find(client, resource, name, namespace=namespace)
+        if found is not None and is_marked(found):
+            await client.delete(
+                resource,
+                name,
+                namespace=namespace,
+                uid=found["metadata"]["uid"],
+                propagation_policy="Foreground",
+            )
+            removed.append(resource)
+    if not removed:
+        return
+    if dry:
+        say(step, f"would remove {namespace}/{name}")
+        return
+    # Its pods would count as contents of the namespace, which is deleted only if it is empty.
+    for _ in range(_GONE_SECONDS):
+        if not [each for each in removed if await find(client, each, name, namespace=namespace)]:
+            break
+        await asyncio.sleep(1)
+    say(step, f"removed {namespace}/{name}")
