@@ -19,6 +19,7 @@ from tests.unit.virtual_node.commands.releases import SPACE, TOKYO, helm, record
 from tests.unit.virtual_node.commands.run_command import kubeconfig
 from virtual_node.commands.lower_cluster import account, helm_release, join, leave, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
+from virtual_node.commands.lower_cluster.marks import marked as with_mark
 
 __all__ = ["helm"]
 
@@ -89,12 +90,12 @@ def _lower(*, users: dict[str, str], marked: bool, more: tuple[dict[str, Any], .
     """Return a lower cluster with the account that these upper clusters use: identity → name there."""
     made = [dict(one) for one in account.objects(_options())]
     if marked:
-        made = [join.marked(one) for one in made]
+        made = [with_mark(one) for one in made]
     for one in made:
         one["metadata"] = {**one["metadata"], "uid": f"u-{one['kind']}-{one['metadata']['name']}"}
         if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == "virtual-node":
-            marks = {f"joined.virtual-node.io/{uid}": name for uid, name in users.items()}
-            one["metadata"]["annotations"] = {**(one["metadata"].get("annotations") or {}), **marks}
+            users_there = {f"joined.virtual-node.io/{uid}": name for uid, name in users.items()}
+            one["metadata"]["annotations"] = {**(one["metadata"].get("annotations") or {}), **users_there}
     return Api(*made, *more)
 
 

@@ -22,7 +22,7 @@ SPACE = "virtual-node-system"
 TUNNEL = Tunnel("tokyo", "u", SPACE, "virtual-node", "192.0.2.7", 8091)
 
 
-class Applied(Api):
+class _Applied(Api):
     """A cluster that applies objects, of which Deployments are ready at once."""
 
     def __init__(self, *found: Any, ready: bool = True) -> None:
@@ -50,6 +50,11 @@ class Applied(Api):
         return await super().delete(*where, **more)
 
 
+def applied(*found: Any, ready: bool = True) -> Any:
+    """Return a cluster in place of a client."""
+    return _Applied(*found, ready=ready)
+
+
 def options(**more: Any) -> argparse.Namespace:
     """Return a command line."""
     given = {"name": "tokyo", "namespace": SPACE, "account_namespace": "virtual-node", "via": "konnectivity"}
@@ -59,7 +64,7 @@ def options(**more: Any) -> argparse.Namespace:
 
 async def test_another_join_keeps_the_certificates_unless_the_address_changes() -> None:
     """So a repeated join does not end the connections of the cluster."""
-    upper, lower = Applied(), Applied()
+    upper, lower = applied(), applied()
     first = await tunnel.ensure(options(), upper, lower, cluster_id="u")
     assert await tunnel.ensure(options(), upper, lower, cluster_id="u") == first
     assert first.url == f"https://virtual-node-tokyo-tunnel.{SPACE}.svc:8090"
@@ -72,9 +77,9 @@ async def test_another_join_keeps_the_certificates_unless_the_address_changes() 
 async def test_what_join_did_not_make_stays() -> None:
     """It is named, and nothing is removed."""
     foreign = thing("Deployment", TUNNEL.name, namespace=SPACE, spec={})
-    upper = Applied(foreign)
+    upper = applied(foreign)
     with pytest.raises(ConfigError, match=f"Deployment {SPACE}/{TUNNEL.name} that .* join' did not make"):
-        await tunnel.ensure(options(), upper, Applied(), cluster_id="u")
+        await tunnel.ensure(options(), upper, applied(), cluster_id="u")
     await tunnel.remove(options(), upper, None, cluster_id="u")
     assert [one.name for one in upper.objects] == [TUNNEL.name]
 
@@ -86,12 +91,12 @@ async def test_an_agent_that_does_not_connect_is_an_error_with_the_next_step(
     monkeypatch.setattr(tunnel, "_POLL", 0.01)
     with pytest.raises(ConfigError, match=r"in the cluster: lower\. .*logs deployment/.* 192\.0\.2\.7:8091"):
         async with asyncio.timeout(10):
-            await tunnel.ensure(options(timeout=0.05), Applied(), Applied(ready=False), cluster_id="u")
+            await tunnel.ensure(options(timeout=0.05), applied(), applied(ready=False), cluster_id="u")
 
 
 async def test_a_dry_run_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """It says what it would do."""
-    upper, lower = Applied(), Applied()
+    upper, lower = applied(), applied()
     await tunnel.ensure(options(dry_run=True), upper, lower, cluster_id="u")
     assert (upper.patched, lower.patched) == ([], [])
     assert "would run a proxy server" in capsys.readouterr().out
@@ -101,7 +106,7 @@ async def test_the_kubeconfig_uses_the_proxy() -> None:
     """It trusts both CAs, and has the certificate for the proxy and the token for the lower cluster."""
     ca = thing("ConfigMap", "kube-root-ca.crt", namespace="virtual-node", data={"ca.crt": "LOWER"})
     proxy = account.Proxy("https://proxy:8090", objects.SERVER, "PROXY", "CERTIFICATE", "KEY")
-    made = yaml.safe_load(await account.kubeconfig(Applied(ca), options(), proxy))  # type: ignore[arg-type]
+    made = yaml.safe_load(await account.kubeconfig(applied(ca), options(), proxy))
     cluster, user = made["clusters"][0]["cluster"], made["users"][0]["user"]
     assert cluster == {
         "server": "https://kubernetes.default.svc:443",
