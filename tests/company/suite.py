@@ -26,7 +26,7 @@ from tests.waiting import node_ready
 _PRESETS = ("jobset", "kueue", "leaderworkerset")
 """Software that runs in both clusters here; see "Operators that run in both clusters" in docs/operate/other-programs.md."""
 
-
+FAILS_DIRECTLY = "fails directly"
 _SYSTEM_NAMESPACES = ("jobset-system", "kueue-system", "lws-system")
 
 
@@ -117,7 +117,7 @@ async def _row(software: Software, sandbox: Sandbox, tools: Tools, progress: Pro
                     progress(f"--- {title}\n{text}")
     result = f"fails: {_brief(errors[True])}" if True in errors else "works"
     if False in errors:
-        result += f"; fails directly: {_brief(errors[False])}"
+        result += f"; {FAILS_DIRECTLY}: {_brief(errors[False])}"
     told = difference(seen[False], seen[True]) if not errors else "not compared"
     today = dt.datetime.now(dt.UTC).date().isoformat()
     return Row(software.name, software.versions, software.job, result, told, today)
