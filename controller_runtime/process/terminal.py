@@ -1,4 +1,7 @@
-"""Prints a command's output, and returns the version that it prints. Only this module and the tables print, so that no text of a cluster controls the terminal."""
+"""Prints a command's output, and returns the version that it prints.
+
+Only this module and the tables print, so that no text of a cluster controls the terminal.
+"""
 
 from __future__ import annotations
 
