@@ -21,11 +21,16 @@ class Failure(enum.Enum):
     NO_NAME = "its name cannot be resolved"
     UNAUTHENTICATED = "it does not accept the credentials (401)"
     FORBIDDEN = "it forbids it (403)"
+    NO_AGENT = "no agent of its tunnel is connected"
+    PROXY = "its proxy cannot be reached, or refuses"
     NO_ENDPOINTS = "its Service has no endpoints"
     OTHER = ""
 
 
 _TEXTS: tuple[tuple[Failure, tuple[str, ...]], ...] = (
+    # Konnectivity's proxy server, and ``ProxyError``: the rest of the text is about the proxy, not about the server.
+    (Failure.NO_AGENT, ("no tunnels available", "no agent available")),
+    (Failure.PROXY, ("the proxy http://", "the proxy https://", "the proxy socks5")),
     # "remote error" means that the peer rejects our certificate, so TLS is tested before x509.
     (Failure.TLS, ("remote error: tls", "tls: handshake", "first record does not look like a tls handshake")),
     (Failure.UNTRUSTED, ("x509", "certificate verify failed", "certificate has expired")),

@@ -437,6 +437,9 @@ _STEPS = {
     Failure.SILENT: "is it reachable from here (VPN, firewall, proxy), and is it the intended one?",
     Failure.NO_NAME: "is the name correct, and does the DNS used here resolve it?",
     Failure.UNTRUSTED: "give the kubeconfig the CA of this API server (certificate-authority-data)",
+    Failure.NO_AGENT: "does the agent run in the lower cluster, and does it reach the proxy server? "
+    "'kubectl get pods --all-namespaces --selector app.kubernetes.io/component=tunnel' in both clusters",
+    Failure.PROXY: "is the proxy of proxy-url running, does it accept this kubeconfig, and does it reach the API server?",
     Failure.TLS: "does an API server listen there, and does it accept the kubeconfig's client certificate?",
 }
 
@@ -482,6 +485,8 @@ def explain_failure(
         return Trouble(f"{place}: {error}", "check it: kubectl get --raw '/readyz?verbose'")
     if error.code or kind not in _STEPS:
         return Trouble(f"{place}: {error}", "")
+    if kind is Failure.PROXY:
+        return Trouble(f"{place}: {error}", _STEPS[kind])
     detail = _VERIFY.search(error.message)
     detail_text = f": {detail[1]}" if detail else ""
     step = "renew the API server's certificate" if "expired" in detail_text else _STEPS[kind]

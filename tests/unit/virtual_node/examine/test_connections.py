@@ -21,6 +21,10 @@ from virtual_node.examine.connections import plain
             "https://h:1: certificate verify failed: expired",
         ),
         ("plugin: exit code 1", "plugin: exit code 1"),
+        (
+            "https://h:1: the proxy http://p:3128: cannot connect: connection refused",
+            "https://h:1: the proxy http://p:3128: cannot connect: connection refused",
+        ),
         ("", ""),
     ],
 )

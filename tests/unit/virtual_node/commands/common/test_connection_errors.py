@@ -38,6 +38,16 @@ TERMINATING = (
             "https://up:6443 (kubeconfig /k, context prod): nothing listens there; is the cluster running",
         ),
         (ApiError("Cannot connect to host up:6443 [Name or service not known]"), [], "its name cannot be resolved; is the"),
+        (
+            ApiError("https://up:6443: the proxy https://p:8090 answered 500 Internal Server Error: currently no tunnels available"),
+            [],
+            "no agent of its tunnel is connected; does the agent run in the lower cluster",
+        ),
+        (
+            ApiError("https://up:6443: the proxy http://p:3128: cannot connect: connection refused"),
+            [],
+            "the proxy http://p:3128: cannot connect: connection refused; is the proxy of proxy-url running",
+        ),
         (ApiError("https://up:6443: no answer in time"), [], "no answer in time; is it reachable from here"),
         (
             ApiError("[SSLCertVerificationError: (1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer certificate (_ssl.c:1006)')]"),
