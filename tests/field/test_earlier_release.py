@@ -89,12 +89,12 @@ async def test_a_process_takes_over_what_an_earlier_release_left(sandbox: Sandbo
             assert set(last) == set(after)
             warned = (await get(upper, _NAMESPACE, "events"))["items"]
             # Events of the lower kubelet, such as of volumes that were not there yet, are copied with their source.
-            wrong = [
+            warnings = [
                 (one["involvedObject"]["name"], one["reason"], one["message"])
                 for one in warned
                 if one["type"] == "Warning" and (one.get("source") or {}).get("component") != "kubelet"
             ]
-            assert {name for name, *_ in wrong} <= {"waiting"}, wrong
+            assert {name for name, *_ in warnings} <= {"waiting"}, warnings
             shown = await upper.kubectl("-n", _NAMESPACE, "exec", "web", "--", "cat", "/cm/greeting")
             assert shown.stdout == "hello"
             await upper.kubectl("delete", "namespace", _NAMESPACE)
