@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import terminal
+from controller_runtime.process import terminal, version
 from controller_runtime.process.argparser import Parser, complain
 from controller_runtime.process.flags import ForeignFlags, Klog, address, take_klog
 from controller_runtime.process.settings import PROCESS, UPPER, Setting, add_flags, apply
@@ -109,7 +109,7 @@ class Program(Generic[S]):
             ConfigError: a setting or file is wrong and the user must correct it.
         """
         if argv in _VERSION:
-            terminal.line(terminal.version() or "unknown")
+            terminal.line(version.version() or "unknown")
             return 0
         if argv and (command := self.commands.get(argv[0])):
             code: int = load(command)(argv[1:])

@@ -1,7 +1,4 @@
-"""Prints a command's output, and returns the version that it prints.
-
-Only this module and the tables print, so that no text of a cluster controls the terminal.
-"""
+"""Prints a command's output. Only this module and the tables print, so that no text of a cluster controls the terminal."""
 
 from __future__ import annotations
 
@@ -18,13 +15,3 @@ def line(text: str, *, is_remark: bool = False) -> None:
 def block(text: str, *, is_remark: bool = False) -> None:
     """Print a text that may have several lines and columns."""
     print(readable.lines(text), file=sys.stderr if is_remark else sys.stdout, flush=True)
-
-
-def version() -> str:
-    """Return the installed version; empty when run from sources that are not installed."""
-    from importlib import metadata  # noqa: PLC0415 - few commands ask for the version
-
-    try:
-        return metadata.version("virtual-node")
-    except metadata.PackageNotFoundError:
-        return ""

@@ -10,7 +10,7 @@ from resource import RLIMIT_NOFILE, getrlimit
 import pytest
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import terminal
+from controller_runtime.process import version
 from controller_runtime.process.program import Program, ProgramSettings
 from hack.programs import DAEMON, programs
 
@@ -51,7 +51,7 @@ def test_a_bad_value_is_one_line(capsys: pytest.CaptureFixture[str]):
 def test_every_program_prints_its_version(program: str, argument: str, capsys: pytest.CaptureFixture[str]):
     """All of one release."""
     assert PROGRAMS[program]([argument]) == 0
-    assert capsys.readouterr().out == f"{terminal.version()}\n"
+    assert capsys.readouterr().out == f"{version.version()}\n"
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
