@@ -319,7 +319,7 @@ class Mover:
         if current is None:
             return Outcome(why=_CHANGED, retry_after=_REJUDGE)
         noted = node_avoidance.recorded(current["metadata"].get("annotations") or {})
-        successor = pods.of(
+        successor = pods.replacement(
             current,
             avoid=node_avoidance.active(noted, now=self.now(), freeze_period=self.freeze_period),
             node=node if request.avoid else "",
@@ -377,7 +377,7 @@ class Mover:
         current = await self.read_unchanged(pod)
         if current is None:
             return None
-        successor = pods.of(current, avoid=active, node="", usable=usable, now=now, counts=False)
+        successor = pods.replacement(current, avoid=active, node="", usable=usable, now=now, counts=False)
         try:
             await self.recreator.rehearse(successor)
             await self.recreator.begin(current, replacement=successor, reason="it may use all nodes again")

@@ -190,7 +190,7 @@ _DROPPED_ANNOTATIONS = names.REPORTED_ON_PODS
 """Dropped, because they describe the lower pod of the old pod."""
 
 
-def of(
+def replacement(
     pod: Mapping[str, Any],
     *,
     avoid: Mapping[str, datetime],

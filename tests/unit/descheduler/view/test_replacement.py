@@ -25,7 +25,7 @@ def of(
     """Return the replacement of a pod."""
     given = {"uid": "u", "resourceVersion": "1"}
     body = {**old, "metadata": {**given, **old["metadata"]}}
-    return pods.of(body, avoid=avoid or {}, node=on, usable=set(usable), now=LATER)
+    return pods.replacement(body, avoid=avoid or {}, node=on, usable=set(usable), now=LATER)
 
 
 class TestReplacement:
