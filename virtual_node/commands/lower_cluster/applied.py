@@ -1,4 +1,4 @@
-"""Programs that a command applies beside an installation, such as a name server: objects with the mark of the command."""
+"""What ``lower-cluster`` creates in a cluster: the mark on its objects, and programs that it applies, such as a name server."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clusterset.model import names
+from controller_runtime.apimachinery import readable
 from controller_runtime.client.client import Client, PatchType, find
 from controller_runtime.errors import ConfigError
+from controller_runtime.process import terminal
 from controller_runtime.resources import Resource
-from virtual_node.commands.lower_cluster.marks import is_marked, marked, say
 from virtual_node.config import program
 
+_BY = "join"
 _GONE_SECONDS = 60
 
 
@@ -52,7 +55,16 @@ async def apply(
 async def remove(
     client: Client, kinds: Sequence[Resource], name: str, *, namespace: str, step: str, dry: bool
 ) -> None:
-    """Delete the objects of a name that ``apply`` created, in the reverse order of their kinds; wait until they are gone."""
+    """Delete the objects of a name that ``apply`` created, in the reverse order of their kinds; wait until they are gone.
+
+    Args:
+        client: client of the cluster; that of a dry run prints and deletes nothing.
+        kinds: their resources, in the order of creation.
+        name: their name.
+        namespace: their namespace.
+        step: name of the step in lines of progress.
+        dry: whether the client is that of a dry run.
+    """
     removed = []
     for resource in reversed(kinds):
         found = await find(client, resource, name, namespace=namespace)
@@ -76,3 +88,25 @@ async def remove(
             break
         await asyncio.sleep(1)
     say(step, f"removed {namespace}/{name}")
+
+
+def say(step: str, line: str) -> None:
+    """Print a line of progress of a step."""
+    terminal.block(f"{step:<8}  {readable.one_line(line)}")
+
+
+def marked(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of an object with the annotation that marks objects created by ``join``."""
+    metadata = body["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), names.ANNOTATION_CREATED_BY: _BY}
+    return {**body, "metadata": {**metadata, "annotations": annotations}}
+
+
+def is_marked(found: Mapping[str, Any]) -> bool:
+    """Report whether ``join`` created an object."""
+    return annotations_of(found).get(names.ANNOTATION_CREATED_BY) == _BY
+
+
+def annotations_of(found: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the annotations of an object."""
+    return (found.get("metadata") or {}).get("annotations") or {}

@@ -20,11 +20,11 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process import terminal
 from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import applied, helm_release
+from virtual_node.commands.lower_cluster.applied import marked, say
 from virtual_node.commands.lower_cluster.join import (
     identity,
     lower_client,
 )
-from virtual_node.commands.lower_cluster.marks import marked, say
 from virtual_node.config import file, program
 from virtual_node.examine import cluster_network
 from virtual_node.rights import manifests, name_server

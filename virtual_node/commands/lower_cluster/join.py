@@ -30,8 +30,8 @@ from virtual_node.commands.common import connect
 from virtual_node.commands.diagnose import read_pod
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import helm_release, tunnel, values_file
+from virtual_node.commands.lower_cluster.applied import annotations_of, is_marked, marked, say
 from virtual_node.commands.lower_cluster.helm_release import Release
-from virtual_node.commands.lower_cluster.marks import annotations_of, is_marked, marked, say
 from virtual_node.config import program
 from virtual_node.examine.engine import in_depth
 from virtual_node.examine.reader import Reader

@@ -30,6 +30,7 @@ from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import dns, helm_release, tunnel, values_file
+from virtual_node.commands.lower_cluster.applied import is_marked, say
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.commands.lower_cluster.join import (
     AGENT,
@@ -40,7 +41,6 @@ from virtual_node.commands.lower_cluster.join import (
     read_values,
     write_values,
 )
-from virtual_node.commands.lower_cluster.marks import is_marked, say
 from virtual_node.config import program
 from virtual_node.controllers.namespaces import Leftovers, UnknownError
 from virtual_node.examine.leases import lease_age

@@ -18,7 +18,7 @@ from controller_runtime.tls.key_pairs import covers, share_left
 from controller_runtime.util import event_loop
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import applied
-from virtual_node.commands.lower_cluster.marks import is_marked, say
+from virtual_node.commands.lower_cluster.applied import is_marked, say
 from virtual_node.rights import tunnel
 from virtual_node.rights.tunnel import Tunnel
 

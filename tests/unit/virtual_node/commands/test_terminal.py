@@ -15,7 +15,7 @@ from controller_runtime.process import terminal
 from controller_runtime.process.argparser import complain
 from virtual_node.commands.cleanup.command import print_change
 from virtual_node.commands.common import output
-from virtual_node.commands.lower_cluster.marks import say
+from virtual_node.commands.lower_cluster.applied import say
 
 _ROOT = Path(virtual_node.__file__).parent.parent
 _PROGRAMS = (

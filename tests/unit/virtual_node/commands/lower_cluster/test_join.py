@@ -18,8 +18,8 @@ from tests.unit.virtual_node.commands.installations import Api, thing, virtual
 from tests.unit.virtual_node.commands.releases import SPACE, TOKYO, helm, record
 from tests.unit.virtual_node.commands.run_command import kubeconfig
 from virtual_node.commands.lower_cluster import account, helm_release, join, leave, values_file
+from virtual_node.commands.lower_cluster.applied import marked as with_mark
 from virtual_node.commands.lower_cluster.helm_release import Release
-from virtual_node.commands.lower_cluster.marks import marked as with_mark
 
 __all__ = ["helm"]
 
