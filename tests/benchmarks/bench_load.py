@@ -24,7 +24,7 @@ from hack.sandbox.process import Process
 from tests.benchmarks import request_counts
 from tests.benchmarks.delay import delayed
 from tests.benchmarks.load import LoadResult, run_loads
-from tests.benchmarks.stage import account_kubeconfig, client_of, start_node
+from tests.benchmarks.stage import account_kubeconfig, client_of, progress, start_node
 from tests.benchmarks.usage import idle, usage
 
 IDLE_SECONDS = 20.0
@@ -126,7 +126,7 @@ async def main(arguments: Sequence[str]) -> int:
     """Run the loads and print figures and ratios."""
     options = _parsed(arguments)
     upper_nodes = int(options.floor)
-    async with Sandbox(lower=1, upper_kwok_nodes=upper_nodes, progress=_progress) as sandbox:
+    async with Sandbox(lower=1, upper_kwok_nodes=upper_nodes, progress=progress) as sandbox:
         files = [await account_kubeconfig(cluster) for cluster in sandbox.clusters]
         upper, lower = [await client_of(*pair) for pair in zip(sandbox.clusters, files, strict=True)]
         async with lower, upper, contextlib.AsyncExitStack() as stack:
@@ -177,10 +177,6 @@ async def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _progress(line: str) -> None:
-    print(f"# {line}", flush=True)
-
-
 def _show_targets(
     found: Mapping[str, Sequence[Round]], processes: Mapping[str, Process], *, is_churn: bool
 ) -> None:
@@ -202,14 +198,18 @@ def _show_targets(
                 (f"pods/s of {reference}", rate, least_rate, rate >= least_rate),
                 (f"deletes/s of {reference}", deletes, least_deletes, deletes >= least_deletes),
             ]
-        for other in (SCHEDULED, FLOOR):
-            for what, of in (("pods/s", _rate), ("CPU", partial(_whole_cpu, processes=processes))):
-                if other in found and (what == "CPU" or other != reference):
-                    ratio = statistics.median(
-                        of(one, title) / of(base, other)
-                        for one, base in zip(rounds, found[other], strict=True)
-                    )
-                    print(f"{title:<14}{f'{what} of {other}':<28}{ratio:6.2f}")
+        whole = partial(_whole_cpu, processes=processes)
+        for what, value, other in (
+            ("pods/s", _rate, SCHEDULED),
+            ("CPU", whole, SCHEDULED),
+            ("CPU", whole, FLOOR),
+        ):
+            bases = found.get(other, ())
+            ratios = [
+                value(one, title) / value(base, other) for one, base in zip(rounds, bases, strict=False)
+            ]
+            if ratios:
+                print(f"{title:<14}{f'{what} of {other}':<28}{statistics.median(ratios):6.2f}")
         for what, measured, target, is_met in rows:
             print(f"{title:<14}{what:<28}{measured:6.2f}   target {target:g} {'met' if is_met else 'MISSED'}")
 

@@ -75,6 +75,10 @@ class Place:
         """Return the fields of a PodSpec that put a pod on the node."""
         return {"nodeSelector": {"kubernetes.io/hostname": self.node}, "tolerations": self.tolerations}
 
+    def pod_spec(self, container: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the PodSpec of a pod on the node with one container, which ends at once when it is deleted."""
+        return {"terminationGracePeriodSeconds": 1, "containers": [container], **self.scheduling}
+
     def import_program(self, program: str, path: str, *, name: str = "", command: Sequence[str] = ()) -> str:
         """Make an image that has only a Go program, and return its name.
 

@@ -88,7 +88,7 @@ profiles:
 def _deployment(place: Place, name: str, script: str) -> dict[str, Any]:
     container = {"name": "main", "image": "busybox:1.36", "command": ["sh", "-c", script]}
     labels = {"app": name}
-    spec = {"terminationGracePeriodSeconds": 1, "containers": [container], **place.scheduling}
+    spec = place.pod_spec(container)
     return manifest(
         "Deployment",
         name,

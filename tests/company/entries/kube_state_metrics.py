@@ -63,7 +63,7 @@ def _pod(place: Place) -> dict[str, Any]:
         "command": ["sleep", "3600"],
         "resources": {"requests": {"cpu": "10m", "memory": "10Mi"}, "limits": {"memory": "50Mi"}},
     }
-    spec = {"terminationGracePeriodSeconds": 1, "containers": [container], **place.scheduling}
+    spec = place.pod_spec(container)
     return manifest("Pod", "worker", metadata={"namespace": place.namespace}, spec=spec)
 
 

@@ -108,7 +108,7 @@ def _cluster(place: Place, *, workers: int) -> dict[str, Any]:
 def _pod(place: Place, container: str) -> dict[str, Any]:
     resources = {"requests": {"cpu": "20m", "memory": "20Mi"}, "limits": {"cpu": "1", "memory": "200Mi"}}
     one = {"name": container, "image": _IMAGE, "imagePullPolicy": "IfNotPresent", "resources": resources}
-    return {"terminationGracePeriodSeconds": 1, "containers": [one], **place.scheduling}
+    return place.pod_spec(one)
 
 
 SOFTWARE = Software(

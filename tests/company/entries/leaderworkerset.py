@@ -66,7 +66,7 @@ def _set(place: Place) -> dict[str, Any]:
 
 def _pod(place: Place, script: str) -> dict[str, Any]:
     container = {"name": "main", "image": "busybox:1.36", "command": ["sh", "-c", script]}
-    return {"terminationGracePeriodSeconds": 1, "containers": [container], **place.scheduling}
+    return place.pod_spec(container)
 
 
 SOFTWARE = Software(

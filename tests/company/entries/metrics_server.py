@@ -64,7 +64,7 @@ def _busy(place: Place) -> dict[str, Any]:
     labels = {"app": "busy"}
     template = {
         "metadata": {"labels": labels},
-        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container], **place.scheduling},
+        "spec": place.pod_spec(container),
     }
     return manifest(
         "Deployment",

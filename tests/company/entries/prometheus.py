@@ -117,7 +117,7 @@ def _prometheus(place: Place) -> list[dict[str, Any]]:
 def _worker(place: Place) -> dict[str, Any]:
     script = "while true; do sleep 0.1; done"
     container = {"name": "main", "image": "busybox:1.36", "command": ["sh", "-c", script]}
-    spec = {"terminationGracePeriodSeconds": 1, "containers": [container], **place.scheduling}
+    spec = place.pod_spec(container)
     return manifest("Pod", "worker", metadata={"namespace": place.namespace}, spec=spec)
 
 

@@ -144,7 +144,7 @@ def _worker(place: Place) -> dict[str, Any]:
         "image": "busybox:1.36",
         "command": ["sh", "-c", "while true; do sleep 0.1; done"],
     }
-    spec = {"terminationGracePeriodSeconds": 1, "containers": [container], **place.scheduling}
+    spec = place.pod_spec(container)
     return manifest("Pod", "worker", metadata={"namespace": place.namespace}, spec=spec)
 
 
