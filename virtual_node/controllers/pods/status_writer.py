@@ -48,10 +48,10 @@ class StatusWriter:
     """Patches pods/status in the upper cluster: only changed fields, and only if the pod still has the same uid."""
 
     context: ClusterContext
+    missing_secrets: Callable[[str, Sequence[str]], list[str]]
+    """Returns which Secrets of these names an upper namespace lacks."""
     devices: Callable[[Object], str] = lambda _lower: ""
     """Returns the annotation's value with the devices of a lower pod; empty: none is known."""
-    missing_secrets: Callable[[str, Sequence[str]], list[str]] = lambda _namespace, _names: []
-    """Returns which Secrets of these names an upper namespace lacks."""
     unread: Unread | None = None
     """Set while Ready pods are reported not ready, because the lower cluster cannot be read; None: it can."""
     _rate: StatusRate = field(default_factory=StatusRate)
