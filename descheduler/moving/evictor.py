@@ -31,7 +31,7 @@ _UNOBSERVED = 30.0
 _RETRY = 5.0
 """Seconds after which a requested pod is judged again."""
 _UNWANTED = 180.0
-"""Seconds after which a request is withdrawn if nobody has tried to evict its pod. The longest pause of an attempt is 60 s."""
+"""Seconds after which a request is withdrawn if no strategy has tried to evict its pod. The longest pause of an attempt is 60 s."""
 _log = get_logger(component="evictor")
 
 
@@ -116,7 +116,9 @@ class Evictor:
             NotFound, Conflict, ApiError: as of ``eviction.evict``.
         """
         if not is_forced and needs_request(pod) and await self._waits(pod):
-            responders = ", ".join(str(one.get("name")) for one in (pod.spec or {})["evictionResponders"][:3])
+            responders = ", ".join(
+                str(responder.get("name")) for responder in (pod.spec or {})["evictionResponders"][:3]
+            )
             raise TooManyRequests(
                 f"its evictionResponders ({responders}) have not finished: kubectl describe evictionrequest "
                 f"{request_for(pod)['metadata']['name']}",
@@ -126,29 +128,29 @@ class Evictor:
         await eviction.evict(self._client, pod.metadata)
 
     async def run(self) -> None:
-        """Withdraw requests for pods that nobody wants to move any more, until cancelled.
+        """Withdraw requests for pods that no strategy wants to move any more, until cancelled.
 
         Requests of an earlier leader are known once a strategy tries to move their pods again.
         """
         while True:
             await asyncio.sleep(_UNWANTED / 3)
             now = asyncio.get_running_loop().time()
-            for pod, one in list(self._open.items()):
-                if now - one.tried < _UNWANTED:
+            for pod, request in list(self._open.items()):
+                if now - request.tried < _UNWANTED:
                     continue
                 try:
-                    await self._withdraw(one)
+                    await self._withdraw(request)
                 except ApiError as error:
-                    _log.warning("eviction request is not withdrawn yet", name=one.name, error=str(error))
+                    _log.warning("eviction request is not withdrawn yet", name=request.name, error=str(error))
                 else:
                     self._open.pop(pod, None)
 
-    async def _withdraw(self, one: _Open) -> None:
-        if not one.uid:
+    async def _withdraw(self, request: _Open) -> None:
+        if not request.uid:
             return
         try:
             await self._client.delete(
-                resources.EVICTION_REQUESTS, one.name, namespace=one.namespace, uid=one.uid
+                resources.EVICTION_REQUESTS, request.name, namespace=request.namespace, uid=request.uid
             )
         except NotFound:
             return  # deleted with its pod
@@ -158,13 +160,13 @@ class Evictor:
         now = asyncio.get_running_loop().time()
         body = request_for(pod)
         name = body["metadata"]["name"]
-        one = self._open.setdefault(pod.uid, _Open(pod.namespace, name, since=now, tried=now))
-        one.tried = now
+        request = self._open.setdefault(pod.uid, _Open(pod.namespace, name, since=now, tried=now))
+        request.tried = now
         try:
-            found = await find(self._client, resources.EVICTION_REQUESTS, name, namespace=pod.namespace)
-            step = decide(pod, found, waited=now - one.since)
+            served = await find(self._client, resources.EVICTION_REQUESTS, name, namespace=pod.namespace)
+            step = decide(pod, served, waited=now - request.since)
             if step is Step.REQUEST:
-                found = await self._client.create(resources.EVICTION_REQUESTS, body, namespace=pod.namespace)
+                served = await self._client.create(resources.EVICTION_REQUESTS, body, namespace=pod.namespace)
         except AlreadyExists:
             return True
         except (Forbidden, Invalid, NotFound) as error:
@@ -174,6 +176,6 @@ class Evictor:
             if error.code != 404:  # the API is not served any more: a response without a Status
                 raise
             return False
-        if found is not None and step is not Step.EVICT:
-            one.uid = found["metadata"]["uid"]
+        if served is not None and step is not Step.EVICT:
+            request.uid = served["metadata"]["uid"]
         return step is not Step.EVICT

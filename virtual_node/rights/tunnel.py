@@ -89,7 +89,7 @@ def lower_name(cluster_id: str, cluster: str) -> str:
 def certificates(tunnel: Tunnel) -> dict[str, str]:
     """Return new certificates of server, agent and client (PEM), as data of a Secret.
 
-    The key of their CA is not kept, so nobody can make another agent or client.
+    The key of their CA is not kept, so no further agent or client can be made.
     """
     ca = make_ca(tunnel.name)
     pairs = {
