@@ -21,6 +21,7 @@ from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from tests.waiting import becomes, eventually, get, make_namespace, ready
 from tests.workloads import manifest, pod
+from virtual_node.cluster.lower_cluster import COMPONENT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -88,11 +89,11 @@ async def test_a_process_takes_over_what_an_earlier_release_left(sandbox: Sandbo
             assert not [(*key, path) for key, path in _differences(after, last) if not _TIMES.search(path)]
             assert set(last) == set(after)
             warned = (await get(upper, _NAMESPACE, "events"))["items"]
-            # Events of the lower kubelet, such as of volumes that were not there yet, are copied with their source.
+            # Schedulers and kubelets, upper and lower, also warn: of a claim or a volume that was not there yet.
             warnings = [
                 (one["involvedObject"]["name"], one["reason"], one["message"])
                 for one in warned
-                if one["type"] == "Warning" and (one.get("source") or {}).get("component") != "kubelet"
+                if one["type"] == "Warning" and (one.get("source") or {}).get("component") == COMPONENT
             ]
             assert {name for name, *_ in warnings} <= {"waiting"}, warnings
             shown = await upper.kubectl("-n", _NAMESPACE, "exec", "web", "--", "cat", "/cm/greeting")
