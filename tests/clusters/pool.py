@@ -17,6 +17,9 @@ from tests.clusters.contents import Contents, contents, restore
 
 Lend = Callable[..., AbstractAsyncContextManager[Sandbox]]
 """``Pool.lend``."""
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+_WATCH_SECONDS = 0.5
+"""Time in which kwok sees a deleted Lease; it retries a renewal that fails only after 10 s."""
 
 
 class Pool:
@@ -97,9 +100,15 @@ class Pool:
         wanted = {name: _essence(kwok_node(name)) for name in names}
         listed = await cluster.api.read("/api/v1/nodes")
         there = {node["metadata"]["name"]: _essence(node) for node in listed["items"]}
-        for name, found in there.items():
-            if found != wanted.get(name):
-                await cluster.api.delete(f"/api/v1/nodes/{name}")
+        changed = [name for name, found in there.items() if found != wanted.get(name)]
+        for name in changed:
+            await cluster.api.delete(f"/api/v1/nodes/{name}")
+            # The garbage collector would delete the Lease when the new node is already Ready. Without a Lease, kwok
+            # ignores new pods, and does not return to them.
+            with contextlib.suppress(SandboxError):
+                await cluster.api.delete(f"{_LEASES}/{name}")
+        if changed:
+            await asyncio.sleep(_WATCH_SECONDS)
         missing = [name for name in wanted if there.get(name) != wanted[name]]
         if missing:
             await add_nodes(cluster, cluster.nodes[0], missing)
