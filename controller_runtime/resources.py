@@ -109,6 +109,16 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 CERTIFICATE_SIGNING_REQUESTS = Resource(
     "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", namespaced=False
 )
+CLUSTER_TRUST_BUNDLES = tuple(
+    Resource("certificates.k8s.io", version, "clustertrustbundles", "ClusterTrustBundle", namespaced=False)
+    for version in ("v1", "v1beta1")
+)
+"""The newest version first; those before 1.37 do not serve v1."""
+POD_CERTIFICATE_REQUESTS = tuple(
+    Resource("certificates.k8s.io", version, "podcertificaterequests", "PodCertificateRequest")
+    for version in ("v1", "v1beta1")
+)
+"""As ``CLUSTER_TRUST_BUNDLES``."""
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 SUBJECT_ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False

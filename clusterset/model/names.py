@@ -19,7 +19,7 @@ LABEL_UPPER_UID = f"{DOMAIN}/upper-uid"
 LABEL_NODE = f"{DOMAIN}/node"
 """On a lower pod, and on an upper Event copied from the lower cluster: name of the virtual node."""
 LABEL_TOKEN_OF = f"{DOMAIN}/token-of"
-"""On a Secret with tokens: uid of the upper pod that the tokens are bound to. With ``identities.tokens: node``: a
+"""On a Secret with tokens or certificates: uid of the upper pod that they are bound to. With ``identities.tokens: node``: a
 hash of the account, audience, lifetime and virtual node."""
 ANNOTATION_UPPER_NAMESPACE = f"{DOMAIN}/upper-namespace"
 ANNOTATION_MADE_FOR = f"{DOMAIN}/made-for"
@@ -45,6 +45,8 @@ LABEL_API_SERVER = f"{DOMAIN}/api-server"
 """On a lower Service and its EndpointSlice: they lead to the API server of the upper cluster."""
 ANNOTATION_TOKEN_EXPIRES = f"{DOMAIN}/token-expires"
 """When the first token in a Secret expires, RFC 3339."""
+ANNOTATION_CERTIFICATE_TIMES = f"{DOMAIN}/certificate-times"
+"""On a Secret with certificates of a pod: JSON of the Unix times at which each is renewed and expires."""
 ALWAYS_PREFIX = f"always.{DOMAIN}/"
 """On a lower Service: prefix of an annotation key that ends with the name of a virtual node whose
 ``services.always`` includes the Service."""

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 from controller_runtime.client.requests import RequestOptions
 from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import Forbidden, NotFound
+from controller_runtime.resources import Resource
 
 _TIMEOUT = 8.0
 """Seconds to read which versions are served; as long as readers of metrics wait for their lists."""
@@ -90,6 +91,26 @@ class ServedGroup:
         versions = answer.get("versions")
         listed = versions if isinstance(versions, list) else []
         return [str(one.get("version")) for one in listed if isinstance(one, dict)]
+
+
+async def first_served(client: Verbs, known: Sequence[Resource]) -> Resource:
+    """Return the first version of a resource that the API server serves. A group can serve its resources in different versions.
+
+    Raises:
+        NotFound: it serves none of them.
+        ApiError: another error of the requests.
+    """
+    for resource in known:
+        path = f"/apis/{resource.group}/{resource.version}"
+        try:
+            answer = await client.read(path, timeout=_TIMEOUT, flow="discovery")
+        except NotFound:
+            continue
+        listed = answer.get("resources")
+        served = listed if isinstance(listed, list) else []
+        if any(isinstance(one, dict) and one.get("name") == resource.plural for one in served):
+            return resource
+    raise NotFound(f"the API server does not serve {known[0].qualified}", code=404)
 
 
 METRICS = "metrics.k8s.io"

@@ -33,6 +33,7 @@ from virtual_node.config.types import Config
 from virtual_node.controllers import events
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.certificates import CertificateController
 from virtual_node.controllers.copies.facade import Follow
 from virtual_node.controllers.copies.references import Allocations, DependencyController
 from virtual_node.controllers.events import EventMirror
@@ -323,6 +324,7 @@ class ClusterControllers:
             context, caches, namespaces=self._namespaces, dependencies=self._dependencies, wake=queue.add
         )
         self._identities = IdentityController(context, caches, node_uid=self.node_uid)
+        self._certificates = CertificateController(context, caches, node_uid=self.node_uid, wake=queue.add)
         endpoint = UpperEndpoint(context.upper, context.settings.kubernetes_service_url)
         self._api_services = ApiServices(context, caches, self._namespaces, endpoint)
         self.informers = (*allocations.informers, *self._api_services.informers)
@@ -338,6 +340,7 @@ class ClusterControllers:
             namespaces=self._namespaces,
             dependencies=self._dependencies,
             identities=self._identities,
+            certificates=self._certificates,
             volumes=self.volumes,
             service_links=links,
             follow=self._follow,
@@ -362,6 +365,7 @@ class ClusterControllers:
             ("namespaces", self._namespaces.run()),
             ("dependencies", self._dependencies.run()),
             ("identities", self._identities.controller.run()),
+            ("certificates", self._certificates.run()),
             ("API services", self._api_services.run()),
             ("events", self._mirror.run()),
             ("follow", self._follow.run()),

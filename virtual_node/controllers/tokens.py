@@ -304,11 +304,21 @@ class IdentityController:
 
 
 class TokenStore:
-    """The token Secrets of one lower cluster. ``of`` is always the Secret's id (``TokenSecret.id``)."""
+    """The Secrets with tokens, or those with certificates, of one lower cluster.
 
-    def __init__(self, context: ClusterContext, secrets: Informer) -> None:
+    ``of`` is always the Secret's id: ``TokenSecret.id``, or the uid of the upper pod with the certificates.
+    """
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        secrets: Informer,
+        *,
+        is_named: Callable[[str, Mapping[str, str], str], bool] = is_token_secret_of,
+    ) -> None:
         self._context = context
         self._secrets = secrets
+        self._is_named = is_named
         self._contents: dict[str, array[int]] = {}
         """By id: fingerprints of the Secrets as we wrote or found them."""
 
@@ -329,9 +339,9 @@ class TokenStore:
         return self._secrets.store.get("/".join(where))
 
     def is_of(self, secret: Object, of: str) -> bool:
-        """Report whether a lower Secret is ours and holds the tokens of that id."""
+        """Report whether a lower Secret is ours and has the content of that id."""
         is_ours = is_owned(secret.labels, self._context.cluster_id)
-        return is_ours and is_token_secret_of(secret.name, secret.labels, of)
+        return is_ours and self._is_named(secret.name, secret.labels, of)
 
     async def is_taken(self, of: str, where: Where) -> bool:
         """Report whether an unmanaged Secret has the name. Reads live."""

@@ -18,6 +18,8 @@ from virtual_node.translate.storage.pv import DRIVER
 _NODE = (VIRTUAL_NODE,)
 _LEASES = ("coordination.k8s.io", "leases")
 _REQUESTS = ("certificates.k8s.io", "certificatesigningrequests")
+_TRUST = ("certificates.k8s.io", "clustertrustbundles")
+_POD_REQUESTS = ("certificates.k8s.io", "podcertificaterequests")
 _HEARTBEAT = "kube-node-lease"
 """Namespace of the Leases of nodes."""
 _NODE_AS_USER = "request serving certificates as the node"
@@ -36,6 +38,9 @@ UPPER: tuple[Right, ...] = (
     Right("", "pods", ("patch",), "report pod status", "status"),
     *(right for kind in enabled(()) for right in copies.upper(kind)),
     Right("", "serviceaccounts", ("create",), "tokens for pods (--enable-serviceaccount)", "token"),
+    Right("", "serviceaccounts", ("get",), "certificates for pods (podCertificate volumes)"),
+    Right(*_TRUST, ("list", "watch"), "trust anchors of pods (clusterTrustBundle volumes)"),
+    Right(*_POD_REQUESTS, ("list", "watch", "create"), "certificates for pods (podCertificate volumes)"),
     Right("", "persistentvolumeclaims", (*READ, "patch"), "claims of pods (PVControllers)"),
     Right("", "persistentvolumeclaims", ("patch",), "resizing of claims (PVControllers)", "status"),
     Right("", "persistentvolumes", MANAGE, "mirrors of volumes (PVControllers)"),

@@ -24,7 +24,7 @@ from virtual_node.translate.base.view import Selector, Translation, View, select
 from virtual_node.translate.follow import disruption_budgets, gateways, ingresses, network_policies
 from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.objects import config_data, resource_claims
-from virtual_node.translate.pods import api_server, service_account
+from virtual_node.translate.pods import api_server, pod_certificates, service_account
 from virtual_node.translate.services import endpoints, services
 
 Body = Mapping[str, Any]
@@ -209,9 +209,11 @@ class Kind:
 
 
 def _is_no_copy(found: Object) -> bool:
-    """Report whether an object of ours has no upper object: a Secret with tokens, or the Service of the API server."""
-    return bool(service_account.token_owner(found.name, found.labels)) or api_server.is_api_service(
-        found.name, found.labels
+    """Report whether an object of ours has no upper object: a Secret with tokens or certificates, or the Service of the API server."""
+    return bool(
+        service_account.token_owner(found.name, found.labels)
+        or pod_certificates.secret_owner(found.name, found.labels)
+        or api_server.is_api_service(found.name, found.labels)
     )
 
 

@@ -54,10 +54,6 @@ SCHEDULING: Mapping[str, str] = {
 """Fields that ``lower_spec`` computes for the lower scheduler, and from what."""
 REFUSED: Mapping[str, tuple[str, str]] = {
     "volumes.glusterfs": ("Endpoints", "use a PersistentVolumeClaim"),
-    "volumes.projected.sources.clusterTrustBundle": (
-        "ClusterTrustBundles",
-        "project a ConfigMap with the certificates",
-    ),
 }
 """Sources of volumes that name objects which the lower cluster does not get: the kind of the objects, and what to do."""
 _TRANSLATED: Mapping[str, str] = {
@@ -70,8 +66,13 @@ _TRANSLATED: Mapping[str, str] = {
     "volumes.configMap.name": "the copy of the upper root CA has another name",
     "volumes.downwardAPI.items.fieldRef.fieldPath": "values of the upper pod that differ in the lower pod",
     "volumes.ephemeral": "the claim that the upper cluster has created",
+    "volumes.projected.sources.clusterTrustBundle": "a Secret with the anchors of the upper cluster",
+    "volumes.projected.sources.clusterTrustBundle.user": "the user of the Secret's item",
     "volumes.projected.sources.configMap.name": "the copy of the upper root CA has another name",
     "volumes.projected.sources.downwardAPI.items.fieldRef.fieldPath": "values that differ in the lower pod",
+    "volumes.projected.sources.podCertificate": "a Secret with a certificate of an upper signer",
+    "volumes.projected.sources.podCertificate.user": "the user of the Secret's items",
+    "volumes.projected.sources.podCertificate.userAnnotations": "they are in the request to the upper signer",
     "volumes.projected.sources.serviceAccountToken": "a Secret with a token of the upper cluster",
     "volumes.projected.sources.serviceAccountToken.user": "the user of the Secret's item",
 }
@@ -120,9 +121,6 @@ _TRAVELS: Mapping[str, tuple[str, ...]] = {
         "projected.defaultUser",
         "projected.sources.configMap.items.user",
         "projected.sources.downwardAPI.items.user",
-        # The signer of the lower cluster, which ``policy.podCertificates`` has to allow.
-        "projected.sources.podCertificate.user",
-        "projected.sources.podCertificate.userAnnotations",
         "projected.sources.secret.items.user",
         "secret.defaultUser",
         "secret.items.user",

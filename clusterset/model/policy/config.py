@@ -58,7 +58,7 @@ class Rules(ConfigStruct):
 
     preset: PresetName | None = None
     """A level of the Kubernetes Pod Security Standards (v1.34): ``privileged``, ``baseline`` or ``restricted``. It sets
-    all rules from ``hostNamespaces`` to ``podCertificates``. Not set: ``baseline``."""
+    all rules from ``hostNamespaces`` to ``csiDrivers``. Not set: ``baseline``."""
     host_namespaces: list[Literal["hostNetwork", "hostPID", "hostIPC"]] | None = None
     """Namespaces of the node that pods may share: ``hostNetwork``, ``hostPID``, ``hostIPC``."""
     host_users: bool | None = None
@@ -104,8 +104,8 @@ class Rules(ConfigStruct):
     csi_drivers: list[str] | None = None
     """Shell patterns of CSI drivers that pods may use for inline volumes."""
     pod_certificates: list[str] | None = None
-    """Shell patterns of signers of the lower cluster from which pods may request certificates by ``podCertificate``
-    projections. The certificates are for the lower pod, not for the upper ServiceAccount."""
+    """Shell patterns of signers of the lower cluster. They issue the certificates of ``podCertificate`` projections for the
+    lower pod, not for the upper ServiceAccount. All other signers are those of the upper cluster. Not set: none."""
     control_plane: bool | None = None
     """Pods may run on control-plane nodes: they may select these nodes and tolerate their taints. Not set: ``false``."""
     toleration_keys: list[str] | None = None

@@ -19,7 +19,6 @@ from clusterset.model.policy.rules import (
     forbidden_images,
     host_paths,
     matches,
-    pod_certificates,
     volume_types,
 )
 
@@ -79,7 +78,6 @@ _LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[Fie
     "proc_mounts": pod_security.proc_mounts,
     "volume_types": volume_types,
     "csi_drivers": csi_drivers,
-    "pod_certificates": pod_certificates,
     "toleration_keys": scheduling.toleration_keys,
     "node_selector_keys": scheduling.node_selector_keys,
     "scheduler_names": scheduling.scheduler_names,

@@ -101,7 +101,6 @@ _PRIVILEGED: Mapping[str, Any] = {
     "probe_hosts": True,
     "volume_types": [ALL],
     "csi_drivers": [ALL],
-    "pod_certificates": [ALL],
 }
 _BASELINE: Mapping[str, Any] = {
     **_PRIVILEGED,
@@ -129,10 +128,9 @@ _BASELINE: Mapping[str, Any] = {
     "proc_mounts": ["Default"],
     "probe_hosts": False,
     "volume_types": _BASELINE_VOLUMES,
-    # The standards have no rule for these. Drivers and signers that were not made for tenants may give access
-    # to data of other tenants.
+    # The standards have no rule for these. Drivers that were not made for tenants may give access to data of other
+    # tenants.
     "csi_drivers": [],
-    "pod_certificates": [],
 }
 PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
     "privileged": _PRIVILEGED,
@@ -151,6 +149,7 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
 """The value of each rule that a preset sets, by preset."""
 
 DEFAULTS: Mapping[str, Any] = {
+    "pod_certificates": [],
     "control_plane": False,
     "toleration_keys": [ALL],
     "node_selector_keys": [ALL],
@@ -346,15 +345,6 @@ def csi_drivers(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     for where, volume in _volumes(pod):
         if (source := volume.get("csi")) is not None and not matches(source.get("driver") or "", allowed):
             yield f"{where}.csi.driver", source.get("driver") or NOT_SET
-
-
-def pod_certificates(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
-    """Yield signers of the lower cluster that the pod requests a certificate from and that are not allowed."""
-    for where, volume in _volumes(pod):
-        for source in _sources(volume):
-            signer = (source.get("podCertificate") or {}).get("signerName") or ""
-            if source.get("podCertificate") is not None and not matches(signer, allowed):
-                yield f"{where}.projected.sources[podCertificate].signerName", signer or NOT_SET
 
 
 def problems(where: str, types: Sequence[str], directories: Sequence[str]) -> Iterator[str]:

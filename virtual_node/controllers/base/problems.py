@@ -40,8 +40,7 @@ def missing(need: Dependency) -> Problem:
     """Return the problem of a pod that references a missing object, in the kubelet's wording."""
     what = f'{need.kind.lower()} "{need.name}" not found'
     if need.volume:
-        text = f'MountVolume.SetUp failed for volume "{need.volume}" : {what}'
-        return Problem("FailedMount", text, "ContainerCreating", "")
+        return not_mounted(need.volume, what)
     return Problem("Failed", f"Error: {what}", "CreateContainerConfigError", what)
 
 
@@ -97,10 +96,15 @@ def not_mirrored(reason: str, message: str) -> Problem:
     return Problem(reason, message, reason, message)
 
 
+def not_mounted(volume: str, why: str) -> Problem:
+    """Return the problem of a projected volume that cannot be filled, in the kubelet's wording."""
+    text = f'MountVolume.SetUp failed for volume "{volume}" : {why}'
+    return Problem("FailedMount", text, "ContainerCreating", "")
+
+
 def no_token(volume: str, error: ApiError) -> Problem:
     """Return the problem of a token volume for which the upper cluster issues no token, in the kubelet's wording."""
-    text = f'MountVolume.SetUp failed for volume "{volume}" : failed to fetch token: {error.message}'
-    return Problem("FailedMount", text, "ContainerCreating", "")
+    return not_mounted(volume, f"failed to fetch token: {error.message}")
 
 
 def name_taken(kind: Kind, key: str, cluster: str) -> Problem:
@@ -145,7 +149,7 @@ def token_secret_taken(cluster: str, where: tuple[str, str]) -> Problem:
     """Return the problem of an unmanaged Secret that has the namespace and name of a Secret for tokens."""
     text = (
         f"Lower cluster {cluster} has a Secret {'/'.join(where)} that is not ours, where this pod's "
-        "tokens belong; it is left alone. Delete or rename it"
+        "tokens or certificates belong; it is left alone. Delete or rename it"
     )
     return Problem("DependencyConflict", text, "DependencyConflict", text)
 

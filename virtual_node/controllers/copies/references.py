@@ -41,7 +41,7 @@ from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.kinds import REFERENCED
 from virtual_node.translate.objects import resource_claims
-from virtual_node.translate.pods import dependencies, service_account
+from virtual_node.translate.pods import dependencies, pod_certificates, service_account
 
 _UNUSED_GRACE = 60.0
 """Seconds for which a copy is kept after its last pod is gone, because the next pod of a Job may use it."""
@@ -132,10 +132,10 @@ class DependencyController:
         self, namespace: str, upper_pod: dict[str, Any], keys: Collection[ObjectKey]
     ) -> Problem | None:
         """Return the Problem of a pod that exceeds a limit, or None, before anything is created for the pod."""
-        count = len(keys) + len(service_account.token_requests(upper_pod))
+        count = len(keys) + len(service_account.token_requests(upper_pod)) + pod_certificates.count(upper_pod)
         if count > self._limits.references_per_pod:
             return too_many(
-                f"The pod references {count} ConfigMaps, Secrets and tokens",
+                f"The pod references {count} ConfigMaps, Secrets, tokens and certificates",
                 f"at most {self._limits.references_per_pod} per pod",
                 "limits.referencesPerPod",
             )

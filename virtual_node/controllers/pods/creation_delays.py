@@ -287,7 +287,10 @@ class CreationDelays:
             await self.refused(upper, record, "NotAllowed", message, event=event)
         else:
             status = partial(
-                synthetic_status.pending, reason=problem.waiting_reason, message=problem.waiting_message
+                synthetic_status.unmounted,
+                reason=problem.waiting_reason,
+                message=problem.waiting_message,
+                now=datetime.now(UTC),
             )
             await self._report(upper, record, event, message, status)
         return Result(requeue_after=_DEPENDENCY_RETRY)

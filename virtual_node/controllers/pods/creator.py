@@ -33,6 +33,7 @@ from virtual_node.controllers.base.problems import (
     claims_of_group,
     unreadable,
 )
+from virtual_node.controllers.certificates import CertificateController
 from virtual_node.controllers.copies.facade import Follow
 from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.namespaces import Namespaces
@@ -74,6 +75,7 @@ class PodCreator:
     namespaces: Namespaces
     dependencies: DependencyController
     identities: IdentityController
+    certificates: CertificateController
     volumes: Volumes | None
     service_links: ServiceLinks
     follow: Follow
@@ -93,11 +95,13 @@ class PodCreator:
         """Keep the dependencies of a lower pod found at start, and recreate a token Secret deleted while no process ran."""
         self.adopt(upper, lower)
         self.identities.adopt(upper)
+        self.certificates.adopt(upper)
 
     def forget_pod(self, uid: str) -> None:
         """Remove what only this pod needed in the lower cluster; its upper pod is gone."""
         self.dependencies.forget_pod(uid)
         self.identities.forget_pod(uid)
+        self.certificates.forget_pod(uid)
         self.delays.refusals.forget(uid)
         self.follow.forget_pod(uid)
         if self.volumes is not None:
@@ -263,7 +267,8 @@ class PodCreator:
         problems = await self.dependencies.ensure(upper, upper_pod)
         if self.volumes is not None:
             problems += await self.volumes.ensure(upper, upper_pod)
-        return problems or await self.identities.ensure(upper, upper_pod, options)
+        problems = problems or await self.identities.ensure(upper, upper_pod, options)
+        return problems or await self.certificates.ensure(upper, upper_pod, options)
 
     async def _claims_of_group(self, upper: Object, upper_pod: dict[str, Any]) -> Problem | None:
         """Return the problem of a pod with claims that its PodGroup generates; None: it has none.

@@ -21,7 +21,7 @@ from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from virtual_node.translate.base.metadata import render_record, render_tripped, sent, trip
 from virtual_node.translate.base.ownership import made_for, ownership_labels
 from virtual_node.translate.base.view import PodOptions
-from virtual_node.translate.pods import dns, downward_api, service_account
+from virtual_node.translate.pods import dns, downward_api, pod_certificates, service_account
 
 _CONTAINER_KINDS = ("containers", "initContainers")
 _to_sorted_json = json.JSONEncoder(sort_keys=True).encode
@@ -236,6 +236,7 @@ def _translate(
         service_account.with_upper_identity(spec, upper, options)
     else:
         service_account.with_lower_identity(spec)
+    pod_certificates.with_upper_certificates(spec, upper, options)
 
 
 def _literal_fields(

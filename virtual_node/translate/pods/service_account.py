@@ -26,6 +26,7 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.pod import api_access
 from virtual_node.translate.base.view import PodOptions
+from virtual_node.translate.pods import pod_certificates
 from virtual_node.translate.pods.downward_api import with_sources
 
 ROOT_CA = api_access.ROOT_CA
@@ -60,16 +61,18 @@ def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], options: P
 
 
 def with_token_modes(spec: dict[str, Any], pod: Mapping[str, Any], options: PodOptions) -> None:
-    """Set the modes of the token files of a lower pod spec, in place; after overrides, which may change its users.
+    """Set the modes of the files with tokens, anchors and certificates of a lower pod spec, in place; after overrides, which may change its users.
 
     Args:
-        spec: of the lower pod, after ``with_upper_identity``.
+        spec: of the lower pod, after ``with_upper_identity`` and ``with_upper_certificates``.
         pod: the upper pod.
         options: translation options.
     """
-    if not options.service_accounts or (mode := _token_mode(spec)) is None:
+    if (mode := _token_mode(spec)) is None:
         return
-    secrets = {secret for secret, _ in places_of(pod, options)}
+    secrets = {pod_certificates.secret_name(pod["metadata"]["name"], pod["metadata"]["uid"])}
+    if options.service_accounts:
+        secrets |= {secret for secret, _ in places_of(pod, options)}
 
     def with_mode(source: Mapping[str, Any]) -> Mapping[str, Any]:
         secret = source.get("secret")
@@ -77,8 +80,8 @@ def with_token_modes(spec: dict[str, Any], pod: Mapping[str, Any], options: PodO
             return source
         return {**source, "secret": {**secret, "items": [{**item, "mode": mode} for item in secret["items"]]}}
 
-    if secrets:
-        spec["volumes"] = [with_sources(volume, with_mode) for volume in spec["volumes"]]
+    if volumes := spec.get("volumes"):
+        spec["volumes"] = [with_sources(volume, with_mode) for volume in volumes]
 
 
 def _token_mode(spec: Mapping[str, Any]) -> int | None:

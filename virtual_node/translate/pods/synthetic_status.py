@@ -214,6 +214,23 @@ def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: 
     return status
 
 
+def unmounted(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
+    """Return the status of a pod that waits for an object which it references: ``pending``, with a kubelet's conditions.
+
+    Args:
+        upper: the upper pod.
+        reason: as of ``pending``.
+        message: as of ``pending``.
+        now: the current time.
+    """
+    status = pending(upper, reason=reason, message=message)
+    unready = " ".join(container["name"] for container in upper["spec"].get("containers") or ())
+    text = f"containers with unready status: [{unready}]"
+    for kind in _READY:
+        status = _with_condition(status, kind=kind, reason="ContainersNotReady", message=text, now=now)
+    return status
+
+
 def refused(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
     """Return the status of a pod that the lower cluster refuses: Pending, with a condition that says why.
 

@@ -25,6 +25,7 @@ from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.certificates import CertificateController
 from virtual_node.controllers.copies.facade import Follow
 from virtual_node.controllers.copies.references import Allocations, DependencyController
 from virtual_node.controllers.namespaces import Namespaces
@@ -101,6 +102,12 @@ class Scene:
         self.identities = IdentityController(
             context, caches, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"]
         )
+        self.certificates = CertificateController(
+            context,
+            caches,
+            node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"],
+            wake=queue.add,
+        )
         status = StatusWriter(
             context, devices=allocations.record, missing_secrets=self.dependencies.missing_secrets
         )
@@ -124,6 +131,7 @@ class Scene:
         )
         creator = PodCreator(
             context, namespaces=self.namespaces, dependencies=self.dependencies, identities=self.identities,
+            certificates=self.certificates,
             volumes=self.volumes, service_links=links, follow=follow,
             delays=CreationDelays(
                 context, status, Refusals(queue.add_after), WaitReporter(context, caches.lower_nodes)
@@ -155,6 +163,7 @@ class Scene:
                 self.namespaces,
                 self.dependencies,
                 self.identities.controller,
+                self.certificates,
                 self.api_services,
             ):
                 group.create_task(part.run())

@@ -82,7 +82,6 @@ PRIVILEGED_ONLY: list[tuple[str, dict[str, Any]]] = [
     ("sysctls", pod(of_pod={"sysctls": [{"name": "net/ipv4/tcp_syncookies", "value": "1"}]})),
     # Not in the standards: effects beyond the node.
     ("csiDrivers", _volume(csi={"driver": "secrets-store.csi.k8s.io"})),
-    ("podCertificates", _volume(projected={"sources": [{"podCertificate": {"signerName": "example.com/s"}}]})),
     ("volumeTypes", _volume(futureType={})),
     ("volumeTypes", _volume(projected={"sources": [{"futureSource": {}}]})),
 ]  # fmt: skip

@@ -41,13 +41,10 @@ def test_inline_drivers_are_allowed_by_name():
     assert judge(body, csi_drivers=["secrets-store.*"]) == []
 
 
-def test_signers_of_certificates_are_allowed_by_name():
-    """The certificate would be the lower cluster's."""
+def test_any_signer_of_certificates_is_allowed():
+    """A signer that the policy does not name is one of the upper cluster, which issues for the upper identity."""
     body = _volume(projected={"sources": [{"podCertificate": {"signerName": "example.com/team"}}]})
-    assert broken(body) == [
-        ("podCertificates", "spec.volumes[data].projected.sources[podCertificate].signerName")
-    ]
-    assert judge(body, pod_certificates=["example.com/*"]) == []
+    assert judge(body) == judge(body, pod_certificates=["example.com/*"]) == []
 
 
 def test_volumes_of_unknown_types_are_refused():
