@@ -24,6 +24,7 @@ DRIVER = "fake.example.com"
 NODE = "lower1-node"
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
+TAINT_RULES = Resource("resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False)
 CLAIM = {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": DRIVER}}]}}
 
 
@@ -108,6 +109,62 @@ async def test_a_kubelet_prepares_and_frees_devices(sandbox: Sandbox, driver: Pr
         return {call[1] for call in _calls(driver) if call[0] == "unprepare"} == prepared
 
     await eventually(freed, what="the kubelet has freed the devices")
+
+    async def left() -> list[str]:
+        return [one["metadata"]["name"] for one in (await get(lower, namespace, "resourceclaims"))["items"]]
+
+    await becomes(left, [], what="no claim is left in the lower cluster")
+
+
+async def test_a_device_taint_of_the_lower_cluster_ends_the_upper_pod(
+    sandbox: Sandbox, driver: Process, namespace: str
+):
+    """The lower cluster evicts the pod of a tainted device, and the upper pod says why."""
+    upper, lower = sandbox.upper, sandbox.lower[0]
+    template = {
+        "apiVersion": API,
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "own"},
+        "spec": {"spec": CLAIM},
+    }
+    claiming = _claiming("tainted", resourceClaimTemplateName="own")
+    claiming["spec"]["nodeName"] = REAL
+    await create(upper, namespace, template, claiming)
+    await ready(upper, namespace, "tainted")
+    device = await _device(upper, namespace, "tainted")
+    selector = {"driver": DRIVER, "pool": NODE, "device": device}
+    taint = {"key": "example.com/broken", "effect": "NoExecute"}
+    rule = {"metadata": {"name": namespace}, "spec": {"deviceSelector": selector, "taint": taint}}
+    await lower.api.create(TAINT_RULES.path(), {"apiVersion": API, "kind": "DeviceTaintRule", **rule})
+    try:
+
+        async def ended() -> tuple[Any, ...]:
+            status = (await get(upper, namespace, "pod", "tainted"))["status"]
+            conditions = {one["type"]: one.get("reason") for one in status.get("conditions") or ()}
+            return status.get("phase"), conditions.get("DisruptionTarget")
+
+        await becomes(ended, ("Failed", "DeletionByDeviceTaintManager"), what="the upper pod has ended")
+    finally:
+        await lower.api.delete(TAINT_RULES.path(name=namespace))
+
+
+async def test_an_extended_resource_of_a_lower_device_class_is_allocated(
+    sandbox: Sandbox, driver: Process, namespace: str
+):
+    """The lower scheduler makes a claim, which stays in the lower cluster."""
+    upper, lower = sandbox.upper, sandbox.lower[0]
+    resource = f"deviceclass.resource.kubernetes.io/{DRIVER}"
+    requesting = pod("extended", "sleep 3600", container={"resources": {"limits": {resource: "1"}}})
+    requesting["spec"]["nodeName"] = REAL
+    await create(upper, namespace, requesting)
+    await ready(upper, namespace, "extended")
+    status = (await get(lower, namespace, "pod", "extended"))["status"]
+    claim = status["extendedResourceClaimStatus"]["resourceClaimName"]
+    assert ["prepare", f"{namespace}/{claim}"] == next(
+        call[:2] for call in _calls(driver) if call[0] == "prepare" and call[1].endswith(claim)
+    )
+    assert "extendedResourceClaimStatus" not in (await get(upper, namespace, "pod", "extended"))["status"]
+    await upper.api.delete(resources.PODS.path(namespace=namespace, name="extended"))
 
     async def left() -> list[str]:
         return [one["metadata"]["name"] for one in (await get(lower, namespace, "resourceclaims"))["items"]]
