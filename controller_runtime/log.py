@@ -26,11 +26,14 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import msgspec
-import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from controller_runtime.apimachinery import readable
 from controller_runtime.errors import ConfigError
+from controller_runtime.util.optional_library import unavailable
+
+with unavailable("rich"):  # structlog needs it only for tracebacks with local variables, which are not logged
+    import structlog
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 TRACE = 5
 LEVELS: Mapping[str, int] = {
@@ -146,6 +149,11 @@ def configure(
         cache_logger_on_first_use=False,
     )
     _adopt_standard_library(processors, sink, number)
+
+
+def bind(**bound: object) -> None:
+    """Bind values to every line of the log."""
+    structlog.contextvars.bind_contextvars(**bound)
 
 
 def get_logger(**bound: object) -> FilteringBoundLogger:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import structlog
-
+from controller_runtime import log
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import lifecycle
 from controller_runtime.process.program import start
@@ -47,7 +46,7 @@ async def _run_app(settings: DaemonSettings, worker: Worker | None = None) -> in
 def run_worker(arguments: Sequence[str]) -> int:
     """Run a process of ``--workers``. An invalid configuration ends the process, and the parent restarts it."""
     worker, rest = Worker.parse(arguments)
-    structlog.contextvars.bind_contextvars(worker=worker.number)  # in every line of the log
+    log.bind(worker=worker.number)
 
     async def run(settings: DaemonSettings) -> int:
         worker.stop_with_parent()
