@@ -6,6 +6,7 @@ the log and of the process, signals, errors in one line and exit codes.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -22,6 +23,8 @@ from controller_runtime.process.flags import ForeignFlags, Klog, address, take_k
 from controller_runtime.process.settings import PROCESS, UPPER, Setting, add_flags, apply
 
 _VERSION = (["version"], ["--version"], ["-version"])
+_YOUNG_OBJECTS = 20_000
+"""Number of new objects after which the start collects garbage; that of ``lifecycle.tune_gc``."""
 
 
 class ProgramSettings(msgspec.Struct, kw_only=True):
@@ -114,6 +117,8 @@ class Program(Generic[S]):
         if argv and (command := self.commands.get(argv[0])):
             code: int = load(command)(argv[1:])
             return code
+        # Imports and lists create objects that live long. Until ``tune_gc``, a tenth of the start would be collections.
+        gc.set_threshold(_YOUNG_OBJECTS)
         return start(self.parse(argv), self._run)
 
     def parser(self) -> Parser:
