@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.translate.base.fields import cut
 from virtual_node.translate.pods import containers, dependencies, update
 from virtual_node.translate.pods.containers import DEBUGGING
-from virtual_node.translate.pods.update import SpecPlan
+from virtual_node.translate.pods.update import KnownPairs, SpecPlan
 
 _Patch = tuple[Mapping[str, Any] | None, str | None]
 """A patch and its subresource."""
@@ -49,6 +49,11 @@ class PodUpdater:
     dependencies: DependencyController
     service_links: ServiceLinks
 
+    def __post_init__(self) -> None:
+        """Create without any IO."""
+        self._known: defaultdict[str, KnownPairs] = defaultdict(KnownPairs)
+        """By virtual node."""
+
     async def follow(self, upper: Object, lower: Object, sync: SpecSync) -> None:
         """Update the lower pod's spec and metadata to the upper pod's, if those changed.
 
@@ -66,15 +71,17 @@ class PodUpdater:
             if sync.followed == metadata_digest(lower):
                 return
         shown, lower = lower, sync.written or lower
+        node = (upper.spec or {})["nodeName"]
         try:
             plan = await run_apart(
                 partial(
                     update.plan,
                     upper,
                     lower,
-                    self.context.options[(upper.spec or {})["nodeName"]],
+                    self.context.options[node],
                     self.context.rules.policy.of(upper.namespace),
                     was_resized=sync.resized,
+                    known=self._known[node],
                 ),
                 size=upper.size + lower.size,
             )

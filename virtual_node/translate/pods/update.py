@@ -160,6 +160,8 @@ def _patched(current: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, 
     return changed
 
 
+_MOST_KNOWN = 1000
+"""Maximum pairs that ``KnownPairs`` remembers, each in about 150 bytes."""
 _FIRST_GENERATION = 1
 """Generation of a pod whose spec never changed since its creation (KEP-5067; 0 on API servers without it)."""
 
@@ -187,8 +189,33 @@ class SpecPlan:
         return f"its policy does not allow the change: {summary(self.refused)}" if self.refused else ""
 
 
+class KnownPairs:
+    """Recognizes pods whose lower pod needs no change, because another pod of their workload needed none.
+
+    It belongs to one virtual node, because its translation options must stay the same.
+    """
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[bytes, bool]] = set()
+
+    def __contains__(self, key: tuple[bytes, bool]) -> bool:
+        return key in self._keys
+
+    def add(self, key: tuple[bytes, bool]) -> None:
+        """Record the key of a pair without changes."""
+        if len(self._keys) >= _MOST_KNOWN:
+            self._keys.clear()
+        self._keys.add(key)
+
+
 def plan(
-    above: Object, below: Object, options: PodOptions, rules: Effective, *, was_resized: bool = False
+    above: Object,
+    below: Object,
+    options: PodOptions,
+    rules: Effective,
+    *,
+    was_resized: bool = False,
+    known: KnownPairs | None = None,
 ) -> SpecPlan:
     """Compare a lower pod with the translation of its upper pod.
 
@@ -198,17 +225,24 @@ def plan(
         options: translation options.
         rules: the policy for the upper namespace.
         was_resized: a resize was sent that the lower pod does not record as requested.
+        known: pairs that needed no change with these options; this pair is added if it needs none. None: none is known.
 
     Raises:
         TooLargeError: the translation exceeds its budget.
     """
     upper, lower, budget = above.to_dict(), below.to_dict(), TranslationBudget()
+    is_as_created = above.metadata.generation == _FIRST_GENERATION
+    key = None
+    if known is not None and not was_resized and not options.overrides.of(upper):
+        alike = likeness(lower, upper, options)
+        key = None if alike is None else (alike, is_as_created)
+        if key is not None and key in known:
+            return SpecPlan(upper, PodChanges(), [], budget)
     requested = lower_pod(upper, options, budget)
     desired = overridden(requested, upper, options, budget)
     changes = pod_patch(lower, desired, upper, options, budget)
     main: Mapping[str, Any] = changes.metadata_and_spec or {}
     resize = changes.resize
-    is_as_created = above.metadata.generation == _FIRST_GENERATION
     if not was_resized and is_already_requested(lower, desired, is_as_created=is_as_created):
         main, resize = without_spec(main), None
     # The policy applies to the changes without overrides.
@@ -223,7 +257,10 @@ def plan(
     allowed = PodChanges(
         dict(main) or None, resize, {"spec": {"ephemeralContainers": debugging}} if debugging else None
     )
-    return SpecPlan(upper, allowed, [*of_debugging, *of_annotations, *of_spec], budget)
+    refused = [*of_debugging, *of_annotations, *of_spec]
+    if known is not None and key is not None and allowed == PodChanges() and not refused:
+        known.add(key)
+    return SpecPlan(upper, allowed, refused, budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +364,9 @@ def likeness(lower: Mapping[str, Any], upper: Mapping[str, Any], options: PodOpt
     if any(reference in text for reference in _OWN_NAMES):
         text += msgspec.json.encode((above["name"], above["uid"]))
     for volume in upper["spec"].get("volumes") or ():
-        if volume["name"].startswith(api_access.PREFIX):  # the rest is random
-            text = text.replace(b'"%s"' % volume["name"].encode(), b'"%s"' % api_access.PREFIX.encode())
+        name = volume.get("name") or ""
+        if name.startswith(api_access.PREFIX):  # the rest is random
+            text = text.replace(b'"%s"' % name.encode(), b'"%s"' % api_access.PREFIX.encode())
     return hashlib.blake2b(text, digest_size=16).digest()
 
 

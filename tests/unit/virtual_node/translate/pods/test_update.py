@@ -7,7 +7,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from clusterset.model.policy.decision import violations
+from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.base.metadata import left_as_changed
 from virtual_node.translate.pods import lower_pod, update
@@ -136,3 +139,36 @@ def test_replicas_of_one_workload_are_alike():
         for container in pod["spec"]["containers"]:
             container.pop("env", None)
     assert _likeness(*replica) == _likeness(lower, upper) is not None
+
+
+def _plan(lower: Any, upper: Any, known: update.KnownPairs | None) -> Any:
+    """Return the changes and refusals of a pair; the type of the error if a pod is malformed."""
+    try:
+        made = update.plan(
+            from_dict(upper), from_dict(lower), OPTIONS, OPTIONS.policy.of("shop"), known=known
+        )
+    except Exception as error:  # noqa: BLE001 - malformed pods
+        return type(error)
+    return made.changes, made.refused
+
+
+def test_a_pod_is_compared_unless_an_equal_pod_needed_no_change(monkeypatch: pytest.MonkeyPatch):
+    """Every single difference leads to the same plan as without known pairs."""
+    lower, upper = _pair()
+    known = update.KnownPairs()
+    assert _plan(lower, upper, known) == (update.PodChanges(), [])
+    for pair in [(one, upper) for one in _variants(lower)] + [(lower, one) for one in _variants(upper)]:
+        changed = _plan(*pair, None)
+        # An error is possible only for a pod without a field that API servers always send.
+        assert isinstance(changed, type) or _plan(*pair, known) == changed
+    monkeypatch.delattr(update, "lower_pod")
+    assert _plan(lower, upper, known) == (update.PodChanges(), [])
+    assert _plan(lower, upper, None) is NameError
+
+
+def test_known_pairs_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(update, "_MOST_KNOWN", 2)
+    known = update.KnownPairs()
+    for number in range(5):
+        known.add((bytes([number]), True))
+    assert [number for number in range(5) if (bytes([number]), True) in known] == [4]
