@@ -158,7 +158,7 @@ class IdentityController:
         options = self._options_of(upper_pod)
         if lower is None or not options.service_accounts:
             return
-        for secret in service_account.mounted_token_secrets(upper_pod, lower.to_dict(), options):
+        for secret in service_account.mounted_token_secrets(upper_pod, lower.spec or {}, options):
             self._shared.use(secret, upper_pod)
             if secret.id not in self._named:
                 self.controller.queue.add(secret.id)

@@ -19,7 +19,7 @@ import base64
 import functools
 import hashlib
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -216,30 +216,40 @@ class TokenSecret:
 def token_secrets(pod: Mapping[str, Any], options: PodOptions) -> list[TokenSecret]:
     """Return the Secrets that a new lower pod gets its tokens from; empty: the pod requests no token."""
     requests = token_requests(pod)
-    if not requests:
-        return []
-    if not options.shared_tokens:
-        metadata = pod["metadata"]
-        name = api_access.token_secret_name(metadata["name"], metadata["uid"])
-        return [TokenSecret(metadata["uid"], name, tuple(requests))]
-    return list(dict.fromkeys(_shared(pod, request, options) for request in requests))
+    return _shared_secrets(pod, requests, options) if options.shared_tokens else _own_secrets(pod, requests)
 
 
-def possible_token_secrets(pod: Mapping[str, Any], options: PodOptions) -> Iterator[TokenSecret]:
-    """Yield the Secrets that a pod may use: its own and shared ones, because ``shared_tokens`` may have changed."""
-    if options.service_accounts:
-        for is_shared in (False, True):
-            yield from token_secrets(pod, replace(options, shared_tokens=is_shared))
+def possible_token_secrets(pod: Mapping[str, Any], options: PodOptions) -> list[TokenSecret]:
+    """Return the Secrets that a pod may use: its own and shared ones, because ``shared_tokens`` may have changed."""
+    return _any_secrets(pod, options) if options.service_accounts else []
 
 
 def mounted_token_secrets(
-    pod: Mapping[str, Any], lower: Mapping[str, Any], options: PodOptions
+    pod: Mapping[str, Any], lower_spec: Mapping[str, Any], options: PodOptions
 ) -> list[TokenSecret]:
     """Return the Secrets that an existing lower pod of an upper pod gets its tokens from."""
-    mounted = mounted_names(lower["spec"])
+    mounted = mounted_names(lower_spec)
     # Searched even if new pods get no tokens now, because an older lower pod may have them.
-    known = possible_token_secrets(pod, replace(options, service_accounts=True))
-    return [secret for secret in known if secret.name in mounted]
+    return [secret for secret in _any_secrets(pod, options) if secret.name in mounted]
+
+
+def _any_secrets(pod: Mapping[str, Any], options: PodOptions) -> list[TokenSecret]:
+    requests = token_requests(pod)
+    return [*_own_secrets(pod, requests), *_shared_secrets(pod, requests, options)]
+
+
+def _own_secrets(pod: Mapping[str, Any], requests: Sequence[TokenRequestSpec]) -> list[TokenSecret]:
+    if not requests:
+        return []
+    metadata = pod["metadata"]
+    name = api_access.token_secret_name(metadata["name"], metadata["uid"])
+    return [TokenSecret(metadata["uid"], name, tuple(requests))]
+
+
+def _shared_secrets(
+    pod: Mapping[str, Any], requests: Sequence[TokenRequestSpec], options: PodOptions
+) -> list[TokenSecret]:
+    return list(dict.fromkeys(_shared(pod, request, options) for request in requests))
 
 
 def mounted_names(spec: Mapping[str, Any]) -> set[str]:
