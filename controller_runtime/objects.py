@@ -194,7 +194,12 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
 
         Only the fields of ``ObjectMeta`` are in the metadata; empty, zero or null ones are omitted, as by servers.
         """
-        whole: dict[str, Any] = decode(self.to_json())
+        whole: dict[str, Any] = {"apiVersion": self.api_version} if self.api_version else {}
+        if self.kind:
+            whole["kind"] = self.kind
+        whole["metadata"] = decode(msgspec.json.encode(self.metadata))
+        for name, raw in self._raw_fields().items():
+            whole[name] = decode(raw)
         return whole
 
     def to_json(self) -> bytes:
