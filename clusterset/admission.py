@@ -19,6 +19,7 @@ from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
 from clusterset.model.pod.eligibility import PV_CONTROLLERS, not_mirrored
 from clusterset.model.pod.lower_spec import depends_on_cluster, lower_spec
+from clusterset.model.policy.copied_keys import KeyPatterns
 from clusterset.model.policy.decision import Violation, summary, violations
 from clusterset.model.policy.rules import Effective, PolicySet
 from clusterset.model.policy.scheduling import keep_off_control_plane
@@ -145,6 +146,8 @@ class ClusterRules:
     """Identity of the upper cluster; empty: unknown."""
     upper_namespaces: UpperNamespaces | None = None
     """Labels of the upper namespaces, for affinity terms; None: there are none."""
+    ignored_labels: KeyPatterns = field(default_factory=KeyPatterns)
+    """Labels of upper pods that lower pods do not get."""
     last_verdict: LastVerdict | None = None
     """Shared with the rules of other clusters; None: no verdict is reused."""
 
@@ -161,6 +164,7 @@ class ClusterRules:
             self.namespace_map,
             self.config.namespaces.allowed,
             self.cluster_id,
+            self.ignored_labels,
         )
         self._selects = matching.compile_selector(self.config.pod_selector)
         self._takes_resource_claims = self.config.resource_claims.enabled

@@ -428,7 +428,12 @@ def virtual_nodes(upper: View, lowers: Iterable[View]) -> set[str]:
 
 def lower_view(config: Config, cluster: Cluster, cluster_id: str) -> View:
     """Return a lower cluster with its configuration and without objects."""
-    rules = ClusterRules(cluster, controllers=config.controllers(cluster), cluster_id=cluster_id)
+    rules = ClusterRules(
+        cluster,
+        controllers=config.controllers(cluster),
+        cluster_id=cluster_id,
+        ignored_labels=config.ignored_labels,
+    )
     nodes = {
         node.name: VirtualNode(
             options=pod_options(config, cluster, rules, node),

@@ -1,10 +1,13 @@
-"""Pod (anti-)affinity terms of a lower pod, and the label keys that API servers expand in terms and topology spread. No IO.
+"""Pod (anti-)affinity terms and topology spread of a lower pod, and the label keys that API servers expand in them. No IO.
 
 The terms select only pods of the upper cluster, in namespaces made for it.
 The namespaces and the namespaceSelector of a term refer to the upper cluster. If they were copied, they would select
 pods of others in the lower cluster: a pod could find out where these pods run, and keep them off its nodes. So a term
 names the lower namespaces of the upper namespaces that it selects now, and its labelSelector requires the ownership
 label of lower pods. Upper namespaces that are created or labelled later are not added.
+
+Labels that stay in the upper cluster select no lower pod. A required affinity to them could never be met, so terms and
+constraints that name such a label are left out: they are in force in the upper cluster only.
 
 At creation the API server adds ``key In [the pod's value]`` to the labelSelector for every key of
 ``matchLabelKeys`` (``NotIn`` for ``mismatchLabelKeys``) and keeps the keys. A pod created from a stored pod's
@@ -20,6 +23,7 @@ from typing import Any
 
 from clusterset.model import names, namespace_map
 from clusterset.model.namespace_map import NEVER_MIRRORED
+from clusterset.model.policy.copied_keys import KeyPatterns
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.matching import REQUIRED
 
@@ -89,6 +93,12 @@ class Reach:
     """Shell patterns of the upper namespaces that may use the lower cluster; empty: all."""
     cluster_id: str = ""
     """Value of the ownership label of lower pods; empty: unknown, so terms select the pods of all upper clusters."""
+    absent: KeyPatterns = field(default_factory=KeyPatterns)
+    """Labels of upper pods that stay in the upper cluster."""
+
+    def lower_spread(self, spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return the topology spread constraints of the lower pod: those over ``kubernetes.io/hostname``."""
+        return [one for one in spec.get("topologySpreadConstraints") or () if self._holds(one)]
 
     def lower_affinity(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """Return the pod affinity and anti-affinity of the lower pod, given the spec of the upper pod.
@@ -107,7 +117,7 @@ class Reach:
         budget = _Budget()
         for kind, group, position, entry in _entries(spec.get("affinity") or {}):
             upper = entry if group == REQUIRED else entry.get("podAffinityTerm") or {}
-            if upper.get("topologyKey") != names.LABEL_HOSTNAME:
+            if not self._holds(upper):
                 continue
             if _is_about_others(upper) and not self.namespaces.is_known():
                 continue
@@ -120,6 +130,12 @@ class Reach:
             lower = term if group == REQUIRED else {**entry, "podAffinityTerm": term}
             made.setdefault(kind, {}).setdefault(group, []).append(lower)
         return made, budget.exceeded
+
+    def _holds(self, entry: Mapping[str, Any]) -> bool:
+        """Report whether a term or constraint has a meaning in the lower cluster: its topology and all its labels are there."""
+        return entry.get("topologyKey") == names.LABEL_HOSTNAME and not any(
+            key in self.absent for key in _selected_keys(entry)
+        )
 
     def _term(self, upper: Mapping[str, Any], budget: _Budget, where: str) -> dict[str, Any] | None:
         """Return the lower term of an upper term; None: it selects no pod."""
@@ -184,6 +200,16 @@ class _Budget:
             "fewer namespaces"
         )
         return False
+
+
+def _selected_keys(entry: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the label keys by which a term or constraint selects pods."""
+    selector = entry.get("labelSelector") or {}
+    yield from selector.get("matchLabels") or ()
+    for requirement in selector.get("matchExpressions") or ():
+        yield requirement.get("key", "")
+    for name in _LISTS:
+        yield from entry.get(name) or ()
 
 
 def _is_about_others(term: Mapping[str, Any]) -> bool:

@@ -155,15 +155,10 @@ def _scheduling(
         affinity["nodeAffinity"] = _preferring(affinity.get("nodeAffinity") or {}, preferred)
     if required:
         affinity["nodeAffinity"] = _requiring(affinity.get("nodeAffinity") or {}, required, budget)
-    spread = [
-        constraint
-        for constraint in above.get("topologySpreadConstraints") or ()
-        if constraint.get("topologyKey") == names.LABEL_HOSTNAME
-    ]
     scheduling = {
         "nodeSelector": node_selector,
         "affinity": affinity,
         "tolerations": tolerations,
-        "topologySpreadConstraints": spread,
+        "topologySpreadConstraints": reach.lower_spread(above),
     }
     return {field: value for field, value in scheduling.items() if value}

@@ -90,6 +90,7 @@ class ClusterContext:
             controllers=self.controllers,
             cluster_id=self.cluster_id,
             upper_namespaces=self.upper_namespaces,
+            ignored_labels=self.settings.ignored_labels,
         )
         self.places = Places(self.cluster_id, self.rules.namespace_map, self.config.namespaces.adopt)
         self.options = {

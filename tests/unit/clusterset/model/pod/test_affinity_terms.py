@@ -14,6 +14,7 @@ from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceMap
 from clusterset.model.pod import affinity_terms
 from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
+from clusterset.model.policy.copied_keys import KeyPatterns
 from controller_runtime.apimachinery.matching import compile_selector
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -120,6 +121,34 @@ def test_terms_over_other_topology_are_dropped():
     zone = _term(topologyKey="topology.kubernetes.io/zone", namespaces=["shop"])
     assert _reach().lower_affinity(_spec("podAffinity", REQUIRED, zone)) == {}
     assert _reach().lower_affinity({}) == _reach().lower_affinity({"affinity": {"podAffinity": None}}) == {}
+
+
+JOB = "jobset.sigs.k8s.io/job-key"
+SELECTS_BY_AN_ABSENT_LABEL = [
+    {"labelSelector": {"matchLabels": {"app": "web", JOB: "abc"}}},
+    {"labelSelector": {"matchExpressions": [{"key": JOB, "operator": "Exists"}]}},
+    {"labelSelector": {**WEB, "matchExpressions": [{"key": JOB, "operator": "NotIn", "values": ["abc"]}]}},
+    {"labelSelector": {**WEB, "matchExpressions": [{"key": JOB, "operator": "DoesNotExist"}]}},
+    {"labelSelector": WEB, "matchLabelKeys": [JOB]},
+    {"labelSelector": WEB, "mismatchLabelKeys": ["app", JOB]},
+]
+
+
+@pytest.mark.parametrize("fields", SELECTS_BY_AN_ABSENT_LABEL)
+def test_terms_and_constraints_by_labels_that_stay_in_the_upper_cluster_are_dropped(fields):
+    """No lower pod has such a label, so a required affinity, also to the pod itself, would keep the pod pending."""
+    reach = Reach(absent=KeyPatterns(("jobset.sigs.k8s.io/*",)))
+    term = {"topologyKey": names.LABEL_HOSTNAME, **fields}
+    for kind in ("podAffinity", "podAntiAffinity"):
+        for group in (REQUIRED, PREFERRED):
+            assert reach.lower_affinity(_spec(kind, group, term)) == {}
+            kept = reach.lower_affinity(_spec(kind, group, term, _term()))
+            assert len(kept[kind][group]) == 1
+            assert Reach().lower_affinity(_spec(kind, group, term)) != {}
+    constraint = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **term}
+    other = {**constraint, "labelSelector": WEB, "matchLabelKeys": ["app"], "mismatchLabelKeys": []}
+    assert reach.lower_spread({"topologySpreadConstraints": [constraint, other]}) == [other]
+    assert Reach().lower_spread({"topologySpreadConstraints": [constraint, other]}) == [constraint, other]
 
 
 def test_terms_without_known_namespaces_are_not_predicted():

@@ -18,6 +18,7 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import (
     pod,
     running,
 )
+from virtual_node.config.types import IgnoreConfig
 
 pytestmark = pytest.mark.looptime
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
@@ -308,3 +309,20 @@ async def test_an_earlier_annotation_stays_cannot_be_changed_and_can_be_removed(
         _annotate(after, **{ROLE: None})
         await asyncio.sleep(10)
         assert ROLE not in after.below()["metadata"]["annotations"]
+
+
+async def test_terms_that_name_labels_of_a_preset_apply_in_the_upper_cluster_only():
+    """As JobSet's exclusive placement has them: the pod's own affinity would never be met without its label."""
+    key = "jobset.sigs.k8s.io/job-key"
+    selector = {"matchExpressions": [{"key": key, "operator": "In", "values": ["abc"]}]}
+    term = {"topologyKey": names.LABEL_HOSTNAME, "labelSelector": selector}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    for presets, carried in (([], {"abc"}), (["jobset"], set())):
+        async with running(ignore=IgnoreConfig(presets=presets)) as scene:
+            body = pod("web", uid="u-1", namespace="shop", nodeName="vn", affinity=affinity)
+            body["metadata"]["labels"] = {key: "abc"}
+            scene.upper.put("pods", body)
+            await asyncio.sleep(5)
+            lower = scene.below()
+            assert {lower["metadata"]["labels"].get(key)} - {None} == carried
+            assert ("affinity" in lower["spec"]) == bool(carried)
