@@ -37,10 +37,12 @@ async def _run(place: Place) -> Observations:
         return sorted(one["type"] for one in conditions if one["status"] == "True")
 
     await place.becomes(available, ["Available"], "the set is available")
+    reasons = await place.reasons("LeaderWorkerSet", "group")
     return {
         "pods": sorted(pod["metadata"]["name"] for pod in await place.pods()),
         "conditions": await available(),
-        "events": await place.reasons("LeaderWorkerSet", "group"),
+        # Whether a creation fails first, and is repeated, depends on time.
+        "events": [reason for reason in reasons if reason != "FailedCreate"],
     }
 
 
