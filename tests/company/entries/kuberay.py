@@ -43,8 +43,7 @@ exec /bin/busybox wget -q -O- "$last"
 async def _run(place: Place) -> Observations:
     operator = place.import_program("ray-operator", "/manager")
     place.import_image(await _image())
-    published = await manifests.rendered(place.tools.modules["ray-operator"] / "config" / "default")
-    await place.install(*published, images={"kuberay-operator": operator})
+    await place.install(*await _published(place), images={"kuberay-operator": operator})
     await place.apply(_cluster(place, workers=1))
     path = f"/apis/{_API}/namespaces/{place.namespace}/rayclusters/company"
 
@@ -72,6 +71,19 @@ async def _run(place: Place) -> Observations:
         "address of the head": cluster["status"]["head"]["podIP"] == head["status"]["podIP"],
         "events": await place.reasons("RayCluster", "company"),
     }
+
+
+async def _published(place: Place) -> list[dict[str, Any]]:
+    """Return the operator's manifest; kustomize would need minutes for its definitions, which are megabytes."""
+    config = place.tools.modules["ray-operator"] / "config"
+    objects = [one for path in sorted((config / "crd" / "bases").iterdir()) for one in manifests.read(path)]
+    for part in ("rbac", "manager"):
+        objects += await manifests.rendered(config / part)
+    for one in objects:
+        one["metadata"].pop("namespace", None)
+        for subject in one.get("subjects", []):
+            subject["namespace"] = place.namespace
+    return [manifests.in_namespace(one, place.namespace) for one in objects]
 
 
 async def _image() -> Image:
