@@ -195,13 +195,18 @@ class Place:
             SandboxError: it failed; quotes its output.
         """
         assert self.python is not None
-        argv: list[str | Path] = [
-            self.python,
-            _SCRIPTS / name,
-            self.namespace,
-            json.dumps(self.scheduling),
-            *arguments,
-        ]
+        own = (self.namespace, json.dumps(self.scheduling))
+        return await self._observed(name, [self.python, _SCRIPTS / name, *own, *arguments])
+
+    async def program(self, name: str, *arguments: str) -> dict[str, Any]:
+        """Run a Go program on this machine to its end, and return the JSON that it prints.
+
+        Raises:
+            SandboxError: it failed; quotes its output.
+        """
+        return await self._observed(name, [self.tools.binaries[name], *arguments])
+
+    async def _observed(self, name: str, argv: Sequence[str | Path]) -> dict[str, Any]:
         own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         done = await run_command(
             argv, name=name, timeout=900, env={**own, "KUBECONFIG": str(self.cluster.kubeconfig)}

@@ -57,9 +57,17 @@ def python_pins(environment: str) -> dict[str, str]:
 
 
 def module_path(program: str) -> str:
-    """Return the Go module that has a program's package: the longest one that is required in its go.mod."""
+    """Return the Go module that has a program's package: the longest one that is required in its go.mod.
+
+    A program whose source is here is named after the module that it uses.
+    """
+    package, module = PROGRAMS[program].package, PROGRAMS[program].module
     return max(
-        (path for path in _required(PROGRAMS[program].module) if _within(PROGRAMS[program].package, path)),
+        (
+            path
+            for path in _required(module)
+            if _within(package, path) or (package == "." and path.endswith(f"/{module}"))
+        ),
         key=len,
     )
 

@@ -121,6 +121,7 @@ PROGRAMS: dict[str, Program] = {
     "kube-state-metrics": Program("kube-state-metrics", "kube-state-metrics", "k8s.io/kube-state-metrics/v2"),
     "stern": Program("stern", "stern", "github.com/stern/stern"),
     "descheduler": Program("descheduler", "descheduler", "sigs.k8s.io/descheduler/cmd/descheduler"),
+    "client-go": Program("client-go", "client-go", "."),
     "ray-operator": Program("ray-operator", "kuberay", "github.com/ray-project/kuberay/ray-operator"),
 }
 SIMULATION = ("kwok", "stages")

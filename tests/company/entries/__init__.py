@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.company.entries import (
     airflow,
+    client_go,
     dask,
     descheduler,
     jobset,
@@ -35,6 +36,7 @@ _MODULES = (
     stern,
     descheduler,
     kuberay,
+    client_go,
 )
 ENTRIES: dict[str, Software] = {one.SOFTWARE.name: one.SOFTWARE for one in _MODULES}
 """All software by name, in the order in which it runs."""
