@@ -122,6 +122,12 @@ PROGRAMS: dict[str, Program] = {
     "stern": Program("stern", "stern", "github.com/stern/stern"),
     "descheduler": Program("descheduler", "descheduler", "sigs.k8s.io/descheduler/cmd/descheduler"),
     "client-go": Program("client-go", "client-go", "."),
+    **{
+        f"vpa-{part}": Program(
+            f"vpa-{part}", "vertical-pod-autoscaler", f"k8s.io/autoscaler/vertical-pod-autoscaler/pkg/{part}"
+        )
+        for part in ("recommender", "updater")
+    },
     "ray-operator": Program("ray-operator", "kuberay", "github.com/ray-project/kuberay/ray-operator"),
 }
 SIMULATION = ("kwok", "stages")

@@ -18,6 +18,7 @@ from tests.company.entries import (
     prometheus_operator,
     python_clients,
     stern,
+    vertical_pod_autoscaler,
 )
 from tests.company.software import Software
 
@@ -37,6 +38,7 @@ _MODULES = (
     descheduler,
     kuberay,
     client_go,
+    vertical_pod_autoscaler,
 )
 ENTRIES: dict[str, Software] = {one.SOFTWARE.name: one.SOFTWARE for one in _MODULES}
 """All software by name, in the order in which it runs."""

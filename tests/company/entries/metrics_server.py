@@ -12,7 +12,8 @@ from tests.workloads import manifest
 _MOST = 3
 
 
-async def _run(place: Place) -> Observations:
+async def install(place: Place) -> None:
+    """Install metrics-server, whose program the entry must list."""
     image = place.import_program("metrics-server", "/metrics-server")
     published = await manifests.rendered(place.tools.modules["metrics-server"] / "manifests" / "base")
     # The node's serving certificate is not from the cluster's CA in either place.
@@ -22,6 +23,10 @@ async def _run(place: Place) -> Observations:
         images={"metrics-server": image},
         arguments=arguments,
     )
+
+
+async def _run(place: Place) -> Observations:
+    await install(place)
     await place.apply(_busy(place), _autoscaler(place))
 
     async def replicas() -> int:
