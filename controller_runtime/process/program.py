@@ -24,7 +24,7 @@ from controller_runtime.process.settings import PROCESS, UPPER, Setting, add_fla
 
 _VERSION = (["version"], ["--version"], ["-version"])
 _YOUNG_OBJECTS = 20_000
-"""Number of new objects after which the start collects garbage; that of ``lifecycle.tune_gc``."""
+"""Number of new objects after which the start collects garbage, until ``lifecycle.tune_gc`` decides."""
 
 
 class ProgramSettings(msgspec.Struct, kw_only=True):
