@@ -8,6 +8,8 @@ from __future__ import annotations
 import enum
 import re
 
+from virtual_node.config import program
+
 _SERVER = re.compile(r"https?://\S+: ")
 
 
@@ -66,3 +68,25 @@ def plain(text: str) -> str:
         return text
     server = _SERVER.match(text)
     return f"{server[0]}{kind.value}" if server else kind.value
+
+
+def proxy_step(text: str) -> str:
+    """Return what to do about an error of the proxy in front of a server; empty: it is no such error.
+
+    Args:
+        text: the error.
+    """
+    kind = failure(text)
+    if kind is Failure.NO_AGENT:
+        return (
+            "no agent of its tunnel is connected: does the agent run in the lower cluster, and reach the proxy server? "
+            "'kubectl get pods --all-namespaces --selector app.kubernetes.io/component=tunnel' in both clusters"
+        )
+    if kind is not Failure.PROXY:
+        return ""
+    if "expired" in text.lower():
+        again = f"{program.name('lower-cluster')} join"
+        return f"renew the certificate of the proxy, or that of the kubeconfig; for a tunnel, '{again}' makes new ones"
+    return (
+        "is the proxy of proxy-url running, does it accept this kubeconfig, and does it reach the API server?"
+    )

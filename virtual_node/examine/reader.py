@@ -27,7 +27,7 @@ from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.examine.components import explanation
-from virtual_node.examine.connections import Failure, failure
+from virtual_node.examine.connections import Failure, failure, proxy_step
 from virtual_node.examine.expiry import Expiry, span
 from virtual_node.examine.facts import PROXY_REFUSES, Probe
 from virtual_node.examine.objects import Json, ended, last_seen, statuses
@@ -437,9 +437,6 @@ _STEPS = {
     Failure.SILENT: "is it reachable from here (VPN, firewall, proxy), and is it the intended one?",
     Failure.NO_NAME: "is the name correct, and does the DNS used here resolve it?",
     Failure.UNTRUSTED: "give the kubeconfig the CA of this API server (certificate-authority-data)",
-    Failure.NO_AGENT: "does the agent run in the lower cluster, and does it reach the proxy server? "
-    "'kubectl get pods --all-namespaces --selector app.kubernetes.io/component=tunnel' in both clusters",
-    Failure.PROXY: "is the proxy of proxy-url running, does it accept this kubeconfig, and does it reach the API server?",
     Failure.TLS: "does an API server listen there, and does it accept the kubeconfig's client certificate?",
 }
 
@@ -484,9 +481,7 @@ def explain_failure(
     if error.code >= 500:
         return Trouble(f"{place}: {error}", "check it: kubectl get --raw '/readyz?verbose'")
     if error.code or kind not in _STEPS:
-        return Trouble(f"{place}: {error}", "")
-    if kind is Failure.PROXY:
-        return Trouble(f"{place}: {error}", _STEPS[kind])
+        return Trouble(f"{place}: {error}", proxy_step(error.message))
     detail = _VERIFY.search(error.message)
     detail_text = f": {detail[1]}" if detail else ""
     step = "renew the API server's certificate" if "expired" in detail_text else _STEPS[kind]

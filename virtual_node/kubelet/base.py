@@ -25,6 +25,7 @@ from aiohttp.typedefs import Handler
 
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
+from virtual_node.examine.connections import proxy_step
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of metrics."""
@@ -96,9 +97,10 @@ def quoted(text: str) -> str:
 
 
 def unreachable(cluster: str, error: Exception) -> Refusal:
-    """Return the error response for a lower cluster that cannot be reached, with the cause."""
+    """Return the error response for a lower cluster that cannot be reached, with the cause and, for a proxy, the next step."""
     why = error.message if isinstance(error, ApiError) else str(error) or type(error).__name__
-    return Refusal(500, f"cluster {quoted(cluster)} cannot be reached: {why}")
+    said = "; ".join(filter(None, (why, proxy_step(why))))
+    return Refusal(500, f"cluster {quoted(cluster)} cannot be reached: {said}")
 
 
 def refusal_from_lower(error: ApiError, *, cluster: str) -> Refusal:

@@ -12,6 +12,7 @@ from controller_runtime.apimachinery import timestamps
 from virtual_node.config import program
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.components import explained, replica_trouble
+from virtual_node.examine.connections import proxy_step
 from virtual_node.examine.engine import rule
 from virtual_node.examine.facts import CLUSTERS, COMPONENTS, EXPIRING, LEASES, NODES, REJECTED, WORDS
 from virtual_node.examine.finding import Finding, Findings
@@ -78,7 +79,9 @@ def clusters(snapshot: Snapshot) -> Findings:
             lost.setdefault(cluster_of(node), str(ready.get("message") or "its API server does not answer"))
     for name, cause in sorted(lost.items()):
         if name not in failed:
-            step = f"bring its API server back, or make it reachable; {program.name('check')} tests the way to it"
+            step = proxy_step(cause) or (
+                f"bring its API server back, or make it reachable; {program.name('check')} tests the way to it"
+            )
             silent = [node for node in nodes if cluster_of(node) == name]
             yield replace(_finding(Code.CLUSTER_LOST, "", name, cause, step), silence=_countdown(silent))
 

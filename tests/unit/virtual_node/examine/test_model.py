@@ -66,6 +66,10 @@ FAULTS = {
         ),
         (Code.CLUSTER_LOST, "Cluster a", "refused"),
     ),
+    "a tunnel without an agent": (
+        healthy(clusters=[ClusterState(name="a", reachable=False, error="the proxy https://p:8090 answered 500: no agent available")]),
+        (Code.CLUSTER_LOST, "Cluster a", "no agent available"),
+    ),
     "a kubeconfig that cannot be used": (
         healthy(clusters=[ClusterState(name="b", failed=True, error="no such file", nodes=["vn-b"])]),
         (Code.CLUSTER_FAILED, "Cluster b", "no such file"),

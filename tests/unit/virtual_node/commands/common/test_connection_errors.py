@@ -41,12 +41,17 @@ TERMINATING = (
         (
             ApiError("https://up:6443: the proxy https://p:8090 answered 500 Internal Server Error: currently no tunnels available"),
             [],
-            "no agent of its tunnel is connected; does the agent run in the lower cluster",
+            "currently no tunnels available; no agent of its tunnel is connected: does the agent run in the lower cluster",
         ),
         (
             ApiError("https://up:6443: the proxy http://p:3128: cannot connect: connection refused"),
             [],
             "the proxy http://p:3128: cannot connect: connection refused; is the proxy of proxy-url running",
+        ),
+        (
+            ApiError("https://up:6443: the proxy https://p:8090: [SSL] sslv3 alert certificate expired (_ssl.c:2580)"),
+            [],
+            "alert certificate expired (_ssl.c:2580); renew the certificate of the proxy, or that of the kubeconfig",
         ),
         (ApiError("https://up:6443: no answer in time"), [], "no answer in time; is it reachable from here"),
         (

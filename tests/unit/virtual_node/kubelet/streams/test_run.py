@@ -178,9 +178,11 @@ async def test_a_proxys_password_is_not_shown(serve: Serve, monkeypatch: pytest.
     async with proxy, serve(1) as node:
         port = proxy.sockets[0].getsockname()[1]
         monkeypatch.setattr(node.backend.client.config, "proxy_url", f"http://me:secret@127.0.0.1:{port}")
-        assert (await node.ask(RUN, method="POST"))[::2] == (
-            500,
-            f'cluster "east" cannot be reached: the proxy http://127.0.0.1:{port} answered 407 Proxy Authentication Required',
+        code, _, body = await node.ask(RUN, method="POST")
+        assert code == 500
+        assert body == (
+            f'cluster "east" cannot be reached: the proxy http://127.0.0.1:{port} answered 407 Proxy Authentication Required; '
+            "is the proxy of proxy-url running, does it accept this kubeconfig, and does it reach the API server?"
         )
 
 
