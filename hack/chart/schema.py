@@ -18,6 +18,7 @@ from hack.chart.rights import CHART
 from multi_scheduler.config import Config as SchedulerConfig
 from virtual_node.config.types import KubeletConfig, LeaderElectionConfig
 from virtual_node.examine.codes import CHECKS
+from virtual_node.rights import tunnel
 
 FILE = CHART / "values.schema.json"
 
@@ -49,6 +50,15 @@ _KUBECONFIG_SECRET = {
     "key": {"type": "string", "pattern": r"^[-._a-zA-Z0-9]+$"},
     "viewer": _REQUIRED_NAME,
 }
+_TUNNEL = _map(
+    {
+        "address": {"type": "string", "pattern": "^.+:[0-9]+$"},
+        "service": _map(
+            {"type": _one_of("LoadBalancer", "NodePort", "ClusterIP"), "annotations": _STRINGS},
+        ),
+    },
+    "address",
+)
 _CLUSTER = _map(
     {
         # The name becomes part of volume names (cluster-NAME), which have at most 63 characters.
@@ -56,9 +66,12 @@ _CLUSTER = _map(
         "kubeconfig": _FILLED,
         "kubeconfigSecret": _map(_KUBECONFIG_SECRET, "name"),
         "config": configuration.reference("Cluster"),
+        "tunnel": _TUNNEL,
     },
     "name",
     oneOf=[{"required": ["kubeconfig"]}, {"required": ["kubeconfigSecret"]}],
+    # The name becomes part of the Service virtual-node-NAME-tunnel-agents, which has at most 63 characters.
+    **{"if": {"required": ["tunnel"]}, "then": {"properties": {"name": {"maxLength": tunnel.MAX_NAME}}}},
 )
 _COUNT = {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^(100|[0-9]{1,2})%$"}]}
 _STRATEGY = _map(

@@ -1,15 +1,17 @@
-"""The tunnel to a lower cluster that cannot be reached: konnectivity's proxy server above and its agent below, as objects.
+"""The tunnel to a lower cluster that cannot be reached: konnectivity's proxy server above and its agent below.
 
 The agent connects to the proxy server, so the lower cluster needs no open port. The virtual node uses the proxy server as the
 ``proxy-url`` of its kubeconfig. Each lower cluster has a proxy server of its own, because an agent gets the connections
 of all clients of its server. Both programs need no rights in a cluster, and verify each other's certificates.
+
+The chart runs the proxy servers (``templates/virtual-node/tunnel.yaml``); here are their certificates, and the agent.
 """
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -21,20 +23,24 @@ from virtual_node.rights import manifests
 VERSION = "v0.36.0"
 IMAGES = "registry.k8s.io/kas-network-proxy"
 PROXY_PORT, AGENT_PORT = 8090, 8091
-_ADMIN_PORT, _HEALTH_PORT = 8095, 8092
-_AGENT_HEALTH_PORT = 8093
+_HEALTH_PORT = 8093
 SERVER = "https://kubernetes.default.svc:443"
 """API server of a cluster as its pods reach it, such as the agent."""
-_NODE_PORTS = range(30000, 32768)
+MAX_NAME = 36
+"""Length of the longest name of a cluster from which the names of its Services can be made."""
+FILES = frozenset(
+    {"ca.crt", *(f"{holder}.{end}" for holder in ("server", "agent", "client") for end in ("crt", "key"))}
+)
+"""Keys of certificates in the upper Secret."""
+ADDRESS, IMAGES_KEY = "address", "images"
+"""Keys of the upper Secret: where the agent reaches the proxy server, and the repository of its image."""
 _CERTIFICATES = "/etc/tunnel"
 _USER = 65532
 _KEEPALIVE = "--keepalive-time=30s"
 """A silent loss of the connection is noticed within a minute; by default after an hour."""
 _VALIDITY = timedelta(days=3650)
 ANNOTATION_CERTIFICATES = f"{names.DOMAIN}/certificates"
-_ALWAYS = {"publishNotReadyAddresses": True}
-"""The proxy server is ready only while an agent is connected, and must be reached by the first agent, too."""
-_HOLDERS = ("server", "agent", "client")
+"""On the pods of both programs, which read their certificates only when they start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,8 @@ class Tunnel:
     """Namespace of the proxy server in the upper cluster."""
     lower_namespace: str
     """Namespace of the agent in the lower cluster."""
-    host: str
-    """Name or address at which the agent reaches the proxy server."""
-    port: int
+    address: str
+    """``HOST:PORT`` at which the agent reaches the proxy server."""
     images: str = IMAGES
 
     @property
@@ -63,16 +68,6 @@ class Tunnel:
     def lower_name(self) -> str:
         """Return the name of the objects in the lower cluster, which differs for each upper cluster."""
         return lower_name(self.cluster_id, self.cluster)
-
-    @property
-    def proxy_host(self) -> str:
-        """Return the name at which the virtual node reaches the proxy server."""
-        return f"{self.name}.{self.namespace}.svc"
-
-    @property
-    def proxy_url(self) -> str:
-        """Return the ``proxy-url`` of kubeconfigs."""
-        return f"https://{self.proxy_host}:{PROXY_PORT}"
 
 
 def upper_name(cluster: str) -> str:
@@ -86,6 +81,21 @@ def lower_name(cluster_id: str, cluster: str) -> str:
     return f"virtual-node-tunnel-{digest}"
 
 
+def proxy_host(cluster: str, namespace: str) -> str:
+    """Return the name at which clients reach the proxy server of a lower cluster."""
+    return f"{upper_name(cluster)}.{namespace}.svc"
+
+
+def proxy_url(cluster: str, namespace: str) -> str:
+    """Return the ``proxy-url`` of kubeconfigs for a lower cluster."""
+    return f"https://{proxy_host(cluster, namespace)}:{PROXY_PORT}"
+
+
+def hosts(tunnel: Tunnel) -> list[str]:
+    """Return the names and addresses that the proxy server's certificate must have."""
+    return [proxy_host(tunnel.cluster, tunnel.namespace), address(tunnel.address)[0]]
+
+
 def certificates(tunnel: Tunnel) -> dict[str, str]:
     """Return new certificates of server, agent and client (PEM), as data of a Secret.
 
@@ -93,7 +103,7 @@ def certificates(tunnel: Tunnel) -> dict[str, str]:
     """
     ca = make_ca(tunnel.name)
     pairs = {
-        "server": sign(ca, tunnel.name, hosts=[tunnel.proxy_host, tunnel.host], validity=_VALIDITY),
+        "server": sign(ca, tunnel.name, hosts=hosts(tunnel), validity=_VALIDITY),
         "agent": sign(ca, "agent", usage="client", validity=_VALIDITY),
         "client": sign(ca, manifests.NAME, usage="client", validity=_VALIDITY),
     }
@@ -103,90 +113,28 @@ def certificates(tunnel: Tunnel) -> dict[str, str]:
     return found
 
 
-def upper_objects(tunnel: Tunnel, data: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the objects of the proxy server, with those that others refer to first.
+def upper_secret(tunnel: Tunnel, data: Mapping[str, str]) -> dict[str, Any]:
+    """Return the Secret that the proxy server mounts, and from which a later ``join`` knows the tunnel.
 
     Args:
         tunnel: the tunnel.
         data: of ``certificates``.
     """
-    name = tunnel.name
-    arguments = [
-        "--mode=http-connect",
-        "--uds-name=",
-        f"--server-port={PROXY_PORT}",
-        f"--agent-port={AGENT_PORT}",
-        f"--admin-port={_ADMIN_PORT}",
-        f"--health-port={_HEALTH_PORT}",
-        *(
-            f"--{side}-{what}={_CERTIFICATES}/{file}"
-            for side in ("server", "cluster")
-            for what, file in (("cert", "server.crt"), ("key", "server.key"), ("ca-cert", "ca.crt"))
-        ),
-        "--proxy-strategies=default",
-        "--backend-dial-timeout=10s",
-        _KEEPALIVE,
-        "--v=1",
-    ]
-    files = ("ca.crt", "server.crt", "server.key")
-    metadata = _metadata(name, tunnel.namespace)
-    own = _own(name)
-    kept = {"type": "NodePort"} if tunnel.port in _NODE_PORTS else {"type": "LoadBalancer"}
-    agents: dict[str, Any] = {"name": "agents", "port": tunnel.port, "targetPort": AGENT_PORT}
-    if tunnel.port in _NODE_PORTS:
-        agents |= {"port": AGENT_PORT, "nodePort": tunnel.port}
-    return [
-        _secret(metadata, data, [*files, *(f"{each}.{end}" for each in _HOLDERS for end in ("crt", "key"))]),
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": metadata,
-            "spec": {**_ALWAYS, "selector": own, "ports": [{"name": "proxy", "port": PROXY_PORT}]},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": _metadata(f"{name}-agents", tunnel.namespace, name),
-            "spec": {**_ALWAYS, **kept, "selector": own, "ports": [agents]},
-        },
-        _deployment(
-            metadata,
-            f"{tunnel.images}/proxy-server:{VERSION}",
-            arguments,
-            files=files,
-            health=_HEALTH_PORT,
-            data=data,
-        ),
-    ]
+    kept = {file: data[file] for file in sorted(FILES)}
+    known = {ADDRESS: tunnel.address, IMAGES_KEY: tunnel.images}
+    return _secret(_metadata(tunnel.name, tunnel.namespace), {**kept, **known})
 
 
-def lower_objects(tunnel: Tunnel, data: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the objects of the agent; the arguments are those of ``upper_objects``."""
+def lower_objects(tunnel: Tunnel, data: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return Secret and Deployment of the agent; the arguments are those of ``upper_secret``."""
     metadata = _metadata(tunnel.lower_name, tunnel.lower_namespace)
-    files = ("ca.crt", "agent.crt", "agent.key")
-    arguments = [
-        f"--proxy-server-host={tunnel.host}",
-        f"--proxy-server-port={tunnel.port}",
-        f"--ca-cert={_CERTIFICATES}/ca.crt",
-        f"--agent-cert={_CERTIFICATES}/agent.crt",
-        f"--agent-key={_CERTIFICATES}/agent.key",
-        f"--health-server-port={_AGENT_HEALTH_PORT}",
-        "--sync-interval=1s",
-        "--sync-interval-cap=10s",
-        _KEEPALIVE,
-        "--v=1",
-    ]
-    return [
-        _secret(metadata, data, files),
-        _deployment(
-            metadata,
-            f"{tunnel.images}/proxy-agent:{VERSION}",
-            arguments,
-            files=files,
-            health=_AGENT_HEALTH_PORT,
-            data=data,
-        ),
-    ]
+    files = ("agent.crt", "agent.key", "ca.crt")
+    return [_secret(metadata, {file: data[file] for file in files}), _deployment(tunnel, metadata, data)]
+
+
+def digest(data: Mapping[str, str]) -> str:
+    """Return a short text that differs for other certificates."""
+    return hashlib.sha256(data["ca.crt"].encode()).hexdigest()[:16]
 
 
 def address(text: str) -> tuple[str, int]:
@@ -204,38 +152,48 @@ def address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def _metadata(name: str, namespace: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": {"app.kubernetes.io/name": manifests.NAME, **_own(name)},
+    }
+
+
 def _own(name: str) -> dict[str, str]:
     return {"app.kubernetes.io/component": "tunnel", "app.kubernetes.io/instance": name}
 
 
-def _metadata(name: str, namespace: str, instance: str = "") -> dict[str, Any]:
-    labels = {"app.kubernetes.io/name": manifests.NAME, **_own(instance or name)}
-    return {"name": name, "namespace": namespace, "labels": labels}
+def _secret(metadata: dict[str, Any], data: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": metadata,
+        "stringData": dict(data),
+    }
 
 
-def _secret(metadata: dict[str, Any], data: dict[str, str], files: Iterable[str]) -> dict[str, Any]:
-    kept = {file: data[file] for file in sorted(set(files))}
-    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "stringData": kept}
-
-
-def _deployment(
-    metadata: dict[str, Any],
-    image: str,
-    arguments: list[str],
-    *,
-    files: tuple[str, ...],
-    health: int,
-    data: dict[str, str],
-) -> dict[str, Any]:
-    """Return a Deployment of one pod, which Pod Security "restricted" admits; new certificates replace it."""
-    own = _own(metadata["name"])
-    digest = hashlib.sha256(data["ca.crt"].encode()).hexdigest()[:16]
+def _deployment(tunnel: Tunnel, metadata: dict[str, Any], data: Mapping[str, str]) -> dict[str, Any]:
+    """Return the agent's Deployment, which Pod Security "restricted" admits; new certificates replace its pod."""
+    host, port = address(tunnel.address)
     container = {
-        "name": "tunnel",
-        "image": image,
-        "args": arguments,
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": health}, "periodSeconds": 5},
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": health}, "failureThreshold": 5},
+        "name": "agent",
+        "image": f"{tunnel.images}/proxy-agent:{VERSION}",
+        "args": [
+            f"--proxy-server-host={host}",
+            f"--proxy-server-port={port}",
+            f"--ca-cert={_CERTIFICATES}/ca.crt",
+            f"--agent-cert={_CERTIFICATES}/agent.crt",
+            f"--agent-key={_CERTIFICATES}/agent.key",
+            f"--health-server-port={_HEALTH_PORT}",
+            "--sync-interval=1s",
+            "--sync-interval-cap=10s",
+            _KEEPALIVE,
+            "--v=1",
+        ],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": _HEALTH_PORT}, "periodSeconds": 5},
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": _HEALTH_PORT}, "failureThreshold": 5},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -244,7 +202,6 @@ def _deployment(
         },
         "volumeMounts": [{"name": "certificates", "mountPath": _CERTIFICATES, "readOnly": True}],
     }
-    items = [{"key": file, "path": file} for file in files]
     pod = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -256,7 +213,7 @@ def _deployment(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
-        "volumes": [{"name": "certificates", "secret": {"secretName": metadata["name"], "items": items}}],
+        "volumes": [{"name": "certificates", "secret": {"secretName": metadata["name"]}}],
     }
     return {
         "apiVersion": "apps/v1",
@@ -265,11 +222,11 @@ def _deployment(
         "spec": {
             "replicas": 1,
             "revisionHistoryLimit": 1,
-            "selector": {"matchLabels": own},
+            "selector": {"matchLabels": _own(metadata["name"])},
             "template": {
                 "metadata": {
                     "labels": metadata["labels"],
-                    "annotations": {ANNOTATION_CERTIFICATES: digest},
+                    "annotations": {ANNOTATION_CERTIFICATES: digest(data)},
                 },
                 "spec": pod,
             },

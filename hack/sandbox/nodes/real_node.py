@@ -50,7 +50,7 @@ class RealNode:
     ) -> None:
         self.name = f"{cluster.name}-node"
         self._cluster = cluster
-        self._bridge = bridge
+        self.bridge = bridge
         self._binaries = binaries
         self._directory = cluster.directory / "node"
         self._socket = self._directory / "c.sock"
@@ -147,7 +147,7 @@ class RealNode:
 
     def _process(self, name: str, argv: list[str | Path]) -> Process:
         return Process(
-            name, self._bridge.inside(argv), directory=self._directory, dies_with_parent=self._dies_with_us
+            name, self.bridge.inside(argv), directory=self._directory, dies_with_parent=self._dies_with_us
         )
 
     # --- configuration ----------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class RealNode:
             f"--root-dir={self._root}",
             f"--cert-dir={self._directory / 'pki'}",
             f"--hostname-override={self.name}",
-            f"--node-ip={self._bridge.node_address}",
+            f"--node-ip={self.bridge.node_address}",
             "--node-labels=pool=real",
             "--v=1",
         ]
@@ -176,7 +176,7 @@ class RealNode:
         pki.issue("kubelet", sign(ca, user, organizations=["system:nodes"], usage="client"))
         pki.issue(
             "kubelet-serving",
-            sign(ca, user, organizations=["system:nodes"], hosts=[self._bridge.node_address, self.name]),
+            sign(ca, user, organizations=["system:nodes"], hosts=[self.bridge.node_address, self.name]),
         )
         self._cluster.write_kubeconfig("kubelet", path=self._directory / "kubeconfig")
         kubelet = {
@@ -188,7 +188,7 @@ class RealNode:
                 "x509": {"clientCAFile": str(pki.certificate("ca"))},
             },
             "authorization": {"mode": "Webhook"},
-            "address": self._bridge.node_address,
+            "address": self.bridge.node_address,
             "port": 10250,
             "healthzPort": 10248,
             "readOnlyPort": 0,
@@ -224,7 +224,7 @@ class RealNode:
         cni.mkdir(exist_ok=True)
         network = {
             "cniVersion": "0.4.0",
-            "name": self._bridge.name,
+            "name": self.bridge.name,
             "plugins": [
                 {
                     # The node routes all traffic of pods, so it also translates the addresses of a Service's responses
@@ -233,7 +233,7 @@ class RealNode:
                     "ipam": {
                         "type": "host-local",
                         "dataDir": str(self._directory / "ipam"),
-                        "ranges": [[{"subnet": self._bridge.subnet}]],
+                        "ranges": [[{"subnet": self.bridge.subnet}]],
                         "routes": [{"dst": "0.0.0.0/0"}],
                     },
                 },

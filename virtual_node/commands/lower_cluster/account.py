@@ -164,14 +164,20 @@ async def kubeconfig(lower: Client, options: argparse.Namespace, proxy: Proxy | 
     (authority,) = await _filled(
         lower, resources.CONFIG_MAPS, "kube-root-ca.crt", options.account_namespace, ("ca.crt",)
     )
+    return _kubeconfig(lower, options, authority, proxy)
+
+
+def _kubeconfig(
+    lower: Client, options: argparse.Namespace, authority: str, proxy: Proxy | None, *, token: str = ""
+) -> str:
     server = options.server or (proxy.server if proxy else lower.config.server)
     ca = _base64(authority + (f"\n{proxy.ca}" if proxy else ""))
-    made = manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca)
+    made = manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca, token=token)
     if proxy is not None:
         made["clusters"][0]["cluster"]["proxy-url"] = proxy.url
         pair = {"client-certificate-data": proxy.certificate, "client-key-data": proxy.key}
         made["users"][0]["user"] |= {key: _base64(value) for key, value in pair.items()}
-    return _text(made)
+    return yaml.safe_dump(made, sort_keys=False)
 
 
 def _base64(text: str) -> str:
@@ -195,8 +201,10 @@ async def new_token(lower: Client, options: argparse.Namespace, account: str) ->
     return made["status"]["token"], made["status"]["expirationTimestamp"]
 
 
-async def secret(lower: Client, options: argparse.Namespace, account: str) -> dict[str, Any]:
-    """Return the Secret for the upper cluster, with a new token of an account.
+async def secret(
+    lower: Client, options: argparse.Namespace, account: str, proxy: Proxy | None = None
+) -> dict[str, Any]:
+    """Return the Secret for the upper cluster, with a new token of an account; see ``kubeconfig``.
 
     Raises:
         ConfigError: the lower cluster did not write the account's token or its own CA in time.
@@ -206,18 +214,13 @@ async def secret(lower: Client, options: argparse.Namespace, account: str) -> di
         token, ca = await _filled(
             lower, resources.SECRETS, f"{account}-token", options.account_namespace, ("token", "ca.crt")
         )
-        token = base64.b64decode(token).decode()
-        server = options.server or lower.config.server
-        text = _text(manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca, token=token))
+        authority, token = (base64.b64decode(each).decode() for each in (ca, token))
+        text = _kubeconfig(lower, options, authority, proxy, token=token)
         return manifests.kubeconfig_secret(name, options.namespace, text)
-    text = await kubeconfig(lower, options)
+    text = await kubeconfig(lower, options, proxy)
     token, expires = await new_token(lower, options, account)
     output.note(f"token of {account} expires {expires}")
     return manifests.kubeconfig_secret(name, options.namespace, text, token=token)
-
-
-def _text(kubeconfig: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(kubeconfig, sort_keys=False)
 
 
 async def _filled(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,3 +111,9 @@ def is_marked(found: Mapping[str, Any]) -> bool:
 def annotations_of(found: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the annotations of an object."""
     return (found.get("metadata") or {}).get("annotations") or {}
+
+
+def secret_data(secret: Mapping[str, Any]) -> dict[str, str]:
+    """Return the decoded data of a Secret."""
+    data = secret.get("data") or {}
+    return {key: base64.b64decode(value).decode(errors="replace") for key, value in data.items()}

@@ -22,6 +22,7 @@ from controller_runtime.process.flags import add_flag, add_switch, duration
 from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import dns, join, leave
+from virtual_node.commands.lower_cluster import tunnel as tunnel_steps
 from virtual_node.config import program
 from virtual_node.rights import copies, manifests, name_server, tunnel
 
@@ -75,9 +76,11 @@ def _print(options: argparse.Namespace, secrets: Sequence[dict[str, Any]]) -> No
 
 
 async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
+    way: lower_account.Proxy | None = None
     if options.kubeconfig:
         # First, so that nothing is left in the lower cluster if the upper one does not answer.
         async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
+            way = tunnel_steps.way(options, await tunnel_steps.kept(upper, options))
             space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace}}
             with contextlib.suppress(
                 Forbidden
@@ -88,7 +91,7 @@ async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
     ) as lower:
         for body in lower_account.objects(options):
             await lower_account.apply(lower, body)
-        secrets = [await lower_account.secret(lower, options, account) for account in manifests.ACCOUNTS]
+        secrets = [await lower_account.secret(lower, options, account, way) for account in manifests.ACCOUNTS]
     if options.kubeconfig:
         async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
             for secret in secrets:
@@ -274,10 +277,10 @@ def _add_tunnel_flags(parser: Parser) -> None:
     own = parser.add_argument_group("join through a tunnel")
     own.add_argument(
         "--via",
-        choices=("konnectivity",),
+        choices=(tunnel_steps.KONNECTIVITY, tunnel_steps.DIRECT),
         default="",
-        help="reach the lower cluster by a tunnel that its agent opens: run konnectivity's proxy server in the upper "
-        "cluster and its agent in the lower one. Give the flag again when you repeat join",
+        help="konnectivity: reach the lower cluster by a tunnel that its agent opens: the chart runs konnectivity's proxy "
+        "server, and join its agent in the lower cluster. A repeated join keeps the tunnel. direct: remove it",
     )
     add_flag(
         own,
@@ -288,8 +291,9 @@ def _add_tunnel_flags(parser: Parser) -> None:
     add_flag(
         own,
         "--tunnel-images REPOSITORY",
-        f"repository of the images proxy-server and proxy-agent ({tunnel.IMAGES})",
-        default=tunnel.IMAGES,
+        f"repository of the agent's image, proxy-agent ({tunnel.IMAGES}). That of the proxy server is tunnel.image of the "
+        "chart",
+        default="",
     )
 
 

@@ -112,9 +112,17 @@ def cluster(values: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     return next((each for each in clusters(values) if each.get("name") == name), None)
 
 
+def with_tunnel(found: Mapping[str, Any], address: str) -> dict[str, Any]:
+    """Return an entry with the tunnel of an address, of which further settings stay; empty: without a tunnel."""
+    rest = {key: value for key, value in found.items() if key != "tunnel"}
+    return {**rest, "tunnel": {**found.get("tunnel", {}), "address": address}} if address else rest
+
+
 def with_cluster(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with the entry of a lower cluster added."""
-    return _with_clusters(values, [*clusters(values), added])
+    """Return values with the entry of a lower cluster added, or replaced if it is there."""
+    found = clusters(values)
+    replaced = [added if each.get("name") == added["name"] else each for each in found]
+    return _with_clusters(values, replaced if added in replaced else [*found, added])
 
 
 def without_cluster(values: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import contextlib
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -30,12 +29,13 @@ from virtual_node.commands.common import connect
 from virtual_node.commands.diagnose import read_pod
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import helm_release, tunnel, values_file
-from virtual_node.commands.lower_cluster.applied import annotations_of, is_marked, marked, say
+from virtual_node.commands.lower_cluster.applied import annotations_of, is_marked, marked, say, secret_data
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.config import program
 from virtual_node.examine.engine import in_depth
 from virtual_node.examine.reader import Reader
 from virtual_node.rights import manifests
+from virtual_node.rights.tunnel import Tunnel
 
 _POLL = 0.5
 _PROBE = "probe"
@@ -72,6 +72,7 @@ class Join:
         self._lower = lower
         self._release = release
         self._entry = helm_release.cluster(release.values, options.name)
+        self._tunnel: Tunnel | None = None
         self._way: lower_account.Proxy | None = None
 
     async def run(self) -> None:
@@ -80,38 +81,48 @@ class Join:
         Raises:
             ConfigError: a step failed; earlier steps are not reverted.
         """
-        options = self._options
-        await self._check()
+        options, upper, lower = self._options, self._upper, self._lower
+        known = tunnel.known(await tunnel.kept(upper, options), self._entry)
+        await self._check(known)
         await self._account()
-        if options.via:
-            self._way = await tunnel.ensure(options, self._upper, self._lower, cluster_id=self._id)
+        if self._tunnel is not None:
+            self._way = await tunnel.ensure(options, upper, lower, self._tunnel, known)
         for account in manifests.ACCOUNTS:
             await self._secret(account)
+        wanted = self._wanted()
         if options.values and self._entry is None:
-            entry = helm_release.entry(options.name)
-            write_values(options, values_file.added(read_values(options), entry, source=options.values))
+            write_values(options, values_file.added(read_values(options), wanted, source=options.values))
             return
-        await self._values()
-        (node,) = helm_release.node_names(self._entry or helm_release.entry(options.name))[:1]
+        await self._values(wanted)
+        (node,) = helm_release.node_names(wanted)[:1]
         if options.dry_run:
             say("node", f"would wait until {node} is Ready, and run a pod there")
             return
+        if self._tunnel is not None:
+            await tunnel.connected(lower, self._tunnel, options.timeout)
         await self._ready(node)
         if options.probe_image:
-            await _run_probe(self._upper, self._lower, node, options)
+            await _run_probe(upper, lower, node, options, is_tunnelled=self._tunnel is not None)
+        if known and self._tunnel is None:
+            await tunnel.remove(options, upper, lower, cluster_id=self._id)
         say("joined", f"{options.name}: kubectl get node {node}")
 
-    async def _check(self) -> None:
-        """Check that the join can work, before anything is changed."""
+    async def _check(self, known: Mapping[str, str]) -> None:
+        """Check that the join can work, before anything is changed.
+
+        Args:
+            known: result of ``tunnel.known``.
+        """
         options, name = self._options, self._options.name
-        if not options.via:
-            require_reachable(options.server or self._lower.config.server, given=bool(options.server))
         upper_id, lower_id = await asyncio.gather(identity(self._upper), identity(self._lower))
         if upper_id == lower_id:
             raise ConfigError(
                 f"{options.client_kubeconfig} leads to the upper cluster: give the kubeconfig of the lower cluster"
             )
         self._id = str(self._release.values.get("clusterId") or upper_id)
+        self._tunnel = tunnel.chosen(options, known, cluster_id=self._id)
+        if self._tunnel is None:
+            require_reachable(options.server or self._lower.config.server, given=bool(options.server))
         secret = await find(
             self._upper, resources.SECRETS, manifests.secret_name(name), namespace=options.namespace
         )
@@ -207,25 +218,34 @@ class Join:
         answer = await self._lower.create(kind, review)
         return bool((answer.get("status") or {}).get("authenticated"))
 
-    async def _values(self) -> None:
-        """Add the cluster to the release."""
+    def _wanted(self) -> dict[str, Any]:
+        """Return the entry that the release's values must have."""
+        entry = self._entry or helm_release.entry(self._options.name)
+        return helm_release.with_tunnel(entry, self._tunnel.address if self._tunnel else "")
+
+    async def _values(self, wanted: Mapping[str, Any]) -> None:
+        """Add the cluster to the release, or update its tunnel."""
         options, release = self._options, self._release
-        if self._entry is not None:
+        if self._entry == wanted:
             place = options.values or f"revision {release.revision}"
             say("values" if options.values else "helm", f"{place} has cluster {options.name}")
             return
-        entry = helm_release.entry(options.name)
-        text = yaml.safe_dump([entry], sort_keys=False, default_flow_style=True, width=10**6).strip()
+        text = yaml.safe_dump(dict(wanted), sort_keys=False, default_flow_style=True, width=10**6).strip()
+        if options.values:
+            raise ConfigError(
+                f"{options.values}: the tunnel of cluster {options.name} is changed: replace its entry in "
+                f"virtualNode.clusters by {text}, apply the file, and run the command again"
+            )
         if options.dry_run:
-            say("helm", f"would upgrade {release.name} with virtualNode.clusters: {text}")
+            say("helm", f"would upgrade {release.name} with virtualNode.clusters: [{text}]")
             return
         say("helm", f"upgrading {release.name}; waiting for its pods")
         revision = await helm_release.upgrade(
-            self._upper, options, lambda values: helm_release.with_cluster(values, entry),
+            self._upper, options, lambda values: helm_release.with_cluster(values, wanted),
             why=f"lower cluster {options.name} joined",
         )  # fmt: skip
         say("helm", f"revision {revision} has it. Add it to virtualNode.clusters of your values file, too, after the "
-            f"clusters there: - {text.removeprefix('[').removesuffix(']')}")  # fmt: skip
+            f"clusters there: - {text}")  # fmt: skip
 
     async def _ready(self, name: str) -> None:
         """Wait until a virtual node is Ready.
@@ -276,7 +296,9 @@ def probe_pod(node: str, image: str) -> dict[str, Any]:
     }
 
 
-async def _run_probe(upper: Client, lower: Client, node: str, options: argparse.Namespace) -> None:
+async def _run_probe(
+    upper: Client, lower: Client, node: str, options: argparse.Namespace, *, is_tunnelled: bool
+) -> None:
     """Run a pod on a virtual node in a new namespace, then remove both.
 
     Args:
@@ -284,6 +306,7 @@ async def _run_probe(upper: Client, lower: Client, node: str, options: argparse.
         lower: client of the lower cluster.
         node: the virtual node.
         options: ``probe_image``, ``timeout`` and ``request_timeout`` of the command line.
+        is_tunnelled: whether to prove the pod's log and an exec, too.
 
     Raises:
         ConfigError: the pod does not run in time; the message has the verdict of ``diagnose``.
@@ -307,7 +330,7 @@ async def _run_probe(upper: Client, lower: Client, node: str, options: argparse.
                 raise ConfigError(await _why_not_running(upper, found, node, options))
             await asyncio.sleep(_POLL)
         seconds = event_loop.now() - started
-        if options.via:
+        if is_tunnelled:
             await tunnel.prove(upper, namespace, _PROBE, seconds=options.timeout)
     finally:
         await _remove_probe(upper, lower, namespace)
@@ -404,12 +427,6 @@ def changes(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, An
     held, strings = secret_data(found), wanted.get("stringData") or {}
     data = {key: value for key, value in strings.items() if held.get(key) != value}
     return {**patch, **({"stringData": data} if data else {})}
-
-
-def secret_data(secret: Mapping[str, Any]) -> dict[str, str]:
-    """Return the decoded data of a Secret."""
-    data = secret.get("data") or {}
-    return {key: base64.b64decode(value).decode(errors="replace") for key, value in data.items()}
 
 
 def require_reachable(server: str, *, given: bool) -> None:

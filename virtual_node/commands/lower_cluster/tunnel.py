@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import base64
 import secrets
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,17 +19,15 @@ from controller_runtime.tls.key_pairs import covers, share_left
 from controller_runtime.util import event_loop
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import applied
-from virtual_node.commands.lower_cluster.applied import is_marked, say
+from virtual_node.commands.lower_cluster.applied import is_marked, say, secret_data
+from virtual_node.config import program
 from virtual_node.rights import tunnel
 from virtual_node.rights.tunnel import Tunnel
 
-KONNECTIVITY = "konnectivity"
+KONNECTIVITY, DIRECT = "konnectivity", "direct"
+"""Values of ``--via``."""
 _STEP = "tunnel"
-_KINDS = {
-    "Secret": resources.SECRETS,
-    "Service": resources.SERVICES,
-    "Deployment": resources.DEPLOYMENTS,
-}
+_KINDS = {"Secret": resources.SECRETS, "Deployment": resources.DEPLOYMENTS}
 _POLL = 0.5
 _RENEW_SHARE = 0.1
 """Share of the certificates' validity below which another ``join`` makes new ones."""
@@ -40,74 +39,128 @@ def check(options: argparse.Namespace) -> None:
     Raises:
         ConfigError: names the flag.
     """
-    if bool(options.via) != bool(options.tunnel_address):
-        raise ConfigError(
-            f"--tunnel-address: HOST:PORT at which the lower cluster reaches the proxy server; with --via {KONNECTIVITY}, "
-            "and only with it"
-        )
-    if options.via:
+    if options.tunnel_address and options.via != KONNECTIVITY:
+        raise ConfigError(f"--tunnel-address: only with --via {KONNECTIVITY}")
+    if options.tunnel_address:
         try:
             tunnel.address(options.tunnel_address)
         except ValueError as error:
             raise ConfigError(f"--tunnel-address: {error}") from None
+    if options.via == KONNECTIVITY and len(options.name) > tunnel.MAX_NAME:
+        raise ConfigError(
+            f"NAME: at most {tunnel.MAX_NAME} characters with --via {KONNECTIVITY}, because names of Services contain it"
+        )
+
+
+async def kept(upper: Client, options: argparse.Namespace) -> dict[str, str]:
+    """Return what an earlier ``join`` wrote about the tunnel of a lower cluster; empty: it has none."""
+    name = tunnel.upper_name(options.name)
+    found = await find(upper, resources.SECRETS, name, namespace=options.namespace)
+    return secret_data(found) if found is not None and is_marked(found) else {}
+
+
+def known(data: Mapping[str, str], entry: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return what is known about the tunnel of a lower cluster; empty: it has none.
+
+    Args:
+        data: result of ``kept``.
+        entry: the cluster's entry in the values of the release; None: there is none.
+    """
+    address = ((entry or {}).get("tunnel") or {}).get("address")
+    return {**data, **({tunnel.ADDRESS: address} if address else {})}
+
+
+def chosen(options: argparse.Namespace, former: Mapping[str, str], *, cluster_id: str) -> Tunnel | None:
+    """Return the tunnel that a ``join`` uses: that of its flags, otherwise that of an earlier one; None: none.
+
+    Args:
+        options: the parsed command line.
+        former: result of ``known``.
+        cluster_id: identity of the upper cluster.
+
+    Raises:
+        ConfigError: there is no address.
+    """
+    if options.via == DIRECT or not (options.via or former):
+        return None
+    address = options.tunnel_address or former.get(tunnel.ADDRESS, "")
+    if not address:
+        raise ConfigError(
+            "--tunnel-address: HOST:PORT at which the lower cluster reaches the proxy server: required the first time"
+        )
+    images = options.tunnel_images or former.get(tunnel.IMAGES_KEY) or tunnel.IMAGES
+    return Tunnel(
+        options.name, cluster_id, options.namespace, options.account_namespace, address, images=images
+    )
+
+
+def way(options: argparse.Namespace, data: Mapping[str, str]) -> lower_account.Proxy | None:
+    """Return the way through a tunnel, given the data of its Secret; None: there is none.
+
+    Raises:
+        ConfigError: the data is not complete.
+    """
+    if not data:
+        return None
+    url = tunnel.proxy_url(options.name, options.namespace)
+    try:
+        return lower_account.Proxy(url, tunnel.SERVER, data["ca.crt"], data["client.crt"], data["client.key"])
+    except KeyError as error:
+        place = f"{options.namespace}/{tunnel.upper_name(options.name)}"
+        raise ConfigError(
+            f"Secret {place} has no {error}: '{program.name('lower-cluster')} join' writes it"
+        ) from None
 
 
 async def ensure(
-    options: argparse.Namespace, upper: Client, lower: Client, *, cluster_id: str
-) -> lower_account.Proxy:
-    """Create or update proxy server and agent, wait until they are connected, and return the way through them.
+    options: argparse.Namespace, upper: Client, lower: Client, made: Tunnel, former: Mapping[str, str]
+) -> lower_account.Proxy | None:
+    """Create or update the certificates and the agent, and return the way through the tunnel.
 
     Args:
         options: the parsed command line. A dry run changes nothing.
         upper: client of the upper cluster.
         lower: client of the lower cluster.
-        cluster_id: identity of the upper cluster.
+        made: the tunnel.
+        former: result of ``known``.
 
     Raises:
-        ConfigError: an object is not ours, or the agent is not connected in time.
+        ConfigError: an object is not ours.
     """
-    host, port = tunnel.address(options.tunnel_address)
-    made = Tunnel(
-        options.name,
-        cluster_id,
-        options.namespace,
-        options.account_namespace,
-        host,
-        port,
-        images=options.tunnel_images,
-    )
-    data = await _certificates(upper, made)
+    is_current = _is_current(made, former)
+    data = former if is_current else tunnel.certificates(made)
     if options.dry_run:
-        say(
-            _STEP,
-            f"would run a proxy server {made.namespace}/{made.name}, and its agent in the lower cluster",
-        )
-    else:
-        for where, client, bodies in (
-            ("upper", upper, tunnel.upper_objects(made, data)),
-            ("lower", lower, tunnel.lower_objects(made, data)),
-        ):
-            for body in bodies:
-                await applied.apply(client, _KINDS[body["kind"]], body, step=_STEP, by="join", where=where)
-        await _connected(upper, lower, made, options.timeout)
-    return lower_account.Proxy(
-        made.proxy_url, tunnel.SERVER, data["ca.crt"], data["client.crt"], data["client.key"]
+        say(_STEP, f"would run the agent {made.lower_namespace}/{made.lower_name} in the lower cluster")
+        return way(options, data)
+    await applied.apply(
+        upper, resources.SECRETS, tunnel.upper_secret(made, data), step=_STEP, by="join", where="upper"
     )
+    if not is_current:
+        await _restart(upper, made, tunnel.digest(data))
+    for body in tunnel.lower_objects(made, data):
+        await applied.apply(lower, _KINDS[body["kind"]], body, step=_STEP, by="join", where="lower")
+    return way(options, data)
 
 
-async def _certificates(upper: Client, made: Tunnel) -> dict[str, str]:
-    """Return the certificates in the Secret; new ones if it is missing, for another address, or soon expired."""
-    found = await find(upper, resources.SECRETS, made.name, namespace=made.namespace)
-    if found is not None and is_marked(found):
-        data = {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
-        server = data.get("server.crt", b"")
-        current = server and covers(server, [made.host, made.proxy_host])
-        if current and share_left(server, datetime.now(UTC)) > _RENEW_SHARE:
-            return {key: value.decode() for key, value in data.items()}
-    return tunnel.certificates(made)
+def _is_current(made: Tunnel, former: Mapping[str, str]) -> bool:
+    """Report whether certificates are for this tunnel and do not expire soon."""
+    server = former.get("server.crt", "").encode()
+    if tunnel.FILES - former.keys() or not covers(server, tunnel.hosts(made)):
+        return False
+    return share_left(server, datetime.now(UTC)) > _RENEW_SHARE
 
 
-async def _connected(upper: Client, lower: Client, made: Tunnel, seconds: float) -> None:
+async def _restart(upper: Client, made: Tunnel, digest: str) -> None:
+    """Replace the proxy server's pod, if there is one, so that it reads new certificates."""
+    if await find(upper, resources.DEPLOYMENTS, made.name, namespace=made.namespace) is None:
+        return
+    annotations = {tunnel.ANNOTATION_CERTIFICATES: digest}
+    patch = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
+    await upper.patch(resources.DEPLOYMENTS, made.name, patch, namespace=made.namespace)
+    say(_STEP, f"the proxy server {made.namespace}/{made.name} restarts with new certificates")
+
+
+async def connected(lower: Client, made: Tunnel, seconds: float) -> None:
     """Wait until the agent's Deployment has a ready pod, which is ready while it is connected.
 
     Raises:
@@ -115,23 +168,17 @@ async def _connected(upper: Client, lower: Client, made: Tunnel, seconds: float)
     """
     started = event_loop.now()
     while True:
-        waiting = [
-            where
-            for where, client, name, space in (
-                ("upper", upper, made.name, made.namespace),
-                ("lower", lower, made.lower_name, made.lower_namespace),
-            )
-            if not _is_available(await find(client, resources.DEPLOYMENTS, name, namespace=space))
-        ]
-        if not waiting:
-            say(_STEP, f"the agent is connected to {made.host}:{made.port}")
+        agent = await find(lower, resources.DEPLOYMENTS, made.lower_name, namespace=made.lower_namespace)
+        if _is_available(agent):
+            say(_STEP, f"the agent is connected to {made.address}")
             return
         if event_loop.now() > started + seconds:
             raise ConfigError(
-                f"no agent is connected after {seconds:.0f} s; not ready in the cluster: {', '.join(waiting)}. In the lower "
-                f"cluster: 'kubectl --namespace {made.lower_namespace} logs deployment/{made.lower_name}'. It must reach "
-                f"{made.host}:{made.port}, which leads to Service {made.namespace}/{made.name}-agents. Then run the command "
-                "again."
+                f"the agent is not connected after {seconds:.0f} s. In the lower cluster: 'kubectl --namespace "
+                f"{made.lower_namespace} logs deployment/{made.lower_name}'. It must reach {made.address}, which leads to "
+                f"Service {made.namespace}/{made.name}-agents of the upper cluster, and 'kubectl --namespace "
+                f"{made.namespace} get pods --selector app.kubernetes.io/component=tunnel' there must be Ready. Then run "
+                "the command again."
             )
         await asyncio.sleep(_POLL)
 
@@ -201,9 +248,9 @@ async def remove(
     options: argparse.Namespace, upper: Client, lower: Client | None, *, cluster_id: str
 ) -> None:
     """Delete the objects that ``ensure`` created; without ``lower`` only those in the upper cluster."""
-    name, kinds, dry = tunnel.upper_name(options.name), list(_KINDS.values()), options.dry_run
+    dry = options.dry_run
     if lower is not None:
-        below = tunnel.lower_name(cluster_id, options.name)
-        await applied.remove(lower, kinds, below, namespace=options.account_namespace, step=_STEP, dry=dry)
-    for each in (f"{name}-agents", name):
-        await applied.remove(upper, kinds, each, namespace=options.namespace, step=_STEP, dry=dry)
+        below, space = tunnel.lower_name(cluster_id, options.name), options.account_namespace
+        await applied.remove(lower, list(_KINDS.values()), below, namespace=space, step=_STEP, dry=dry)
+    name, space = tunnel.upper_name(options.name), options.namespace
+    await applied.remove(upper, [resources.SECRETS], name, namespace=space, step=_STEP, dry=dry)

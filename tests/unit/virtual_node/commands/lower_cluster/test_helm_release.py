@@ -45,6 +45,16 @@ def test_joining_and_leaving_restores_the_values():
     assert [one["name"] for one in joined["virtualNode"]["clusters"]] == ["tokyo", "paris"]
     assert joined["virtualNode"]["replicas"] == 1
     assert helm_release.without_cluster(joined, "paris") == before
+    tunnelled = helm_release.with_tunnel(TOKYO, "a:1")
+    assert helm_release.clusters(helm_release.with_cluster(before, tunnelled)) == [
+        {**TOKYO, "tunnel": {"address": "a:1"}}
+    ]
+    own = {**TOKYO, "tunnel": {"address": "a:1", "service": {"type": "ClusterIP"}}}
+    assert helm_release.with_tunnel(own, "b:1")["tunnel"] == {
+        "address": "b:1",
+        "service": {"type": "ClusterIP"},
+    }
+    assert helm_release.with_tunnel(own, "") == TOKYO
     assert helm_release.without_cluster(helm_release.with_cluster({}, TOKYO), "tokyo") == {}
 
 
