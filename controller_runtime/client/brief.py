@@ -1,7 +1,7 @@
 """A client for programs that send a few requests and end, such as commands that people wait for.
 
 It speaks HTTP/1.1 with h11 over asyncio's streams, because importing aiohttp takes longer than the requests. It has no rate
-limit, no metrics and no watches. Servers behind a proxy need ``Client``.
+limit, no metrics and no watches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 from controller_runtime import errors
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from controller_runtime.client import requests
+from controller_runtime.client import dialing, requests
 from controller_runtime.client.limits import ResponseLimits, ResponseReader
 from controller_runtime.client.requests import CONNECT_TIMEOUT, RequestOptions, Retry, with_query
 from controller_runtime.client.verbs import Head, Verbs
@@ -41,13 +41,7 @@ class BriefClient(Verbs):
     def __init__(
         self, config: ConnectionConfig, *, user_agent: str, timeout: float = 30.0, cluster: str = ""
     ) -> None:
-        """Create a client; connections open on first use. The arguments are those of ``Transport``.
-
-        Raises:
-            ValueError: the server is behind a proxy.
-        """
-        if config.proxy_url:
-            raise ValueError("a server behind a proxy needs Client")
+        """Create a client; connections open on first use. The arguments are those of ``Transport``."""
         self.config = config
         self.timeout = timeout
         self.field_manager = requests.field_manager(user_agent)
@@ -133,20 +127,19 @@ class BriefClient(Verbs):
         config = self.config
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                reader, writer = await asyncio.open_connection(
-                    config.host,
-                    config.port,
-                    ssl=config.ssl,
-                    server_hostname=config.tls_server_name or config.host if config.ssl else None,
-                    happy_eyeballs_delay=0.25,
-                    limit=_READ,
-                )
+                made = await dialing.connect(config)
         except ssl.SSLError as error:
             raise NotConnected(f"{config.server}: cannot connect: {error}") from error
         except TimeoutError as error:
             raise NotConnected(f"{config.server}: no answer in time (connection timeout)") from error
         except OSError as error:
             raise NotConnected(f"{config.server}: {requests.connect_failure(error)}") from error
+        reader = asyncio.StreamReader(limit=_READ)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        made.transport.set_protocol(protocol)
+        protocol.connection_made(made.transport)
+        made.transport.resume_reading()
+        writer = asyncio.StreamWriter(made.transport, protocol, reader, asyncio.get_running_loop())
         return _Connection(reader, writer, config.ssl)
 
     def _failure(self, error: Exception) -> ConnectionFailed:

@@ -38,10 +38,14 @@ _NO_LOGIN, _PASSWORD = 0, 2
 """Methods of authentication."""
 
 
-async def connect(config: ConnectionConfig) -> Connection:
+async def connect(config: ConnectionConfig, *, context: ssl.SSLContext | None = None) -> Connection:
     """Return a connection to an API server, with TLS for an https server, and with reading paused if it has none.
 
     The caller limits the time. On cancellation, nothing stays open.
+
+    Args:
+        config: the server and its proxy.
+        context: TLS settings for the server; None: those of the configuration.
 
     Raises:
         ProxyError: the proxy cannot be reached, or refused the connection.
@@ -51,9 +55,10 @@ async def connect(config: ConnectionConfig) -> Connection:
         connection = await _through_proxy(config, config.proxy_url)
     else:
         connection = await _tcp(config.host, config.port)
-    if config.ssl is None:
+    context = context or config.ssl
+    if context is None:
         return connection
-    return await _tls(connection, config.ssl, config.tls_server_name or config.host)
+    return await _tls(connection, context, config.tls_server_name or config.host)
 
 
 async def _tcp(host: str, port: int) -> Connection:

@@ -16,6 +16,7 @@ from cryptography import x509
 from clusterset.model.token_life import claims_of, token_life
 from controller_runtime.auth import kubeconfig_file
 from controller_runtime.auth.kubeconfig import ConnectionConfig
+from controller_runtime.client import dialing, raw_http
 from virtual_node.examine.expiry import LEGACY_TOKEN, Expiry
 from virtual_node.examine.finding import UPPER
 
@@ -90,11 +91,8 @@ def token_expiry(cluster: str, token: str, *, where: str, renewed: bool = False)
 
 
 async def of_apiserver(cluster: str, config: ConnectionConfig) -> Expiry | None:
-    """Return the expiry of an API server's certificate; None: not readable (plain http, a proxy, no answer)."""
-    if config.ssl is None or config.proxy_url:
-        return None
-    name = config.tls_server_name or config.host
-    return await _served(cluster, config.server, host=config.host, port=config.port, server_name=name)
+    """Return the expiry of an API server's certificate; None: not readable (plain http, no answer)."""
+    return None if config.ssl is None else await _served(cluster, config.server, config)
 
 
 async def of_kubelet(node: Mapping[str, Any]) -> Expiry | None:
@@ -106,23 +104,23 @@ async def of_kubelet(node: Mapping[str, Any]) -> Expiry | None:
     if not host or not port:
         return None
     name = f"kubelet API of {node['metadata']['name']}"
-    return await _served(UPPER, name, host=host, port=int(port), server_name=host)
+    return await _served(UPPER, name, ConnectionConfig(f"https://{raw_http.authority(host, int(port))}"))
 
 
-async def _served(cluster: str, name: str, *, host: str, port: int, server_name: str) -> Expiry | None:
+async def _served(cluster: str, name: str, config: ConnectionConfig) -> Expiry | None:
     # The certificate is only read here; the clients of the server verify it.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
         async with asyncio.timeout(_TIMEOUT):
-            _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
+            connection = await dialing.connect(config, context=context)
     except (OSError, TimeoutError, ValueError):
         return None
     try:
-        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        der = connection.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:
-        writer.transport.abort()
+        connection.transport.abort()
     certificate = _certificate(der, load=x509.load_der_x509_certificate) if der else None
     return None if certificate is None else _of_certificate(cluster, "ServingCertificate", name, certificate)
 

@@ -113,14 +113,7 @@ async def briefly(
     from controller_runtime.client.brief import BriefClient  # noqa: PLC0415 - help and completion of flags need no client
 
     config = await kubeconfig.load(path, context=context, in_cluster=in_cluster)
-    connection: AbstractAsyncContextManager[Verbs]
-    if config.proxy_url:
-        from controller_runtime.client.client import Client  # noqa: PLC0415 - only proxies need it
-
-        connection = Client(config, user_agent=agent, cluster=cluster or path, timeout=timeout)
-    else:
-        connection = BriefClient(config, user_agent=agent, cluster=cluster or path, timeout=timeout)
-    async with connection as client:
+    async with BriefClient(config, user_agent=agent, cluster=cluster or path, timeout=timeout) as client:
         with _explained(config, path=path, context=context, in_cluster=in_cluster):
             yield client
 

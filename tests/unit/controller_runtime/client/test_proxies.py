@@ -14,6 +14,7 @@ from controller_runtime import resources
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.auth.proxies import PORTS
 from controller_runtime.client import dialing
+from controller_runtime.client.brief import BriefClient
 from controller_runtime.client.client import Client
 from controller_runtime.errors import NotConnected, ProxyError
 from controller_runtime.tls.key_pairs import make_ca, sign
@@ -21,6 +22,8 @@ from tests.proxies import Proxy, proxy
 from tests.serving import client_context, server_context
 from tests.unit.controller_runtime.loopback import CA, answers, reply, serve
 
+KINDS = (BriefClient, Client)
+Kind = type[BriefClient] | type[Client]
 SCHEMES = ("http", "https", "socks5")
 CLIENTS = make_ca("clients")
 PROXY_CA = make_ca("proxy-ca")
@@ -78,22 +81,24 @@ async def test_requests_and_watches_go_through_the_proxy(scheme: str) -> None:
         assert "Proxy-Authorization: Basic bWU6cEBzcw==\r\n" in through.asked[0]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_a_tunnel_that_ends_during_a_request_is_an_error(scheme: str) -> None:
+async def test_a_tunnel_that_ends_during_a_request_is_an_error(scheme: str, kind: Kind) -> None:
     """And the next request opens another."""
     async with serve(answers(reply(), reply()), tls=True) as server:
         async with running(scheme) as through:
             url = through.url
             config = ConnectionConfig(server.url, ssl_context=trusting(), proxy_url=url)
-            async with Client(config, qps=0) as client:
+            async with kind(config, user_agent="tests/1") as client:
                 await client.get(resources.NODES, "n")
         config = ConnectionConfig(server.url, ssl_context=trusting(), proxy_url=url)
-        async with Client(config, qps=0) as client:
+        async with kind(config, user_agent="tests/1") as client:
             with pytest.raises(NotConnected) as caught:
                 await client.get(resources.NODES, "n")
     assert str(caught.value) == f"{server.url}: the proxy {url}: cannot connect: connection refused"
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("scheme", "refusal", "code", "text"),
     [
@@ -117,7 +122,7 @@ async def test_a_tunnel_that_ends_during_a_request_is_an_error(scheme: str) -> N
     ],
 )
 async def test_a_refusal_names_the_proxy_without_its_password(
-    scheme: str, refusal: bytes, code: int, text: str
+    scheme: str, refusal: bytes, code: int, text: str, kind: Kind
 ) -> None:
     """With the reason that the proxy gave; logs must not contain passwords."""
     async with running(scheme) as through:
@@ -125,7 +130,7 @@ async def test_a_refusal_names_the_proxy_without_its_password(
         config = ConnectionConfig(
             "https://api.example", ssl_context=trusting(), proxy_url=through.url_with_login()
         )
-        async with Client(config, qps=0) as client:
+        async with kind(config, user_agent="tests/1") as client:
             with pytest.raises(NotConnected) as caught:
                 await client.get(resources.NODES, "n")
     space = "" if text.startswith(":") else " "
