@@ -36,6 +36,8 @@ ADDRESS, IMAGES_KEY = "address", "images"
 """Keys of the upper Secret: where the agent reaches the proxy server, and the repository of its image."""
 _CERTIFICATES = "/etc/tunnel"
 _USER = 65532
+_GRACE_SECONDS = 5
+"""A stopped agent takes no new connections, but waits for the end of the others until the kubelet kills it."""
 _KEEPALIVE = "--keepalive-time=30s"
 """A silent loss of the connection is noticed within a minute; by default after an hour."""
 _VALIDITY = timedelta(days=3650)
@@ -205,6 +207,7 @@ def _deployment(tunnel: Tunnel, metadata: dict[str, Any], data: Mapping[str, str
     pod = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": _GRACE_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,

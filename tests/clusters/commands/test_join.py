@@ -229,8 +229,8 @@ async def _lose_the_tunnel(sandbox: Sandbox) -> None:
     uid = (await get(lower, "far", "pods", "web"))["metadata"]["uid"]
     agent = await _agent(lower)
     await lower.kubectl("-n", "virtual-node", "scale", "deployment", agent, "--replicas=0")
-    ended = await asyncio.gather(stream, following)
-    assert all(one.returncode for one in ended), ended
+    assert (await stream).returncode
+    await following  # without an error, because the upper API server ignores that a kubelet breaks off a log
 
     async def refusal() -> str:
         return (await upper.kubectl("-n", "far", "exec", "web", "--", "true", check=False)).stderr
