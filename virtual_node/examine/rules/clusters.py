@@ -48,7 +48,7 @@ _MINORS = 3
 A virtual node is a kubelet of the upper cluster and reports the lower cluster's version.
 """
 _EXPIRY_STEPS = {
-    "ClientCertificate": "issue a new client certificate for the kubeconfig",
+    "ClientCertificate": "issue a new client certificate for the kubeconfig; for a tunnel: virtual-node lower-cluster join",
     "Token": "issue a new token (virtual-node lower-cluster register); a virtual node renews it from then on",
     "ServingCertificate": "renew the server's certificate",
     "WebhookCA": "renew the CA certificate in the webhook's caBundle",
