@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import base64
+import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -272,6 +274,44 @@ async def test_values_are_edited_instead_of_an_upgrade(
     left = helm_release.clusters(values_file.parse(file.read_text("utf-8"), source=""))
     assert [one["name"] for one in left] == (["tokyo"] if action == "join" else [])
     assert above.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("tunnel", "flags", "entry"),
+    [
+        (
+            {},
+            {"via": "konnectivity", "tunnel_address": "192.0.2.7:443"},
+            "tunnel: {address: '192.0.2.7:443'}",
+        ),
+        ({"address": "a:1"}, {"via": "direct"}, "kubeconfigSecret: {name: virtual-node-tokyo}}"),
+    ],
+    ids=["to a tunnel", "to a direct connection"],
+)
+async def test_a_changed_tunnel_is_not_edited_in_a_values_file(
+    tmp_path: Path, tunnel: dict[str, str], flags: dict[str, str], entry: str
+):
+    """The entry may have comments; the message has the new one. Without a change, the entry is left as it is."""
+    file = tmp_path / "values.yaml"
+    found = {
+        "name": "tokyo",
+        "kubeconfigSecret": {"name": "virtual-node-tokyo"},
+        **({"tunnel": tunnel} if tunnel else {}),
+    }
+    file.write_text(json.dumps({"virtualNode": {"clusters": [found]}}), encoding="utf-8")
+    above = _cluster("upper", _secret(annotations={"virtual-node.io/created-by": "join"}))
+    below = _cluster("lower", *_accounts("", None))
+    given = {"values": str(file), "release": None, "dry_run": True, "probe_image": "", "tunnel_images": ""}
+    for more in ({}, flags):
+        options = _joining(**given, **more)
+        joining = join.Join(options, above, below, await join.find_release(above, options))
+        if more:
+            with pytest.raises(
+                ConfigError, match=r"replace its entry in virtualNode.clusters by .*" + re.escape(entry)
+            ):
+                await joining.run()
+        else:
+            await joining.run()
 
 
 async def test_leave_of_a_lost_cluster_removes_the_upper_part(helm: Path, capsys: pytest.CaptureFixture[str]):
