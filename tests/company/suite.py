@@ -69,6 +69,7 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
     # Software of both clusters has namespaces of the same name, so those of the upper cluster get another one below.
     cluster = config["clusters"][0]
     cluster["namespaces"]["map"] = {name: f"upper-{name}" for name in _SYSTEM_NAMESPACES}
+    cluster["namespaces"]["labels"] = ["istio-injection"]
     cluster["namespaces"]["allowed"] = [*_SYSTEM_NAMESPACES, "company-*", "default"]
     # Published manifests of monitoring have the priority of a cluster's own programs.
     cluster["policy"] = {"namespaces": {"company-*": {"priorityClasses": ["system-cluster-critical"]}}}

@@ -119,6 +119,10 @@ PROGRAMS: dict[str, Program] = {
         "github.com/prometheus-operator/prometheus-operator/cmd/prometheus-config-reloader",
     ),
     "kube-state-metrics": Program("kube-state-metrics", "kube-state-metrics", "k8s.io/kube-state-metrics/v2"),
+    **{
+        name: Program(name, "istio", f"istio.io/istio/pilot/cmd/{name}")
+        for name in ("pilot-discovery", "pilot-agent")
+    },
     "stern": Program("stern", "stern", "github.com/stern/stern"),
     "descheduler": Program("descheduler", "descheduler", "sigs.k8s.io/descheduler/cmd/descheduler"),
     "client-go": Program("client-go", "client-go", "."),
