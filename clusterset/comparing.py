@@ -76,7 +76,8 @@ def _of_cluster(
 def _common(config: ClusterSet, cluster: Cluster) -> dict[str, Any]:
     """Return the settings of a cluster that decide which pods it takes, by field."""
     namespaces = msgspec.to_builtins(cluster.namespaces)
-    namespaces.pop("remove", None)
+    for of_removal in ("remove", "generated"):
+        namespaces.pop(of_removal, None)
     if not cluster.namespaces.adopt:  # an empty list means the same as false
         namespaces.pop("adopt", None)
     return {

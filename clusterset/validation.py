@@ -57,6 +57,8 @@ _SYSTEM = ("default", "kube-node-lease", "kube-public", "kube-system")
 """Namespaces of every cluster. A lower one is used only for the upper namespace of that name, if ``adopt`` allows it."""
 _MOST = 100
 """Maximum overrides of a cluster, because each is compared with each pod."""
+_GENERATED = re.compile(r"[a-z0-9][-a-z0-9.]*/.+")
+"""A resource without wildcards, and a shell pattern of names."""
 _OVERRIDE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)", re.ASCII)
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -237,6 +239,12 @@ def _namespaces_of_one(where: str, config: NamespaceConfig) -> Iterator[str]:
     if system or prefix.startswith(_RESERVED_PREFIX):
         what = f"would make {system}" if system else "belongs to the lower cluster's own system"
         yield f"{where}.prefix: {prefix!r} {what}; choose another prefix"
+    for position, pattern in enumerate(config.generated):
+        if not _GENERATED.fullmatch(pattern):
+            yield (
+                f"{where}.generated[{position}]: {pattern!r} is not a resource and a name, such as "
+                "configmaps/example-ca or networkpolicies.networking.k8s.io/default-*"
+            )
     targets: dict[str, str] = {}
     for upper, lower in config.map.items():
         field = f"{where}.map.{upper}"

@@ -42,6 +42,10 @@ class NamespaceConfig(ConfigStruct):
     remove: bool = True
     """When an upper namespace is deleted, delete the lower namespace that we created for it, unless that has objects
     of other owners."""
+    generated: list[str] = []
+    """Objects that programs of the lower cluster create in every namespace, as shell patterns of resource and name, such as
+    ``networkpolicies.networking.k8s.io/default-deny``. They do not keep a lower namespace, and are deleted with it.
+    PersistentVolumeClaims always keep it. Those of Kubernetes, OpenShift and Istio are built in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +64,7 @@ class Namespaces:
         """Register handlers on the informers of namespaces."""
         self._config = self.context.config.namespaces
         self._carried = translate.CarriedLabels(self._config.labels, self.context.rules.policy)
-        self._leftovers = Leftovers(self.context.lower, self.context.cluster_id)
+        self._leftovers = Leftovers(self.context.lower, self.context.cluster_id, self._config.generated)
         self.controller = self.context.controller(
             "namespaces", self.reconcile, workers=1, first_delay=1.0, longest_delay=300.0, flow=str
         )
@@ -321,6 +321,8 @@ class Leftovers:
     lower: Client
     cluster_id: str
     """Identity of the upper cluster; objects labelled with it are ours."""
+    generated: Sequence[str] = ()
+    """``namespaces.generated``."""
 
     async def find(self, namespace: str, *, upper_name: str) -> Found:
         """Return the contents of an upper namespace's lower namespace; stop after a few objects of other owners.
@@ -354,6 +356,7 @@ class Leftovers:
             resource=resource.plural,
             cluster_id=self.cluster_id,
             upper_name=upper_name,
+            generated=self.generated,
         )
         kind = (resource.group, resource.plural)
         if kind == _HOLDS_DATA:

@@ -43,7 +43,7 @@ def test_a_difference_is_reported_with_its_field(one: str, other: str, field: st
         ("labels: {a: b}", "cacheBytes: 0"),
         ("nodeName: vn-tokyo", ""),
         ("nodeName: vn-tokyo", "nodes: [{name: vn-tokyo}]"),
-        ("namespaces: {remove: false}", "usage: {source: Summary}"),
+        ("namespaces: {remove: false, generated: [secrets/a]}", "usage: {source: Summary}"),
         ("clientQps: 1", "server: https://a"),
     ],
 )

@@ -39,6 +39,9 @@ def found(*namespaces: dict[str, Any], kubeconfigs: tuple[str, ...] = ("k", "k")
         ({"prefix": "kube-tenants-"}, "clusters[0].namespaces.prefix"),
         ({"prefix": "kub"}, "clusters[0].namespaces.prefix"),
         ({"prefix": "d"}, "clusters[0].namespaces.prefix"),
+        ({"generated": ["configmaps/a", "*"]}, "clusters[0].namespaces.generated[1]"),
+        ({"generated": ["*/a"]}, "clusters[0].namespaces.generated[0]"),
+        ({"generated": ["configmaps/"]}, "clusters[0].namespaces.generated[0]"),
     ],
 )
 def test_colliding_namespaces_are_refused_with_their_field(settings, field):
@@ -52,6 +55,7 @@ def test_colliding_namespaces_are_refused_with_their_field(settings, field):
     "settings",
     [
         {},
+        {"generated": ["configmaps/*-ca", "networkpolicies.networking.k8s.io/deny"]},
         {"prefix": "x-"},
         {"prefix": "default-"},
         {"prefix": "x-", "map": {"a": "b", "shop": "storefront"}},

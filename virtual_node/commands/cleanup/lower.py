@@ -163,7 +163,7 @@ class LowerCleanup:
         Args:
             kept: namespaces with an object that is kept.
         """
-        leftovers = Leftovers(self.client, self.cluster_id)
+        leftovers = Leftovers(self.client, self.cluster_id, self.namespaces.generated)
         for namespace in await self._ours(resources.NAMESPACES):
             if namespace.metadata.deletion_timestamp or namespace.name in kept:
                 continue

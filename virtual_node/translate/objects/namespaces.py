@@ -27,6 +27,12 @@ refuse a pod that Pod Security admitted in the upper cluster, or the reverse.
 https://kubernetes.io/docs/concepts/security/pod-security-admission/"""
 _NOT_COUNTED = {("", "events"), ("events.k8s.io", "events"), ("metrics.k8s.io", "pods"), ("", "endpoints")}
 """Resources that are not counted, because they only describe other objects, which are counted."""
+_CERTIFICATES = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
+_ISTIO = frozenset({"istio-ca-root-cert", "istio-ca-crl"})
+_OF_SERVICE_ACCOUNT = frozenset(
+    {"kubernetes.io/service-account.name", "openshift.io/internal-registry-auth-token.service-account"}
+)
+_OPENSHIFT_BINDINGS = frozenset({"system:deployers", "system:image-builders", "system:image-pullers"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +150,15 @@ def namespace_patch(
 
 
 def others(
-    objects: Iterable[Mapping[str, Any]], *, group: str, resource: str, cluster_id: str, upper_name: str
+    objects: Iterable[Mapping[str, Any]],
+    *,
+    group: str,
+    resource: str,
+    cluster_id: str,
+    upper_name: str,
+    generated: Sequence[str] = (),
 ) -> list[str]:
-    """Return the names of objects in a lower namespace that neither we nor Kubernetes created.
+    """Return the names of objects in a lower namespace that neither we nor programs of every namespace created.
 
     Objects that we created for another upper namespace are included.
 
@@ -156,23 +168,34 @@ def others(
         resource: their plural name.
         cluster_id: the upper cluster's identity.
         upper_name: the upper namespace that the lower one was created for.
+        generated: ``namespaces.generated``.
     """
+    qualified = f"{resource}.{group}" if group else resource
     return [
         item["metadata"]["name"]
         for item in objects
         if not ownership.is_owned_by(ownership.Marks.of(item["metadata"]), cluster_id, upper_name)
-        and not _is_kubernetes_own(item["metadata"], group, resource)
+        and not _is_of_every_namespace(item["metadata"], group, resource)
+        and not matches(f"{qualified}/{item['metadata']['name']}", generated)
     ]
 
 
-def _is_kubernetes_own(metadata: Mapping[str, Any], group: str, resource: str) -> bool:
+def _is_of_every_namespace(metadata: Mapping[str, Any], group: str, resource: str) -> bool:
+    """Report whether Kubernetes, OpenShift or Istio created an object, as in every namespace."""
+    annotations = metadata.get("annotations") or {}
     match group, resource:
         case "", "configmaps":
-            return bool(metadata["name"] == "kube-root-ca.crt")
+            of_istio = (metadata.get("labels") or {}).get("istio.io/config") == "true"
+            return metadata["name"] in (_CERTIFICATES | _ISTIO if of_istio else _CERTIFICATES)
         case "", "serviceaccounts":
-            return bool(metadata["name"] == "default")
+            return (
+                metadata["name"] == "default"
+                or "openshift.io/internal-registry-pull-secret-ref" in annotations
+            )
         case "", "secrets":
-            return "kubernetes.io/service-account.name" in (metadata.get("annotations") or {})
+            return not annotations.keys().isdisjoint(_OF_SERVICE_ACCOUNT)
+        case "rbac.authorization.k8s.io", "rolebindings":
+            return metadata["name"] in _OPENSHIFT_BINDINGS
         case "discovery.k8s.io", "endpointslices":
             owners = metadata.get("ownerReferences") or ()
             return any(owner.get("kind") == "Service" for owner in owners)

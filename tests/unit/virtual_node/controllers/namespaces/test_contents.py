@@ -80,6 +80,13 @@ async def test_every_kind_counts() -> None:
     assert sorted(found.others) == ["gadgets.example.com lamp", "persistentvolumeclaims data", "pods theirs"]
 
 
+async def test_a_claim_counts_though_a_pattern_matches_it() -> None:
+    """It holds data."""
+    reader, _ = leftovers(pods={"items": [named("x")]}, claims={"items": [named("data")]})
+    reader.generated = ["persistentvolumeclaims/*", "pods/x"]
+    assert (await reader.find("shop", upper_name="shop")).others == ["persistentvolumeclaims data"]
+
+
 async def test_all_pages_are_read() -> None:
     first = {"items": [named("a")], "metadata": {"continue": "next"}}
     reader, lower = leftovers(pods=[first, {"items": [named("b")], "metadata": {}}])

@@ -167,9 +167,31 @@ def _object(name: str, **metadata: Any) -> dict[str, Any]:
             True,
         ),
         ("", "configmaps", _object("kube-root-ca.crt"), False),
+        ("", "configmaps", _object("openshift-service-ca.crt"), False),
+        ("", "configmaps", _object("istio-ca-root-cert", labels={"istio.io/config": "true"}), False),
+        ("", "configmaps", _object("istio-ca-crl", labels={"istio.io/config": "true"}), False),
+        ("", "configmaps", _object("istio-ca-root-cert"), True),
+        ("", "configmaps", _object("mine", labels={"istio.io/config": "true"}), True),
         ("", "configmaps", _object("mine"), True),
         ("", "serviceaccounts", _object("default"), False),
         ("", "serviceaccounts", _object("robot"), True),
+        ("", "serviceaccounts", _object("builder"), True),
+        (
+            "",
+            "serviceaccounts",
+            _object("builder", annotations={"openshift.io/internal-registry-pull-secret-ref": "x"}),
+            False,
+        ),
+        ("", "secrets", _object("t", annotations={"kubernetes.io/service-account.name": "a"}), False),
+        (
+            "",
+            "secrets",
+            _object("t", annotations={"openshift.io/internal-registry-auth-token.service-account": "a"}),
+            False,
+        ),
+        ("", "secrets", _object("t"), True),
+        ("rbac.authorization.k8s.io", "rolebindings", _object("system:image-pullers"), False),
+        ("rbac.authorization.k8s.io", "rolebindings", _object("admins"), True),
         ("", "events", _object("e"), False),
         ("apps", "deployments", _object("d"), True),
         ("discovery.k8s.io", "endpointslices", _object("s", ownerReferences=[{"kind": "Service"}]), False),
@@ -178,8 +200,30 @@ def _object(name: str, **metadata: Any) -> dict[str, Any]:
     ],
 )
 def test_which_objects_are_unmanaged(group, resource, item, counts):
-    """All that neither the virtual node nor Kubernetes itself created, of any kind."""
+    """All that neither the virtual node nor the lower cluster's own programs created, of any kind."""
     found = namespaces.others([item], group=group, resource=resource, cluster_id="c", upper_name="shop")
+    assert bool(found) is counts
+
+
+@pytest.mark.parametrize(
+    ("pattern", "counts"),
+    [
+        ("networkpolicies.networking.k8s.io/deny-*", False),
+        ("networkpolicies/deny-*", True),
+        ("networkpolicies.networking.k8s.io/deny", True),
+        ("ingresses.networking.k8s.io/deny-*", True),
+    ],
+)
+def test_generated_objects_are_not_counted(pattern: str, counts: bool):  # noqa: FBT001
+    """A policy engine creates the object in every namespace, so it would keep each lower namespace forever."""
+    found = namespaces.others(
+        [_object("deny-all")],
+        group="networking.k8s.io",
+        resource="networkpolicies",
+        cluster_id="c",
+        upper_name="shop",
+        generated=["secrets/x", pattern],
+    )
     assert bool(found) is counts
 
 
