@@ -46,7 +46,8 @@ def lower_spec(
     topology and are dropped. The annotation
     ``preferred-node`` adds a preference for one lower node, and ``required-node`` a requirement, with no effect if the policy forbids
     their key.
-    A PriorityClass is kept only if the policy allows it, or if it is a system class.
+    A PriorityClass is kept only if the policy allows it, or if it is a system class; a ServiceAccount only if the policy
+    allows it.
 
     Raises:
         TooLargeError: the translation exceeds the budget; None: a new one.
@@ -72,6 +73,9 @@ def lower_spec(
     # System classes are kept even if not allowed, so that the policy refuses these pods.
     if priority_class in SYSTEM_CLASSES or matches(priority_class, rules.values["priority_classes"]):
         spec["priorityClassName"] = priority_class
+    account = above.get("serviceAccountName") or ""
+    if matches(account, rules.values["service_accounts"]):
+        spec["serviceAccountName"] = account
     return spec
 
 

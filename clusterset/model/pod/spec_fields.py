@@ -39,7 +39,6 @@ UPPER_ONLY: Mapping[str, str] = {
     "readinessGates": "their conditions are written in the upper cluster, whose status computes Ready from them",
     "ephemeralContainers": "API servers refuse them at creation; a later update adds them",
     "serviceAccount": "the ServiceAccount is an object of the upper cluster, whose tokens the lower pod gets",
-    "serviceAccountName": "the ServiceAccount is an object of the upper cluster, whose tokens the lower pod gets",
 }
 """Fields that lower pods do not have, and why."""
 SCHEDULING: Mapping[str, str] = {
@@ -49,9 +48,10 @@ SCHEDULING: Mapping[str, str] = {
     "topologySpreadConstraints": "only those over hostname; other keys name upper topology",
     "schedulerName": "a scheduler of the upper cluster; an annotation names the lower one",
     "priorityClassName": "only classes that the policy allows",
+    "serviceAccountName": "only accounts of the lower namespace that the policy allows; tokens are of the upper account",
     "resourceClaims": "of the spec, or of the annotation to which the webhook moves them",
 }
-"""Fields that ``lower_spec`` computes for the lower scheduler, and from what."""
+"""Fields that ``lower_spec`` computes for the lower cluster, and from what."""
 REFUSED: Mapping[str, tuple[str, str]] = {
     "volumes.glusterfs": ("Endpoints", "use a PersistentVolumeClaim"),
 }

@@ -155,6 +155,7 @@ DEFAULTS: Mapping[str, Any] = {
     "node_selector_keys": [ALL],
     "scheduler_names": [],
     "priority_classes": [],
+    "service_accounts": [],
     "runtime_classes": [],
     "annotations": AnnotationRules(),
     "images": ImageRules(),

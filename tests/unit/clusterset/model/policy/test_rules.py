@@ -20,9 +20,9 @@ def _policy(yaml: dict) -> Policy:
 
 def test_every_rule_has_a_value_and_a_check():
     """Otherwise a user could configure a rule without effect."""
-    # ``copied_keys`` leaves keys out of copies, and signers of the lower cluster are selected; neither violates anything.
+    # These rules violate nothing: keys and ServiceAccounts are left out of copies, and signers of the lower cluster are selected.
     rules = set(Rules.__struct_fields__) - {"preset"}
-    assert {*RULES, "metadata", "pod_certificates"} == rules
+    assert {*RULES, "metadata", "pod_certificates", "service_accounts"} == rules
     assert {**DEFAULTS, **PRESETS["baseline"]}.keys() == rules
     assert {frozenset(values) for values in PRESETS.values()} == {frozenset(PRESETS["baseline"])}
 

@@ -104,6 +104,16 @@ async def test_a_listed_class_is_kept_and_others_are_dropped():
         assert "priorityClassName" not in scene.below("plain")["spec"]
 
 
+async def test_a_listed_service_account_is_kept_and_others_are_dropped():
+    """By the rules of the upper namespace."""
+    async with running(policy=Policy(namespaces={"shop": Rules(service_accounts=["web-*"])})) as scene:
+        scene.bind(serviceAccountName="web-a")
+        scene.bind("plain", uid="u-2", serviceAccountName="batch")
+        await asyncio.sleep(10)
+        assert scene.below()["spec"]["serviceAccountName"] == "web-a"
+        assert "serviceAccountName" not in scene.below("plain")["spec"]
+
+
 async def test_a_pod_that_tolerates_everything_is_kept_off_control_plane_nodes():
     """All other pods are unchanged."""
     async with running() as scene:

@@ -76,6 +76,7 @@ TRANSLATED: dict[str, tuple[Any, Any]] = {
     "topologySpreadConstraints": ([{"topologyKey": "topology.kubernetes.io/zone"}], []),
     "schedulerName": ("upper-scheduler", []),
     "priorityClassName": ("upper-class", []),
+    "serviceAccountName": ("upper-account", []),
     "resourceClaims": (
         [{"name": "x", "resourceClaimName": "c"}],
         [[{"name": "x", "resourceClaimName": "c"}]],
