@@ -21,6 +21,7 @@ from tests.company.place import VIRTUAL_NODE, Place, Tools
 from tests.company.software import Observations, Software
 from tests.company.works_with import Row, difference
 from tests.evidence import evidence
+from tests.recipes import block
 from tests.waiting import node_ready
 
 _PRESETS = ("jobset", "kueue", "leaderworkerset")
@@ -69,10 +70,16 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
     # Software of both clusters has namespaces of the same name, so those of the upper cluster get another one below.
     cluster = config["clusters"][0]
     cluster["namespaces"]["map"] = {name: f"upper-{name}" for name in _SYSTEM_NAMESPACES}
-    cluster["namespaces"]["labels"] = ["istio-injection"]
+    mesh = block("Istio", "values.yaml")["virtualNode"]["clusters"][0]["config"]
+    cluster["namespaces"] |= mesh["namespaces"]
     cluster["namespaces"]["allowed"] = [*_SYSTEM_NAMESPACES, "company-*", "default"]
     # Published manifests of monitoring have the priority of a cluster's own programs.
-    cluster["policy"] = {"namespaces": {"company-*": {"priorityClasses": ["system-cluster-critical"]}}}
+    cluster["policy"] = {
+        "namespaces": {
+            "company-*": {"priorityClasses": ["system-cluster-critical"]},
+            "company-istio": mesh["policy"]["namespaces"]["shop"],
+        }
+    }
     config["ignore"] = {"presets": list(_PRESETS)}
     file = sandbox.directory / "virtual-node.yaml"
     file.write_text(json.dumps(config), encoding="utf-8")

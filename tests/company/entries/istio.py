@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,54 +29,152 @@ _VALUES = {
     "env": {"PILOT_ENABLE_METADATA_EXCHANGE": "false", "PILOT_ENABLE_ALPN_FILTER": "false"},
 }
 _ROOT = "istio-system"
-_SERVER = "mkdir -p /tmp/www; echo hello > /tmp/www/index.html; httpd -f -p 8080 -h /tmp/www"
-_CALL = "until wget -q -T 3 -O /dev/termination-log http://server:8080/; do sleep 1; done"
-_TABLES = (
-    "iptables",
-    "iptables-save",
-    "iptables-restore",
-    "ip6tables",
-    "ip6tables-save",
-    "ip6tables-restore",
+_SECURITY = "security.istio.io/v1"
+_SERVER = (
+    "echo started; mkdir -p /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"
+)
+_CALL = "wget -q -T 3 -O {file} http://server:8080/"
+_WAIT = "until {call}; do sleep 1; done".format(call=_CALL.format(file="/dev/termination-log"))
+_SLEEP = "exec sleep 36000"
+_QUIET = 10.0
+"""Seconds without a write to a pod that has reached its state."""
+_TABLES = tuple(
+    f"{family}{variant}{tool}"
+    for family in ("iptables", "ip6tables")
+    for variant in ("", "-nft")
+    for tool in ("", "-save", "-restore")
 )
 
 
 async def _run(place: Place) -> Observations:
+    below = replace(place, virtual=False)
     if not place.virtual:
         await _install(place)
     await place.cluster.kubectl("label", "namespace", place.namespace, "istio-injection=enabled")
     service = {"selector": {"app": "server"}, "ports": [{"name": "http", "port": 8080}]}
     metadata = {"namespace": place.namespace}
+    account = manifest("ServiceAccount", "client", metadata=metadata)
     await place.apply(
-        manifest("Service", "server", metadata=metadata, spec=service), _pod(place, "server", _SERVER)
+        manifest("Service", "server", metadata=metadata, spec=service),
+        account,
+        _pod(place, "server", _SERVER),
     )
     await place.becomes(lambda: _ready(place, "server"), "True", "the server is ready with its sidecar")
-    await place.apply(_pod(place, "client", _CALL, restartPolicy="Never"))
-    await place.becomes(lambda: _result(place, "client"), ("Succeeded", "hello\n"), "the client is answered")
-    plain = "wget -q -T 3 -O /dev/termination-log http://server:8080/"
-    outside = {"sidecar.istio.io/inject": "false"}
-    await place.apply(_pod(place, "plain", plain, labels=outside, restartPolicy="Never"))
-    await place.becomes(lambda: _result(place, "plain"), ("Failed", ""), "a pod without sidecar is refused")
+    if place.virtual:
+        await below.apply(account)
+    await place.apply(
+        _pod(place, "client", _SLEEP, serviceAccountName="client"),
+        _pod(place, "other", _SLEEP),
+        _pod(place, "plain", _SLEEP, labels={"sidecar.istio.io/inject": "false"}),
+        _pod(place, "once", _WAIT, restartPolicy="Never"),
+    )
+    await place.becomes(
+        lambda: _result(place, "once"), ("Succeeded", "hello\n"), "a pod is answered, and finishes"
+    )
+    callers = ("client", "other", "plain")
+    await _answered(
+        place, dict.fromkeys(callers, True), "all pods are answered before mutual TLS is required"
+    )
+    strict = {"mtls": {"mode": "STRICT"}}
+    await below.apply(
+        manifest("PeerAuthentication", "default", api=_SECURITY, metadata=metadata, spec=strict)
+    )
+    await _answered(
+        place, {"client": True, "other": True, "plain": False}, "only pods with a sidecar are answered"
+    )
+    await below.apply(_only_the_client(place))
+    await _answered(
+        place, {"client": True, "other": False, "plain": False}, "only the ServiceAccount client is answered"
+    )
     await place.cluster.kubectl("-n", place.namespace, "label", "pod", "server", "team=b")
 
     async def label() -> str:
-        return str((await _below(place))["metadata"]["labels"].get("team"))
+        return str((await _of(below, "server"))["metadata"]["labels"].get("team"))
 
     await place.becomes(label, "b", "a new label reaches the pod")
-    below = await _below(place)
-    status = (await _of(place, "server"))["status"]
+    await place.becomes(lambda: _is_quiet(place, below), True, f"nothing is written for {_QUIET:g} s")
+    seen = await _seen(place, below)
+    await _delete(place)
+    return seen
+
+
+async def _seen(place: Place, below: Place) -> dict[str, Any]:
+    """Return what users see of the server, and what runs."""
+    lower, status = await _of(below, "server"), (await _of(place, "server"))["status"]
+    pod = ("-n", place.namespace)
+    row = (await place.cluster.kubectl(*pod, "get", "pod", "server", "--no-headers")).stdout.split()
+    proxy = await place.cluster.kubectl(*pod, "logs", "server", "-c", "istio-proxy", check=False)
     return {
-        "containers of the status": [one["name"] for one in status["containerStatuses"]],
+        "injected containers": [one["name"] for one in lower["spec"]["initContainers"]],
+        "restarts of all containers": sum(
+            one["restartCount"]
+            for field in ("containerStatuses", "initContainerStatuses")
+            for one in lower["status"][field]
+        ),
+        "READY, STATUS, RESTARTS": " ".join(row[1:4]),
         "init containers of the status": [one["name"] for one in status.get("initContainerStatuses", [])],
-        "ready": await _ready(place, "server"),
-        "injected containers": [one["name"] for one in below["spec"]["initContainers"]],
-        "restarts": [one["restartCount"] for one in below["status"]["containerStatuses"]],
+        "containers of the status": [one["name"] for one in status["containerStatuses"]],
+        "logs": (await place.cluster.kubectl(*pod, "logs", "server")).stdout,
+        "logs of the proxy": "shown" if proxy.returncode == 0 else "refused",
+        "measured containers": await _measured(place),
     }
 
 
+async def _measured(place: Place) -> list[str]:
+    """Return the server's containers in the summary of the node's kubelet."""
+    summary = await place.get(f"/api/v1/nodes/{place.node}/proxy/stats/summary")
+    reference = {"name": "server", "namespace": place.namespace}
+    (pod,) = (one for one in summary["pods"] if reference.items() <= one["podRef"].items())
+    return sorted(one["name"] for one in pod["containers"])
+
+
+async def _delete(place: Place) -> None:
+    """Delete the job, and then its namespace, which is removed in the lower cluster, too."""
+    await place.stack.aclose()
+    await place.cluster.kubectl("delete", "namespace", place.namespace)
+
+    async def remaining() -> list[str]:
+        items = (await place.sandbox.lower[0].api.read("/api/v1/namespaces"))["items"]
+        return [one["metadata"]["name"] for one in items if one["metadata"]["name"] == place.namespace]
+
+    await place.becomes(remaining, [], "the lower namespace is removed")
+
+
+async def _is_quiet(place: Place, below: Place) -> bool:
+    """Report whether the server is not changed for some time in either cluster."""
+
+    async def versions() -> list[str]:
+        return [(await _of(one, "server"))["metadata"]["resourceVersion"] for one in (place, below)]
+
+    before = await versions()
+    await asyncio.sleep(_QUIET)
+    return await versions() == before
+
+
+async def _answered(place: Place, wanted: dict[str, bool], what: str) -> None:
+    """Wait until exactly these pods get the server's answer, by a command in each of them."""
+
+    async def answered() -> dict[str, bool]:
+        found = {}
+        for name in wanted:
+            call = ("exec", name, "-c", "main", "--", *_CALL.format(file="-").split())
+            done = await place.cluster.kubectl("-n", place.namespace, *call, check=False)
+            found[name] = done.stdout == "hello\n"
+        return found
+
+    await place.becomes(answered, wanted, what)
+
+
+def _only_the_client(place: Place) -> dict[str, Any]:
+    """Return the policy that only pods of ServiceAccount ``client`` are answered."""
+    source = {"principals": [f"cluster.local/ns/{place.namespace}/sa/client"]}
+    spec = {"action": "ALLOW", "rules": [{"from": [{"source": source}]}]}
+    metadata = {"namespace": place.namespace}
+    return manifest("AuthorizationPolicy", "client", api=_SECURITY, metadata=metadata, spec=spec)
+
+
 async def _install(place: Place) -> None:
-    """Install istiod from its chart, and require mutual TLS in the whole mesh."""
-    assert place.python is not None
+    """Install istiod from its chart."""
     module = place.tools.modules["pilot-discovery"]
     place.import_program("pilot-discovery", "/usr/local/bin/pilot-discovery", name="pilot")
     place.import_image(await _proxy_image(place, module))
@@ -90,23 +190,13 @@ async def _install(place: Place) -> None:
         *manifests.parsed(done.stdout),
         images={},
     )
-    strict = {"mtls": {"mode": "STRICT"}}
-    await place.install(
-        manifest(
-            "PeerAuthentication",
-            "default",
-            api="security.istio.io/v1",
-            metadata={"namespace": _ROOT},
-            spec=strict,
-        )
-    )
 
 
 async def _proxy_image(place: Place, module: Path) -> Image:
     """Return the image of sidecars: Istio's agent, the Envoy of PyPI, and this machine's iptables."""
     assert place.python is not None
     (envoy,) = place.python.parents[1].glob("lib/python*/site-packages/envoy/_bin/envoy")
-    tables = Path("/usr/sbin/iptables").resolve()
+    tables = Path("/usr/sbin/xtables-nft-multi")
     extensions = Path("/usr/lib/x86_64-linux-gnu/xtables").glob("*.so")
     libraries = [path for binary in (envoy, tables) async for path in _libraries(binary)]
     files = {
@@ -140,23 +230,11 @@ def _pod(
 ) -> dict[str, Any]:
     metadata = {"namespace": place.namespace, "labels": {"app": name, **(labels or {})}}
     container = {"name": "main", "image": "busybox:1.36", "command": ["sh", "-c", script]}
-    fields = {
-        "terminationGracePeriodSeconds": 1,
-        "containers": [container],
-        **place.scheduling,
-        **spec,
-    }
-    return manifest("Pod", name, metadata=metadata, spec=fields)
+    return manifest("Pod", name, metadata=metadata, spec={**place.pod_spec(container), **spec})
 
 
 async def _of(place: Place, name: str) -> dict[str, Any]:
     return await place.get(f"/api/v1/namespaces/{place.namespace}/pods/{name}")
-
-
-async def _below(place: Place) -> dict[str, Any]:
-    """Return the server as it runs in the lower cluster."""
-    path = f"/api/v1/namespaces/{place.namespace}/pods/server"
-    return await place.sandbox.lower[0].api.read(path)
 
 
 async def _ready(place: Place, name: str) -> str:
@@ -173,8 +251,8 @@ async def _result(place: Place, name: str) -> tuple[str, str]:
 
 SOFTWARE = Software(
     name="istio",
-    job="a client calls a server through sidecars that Istio of the lower cluster injects, with mutual TLS required "
-    "and the label of the namespace copied; a pod without sidecar is refused",
+    job="Istio of the lower cluster injects sidecars as in [Istio](../operate/other-programs.md#istio): with mutual TLS "
+    "required, a pod without sidecar is refused, and with a policy for one ServiceAccount, pods of others are",
     run=_run,
     programs=("pilot-discovery", "pilot-agent"),
     environment="istio",

@@ -9,6 +9,7 @@ import pytest
 
 from clusterset.config import Cluster
 from clusterset.model import operators
+from clusterset.model.policy.config import AnnotationRules
 from clusterset.model.policy.decision import violations
 from clusterset.model.policy.rules import PolicySet, matches
 from controller_runtime.apimachinery import matching
@@ -70,17 +71,23 @@ def _cluster(heading: str) -> Cluster:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "capability", "is_allowed"),
-    [("shop", "NET_ADMIN", True), ("shop", "SYS_ADMIN", False), ("other", "NET_ADMIN", False)],
+    ("key", "is_allowed"),
+    [
+        ("sidecar.istio.io/userVolume", False),
+        ("inject.istio.io/templates", False),
+        ("proxy.istio.io/config", False),
+        *((key, False) for key in (pattern.replace("*", "x") for pattern in AnnotationRules().deny)),
+        ("example.com/team", True),
+    ],
 )
-def test_sidecars_may_change_the_network_in_namespaces_of_the_mesh_only(namespace, capability, is_allowed):
-    init = {"name": "istio-init", "securityContext": {"capabilities": {"add": [capability, "NET_RAW"]}}}
-    pod = {
-        "metadata": {"namespace": namespace, "name": "p"},
-        "spec": {"containers": [], "initContainers": [init]},
-    }
-    found = violations(pod, PolicySet(_cluster("Istio").policy).of(namespace))
-    assert (found == []) == is_allowed
+def test_pods_of_the_mesh_do_not_change_their_sidecars(key: str, is_allowed: bool):  # noqa: FBT001
+    pod = {"metadata": {"namespace": "shop", "annotations": {key: "x"}}, "spec": {"containers": []}}
+    assert (violations(pod, PolicySet(_cluster("Istio").policy).of("shop")) == []) == is_allowed
+
+
+@pytest.mark.parametrize("label", ["istio-injection", "istio.io/rev", "istio.io/dataplane-mode"])
+def test_labels_of_the_mesh_follow(label: str):
+    assert matches(label, _cluster("Istio").namespaces.labels)
 
 
 def test_the_flavor_of_kueue_selects_a_virtual_node():
