@@ -33,7 +33,7 @@ _SECURITY = "security.istio.io/v1"
 _SERVER = (
     "echo started; mkdir -p /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"
 )
-_CALL = "wget -q -T 3 -O {file} http://server:8080/"
+_CALL = "timeout 5 wget -q -O {file} http://server:8080/"
 _WAIT = "until {call}; do sleep 1; done".format(call=_CALL.format(file="/dev/termination-log"))
 _SLEEP = "exec sleep 36000"
 _QUIET = 10.0
@@ -121,11 +121,11 @@ async def _seen(place: Place, below: Place) -> dict[str, Any]:
 
 
 async def _measured(place: Place) -> list[str]:
-    """Return the server's containers in the summary of the node's kubelet."""
-    summary = await place.get(f"/api/v1/nodes/{place.node}/proxy/stats/summary")
-    reference = {"name": "server", "namespace": place.namespace}
-    (pod,) = (one for one in summary["pods"] if reference.items() <= one["podRef"].items())
-    return sorted(one["name"] for one in pod["containers"])
+    """Return the server's containers in the metrics of the node's kubelet."""
+    path = f"/api/v1/nodes/{place.node}/proxy/metrics/resource"
+    text = (await place.cluster.kubectl("get", "--raw", path)).stdout
+    labels = rf'container="([^"]+)",namespace="{place.namespace}",pod="server"'
+    return sorted(set(re.findall(rf"container_memory_working_set_bytes\\{{{labels}\\}}", text)))
 
 
 async def _delete(place: Place) -> None:
