@@ -121,11 +121,19 @@ async def _seen(place: Place, below: Place) -> dict[str, Any]:
 
 
 async def _measured(place: Place) -> list[str]:
-    """Return the server's containers in the metrics of the node's kubelet."""
+    """Return the server's containers in the metrics of the node's kubelet, as soon as it is measured."""
     path = f"/api/v1/nodes/{place.node}/proxy/metrics/resource"
-    text = (await place.cluster.kubectl("get", "--raw", path)).stdout
-    labels = rf'container="([^"]+)",namespace="{place.namespace}",pod="server"'
-    return sorted(set(re.findall(rf"container_memory_working_set_bytes\\{{{labels}\\}}", text)))
+    series = re.compile(r'^container_memory_working_set_bytes\{container="([^"]+)",(.*)\}', re.MULTILINE)
+    pod = f'namespace="{place.namespace}",pod="server"'
+    seen: set[str] = set()
+
+    async def has_main() -> bool:
+        text = (await place.cluster.kubectl("get", "--raw", path)).stdout
+        seen.update(container for container, labels in series.findall(text) if labels == pod)
+        return "main" in seen
+
+    await place.becomes(has_main, True, "the server is measured")
+    return sorted(seen)
 
 
 async def _delete(place: Place) -> None:
