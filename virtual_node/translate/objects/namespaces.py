@@ -32,6 +32,9 @@ _ISTIO = frozenset({"istio-ca-root-cert", "istio-ca-crl"})
 _OF_SERVICE_ACCOUNT = frozenset(
     {"kubernetes.io/service-account.name", "openshift.io/internal-registry-auth-token.service-account"}
 )
+_ACCOUNTS = frozenset({"default"})
+_OPENSHIFT_ACCOUNTS = frozenset({"builder", "deployer", "pipeline"})
+"""OpenShift annotates accounts of users, too, so only these count as its own."""
 _OPENSHIFT_BINDINGS = frozenset({"system:deployers", "system:image-builders", "system:image-pullers"})
 
 
@@ -188,10 +191,8 @@ def _is_of_every_namespace(metadata: Mapping[str, Any], group: str, resource: st
             of_istio = (metadata.get("labels") or {}).get("istio.io/config") == "true"
             return metadata["name"] in (_CERTIFICATES | _ISTIO if of_istio else _CERTIFICATES)
         case "", "serviceaccounts":
-            return (
-                metadata["name"] == "default"
-                or "openshift.io/internal-registry-pull-secret-ref" in annotations
-            )
+            of_openshift = "openshift.io/internal-registry-pull-secret-ref" in annotations
+            return metadata["name"] in (_ACCOUNTS | _OPENSHIFT_ACCOUNTS if of_openshift else _ACCOUNTS)
         case "", "secrets":
             return not annotations.keys().isdisjoint(_OF_SERVICE_ACCOUNT)
         case "rbac.authorization.k8s.io", "rolebindings":

@@ -182,6 +182,12 @@ def _object(name: str, **metadata: Any) -> dict[str, Any]:
             _object("builder", annotations={"openshift.io/internal-registry-pull-secret-ref": "x"}),
             False,
         ),
+        (
+            "",
+            "serviceaccounts",
+            _object("robot", annotations={"openshift.io/internal-registry-pull-secret-ref": "x"}),
+            True,
+        ),
         ("", "secrets", _object("t", annotations={"kubernetes.io/service-account.name": "a"}), False),
         (
             "",
