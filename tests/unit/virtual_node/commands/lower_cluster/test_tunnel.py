@@ -73,7 +73,7 @@ async def _join(upper: Any, lower: Any, entry: Any = None, **more: Any) -> accou
     tunnel.check(given)
     known = tunnel.known(await tunnel.kept(upper, given), entry)
     made = tunnel.chosen(given, known, cluster_id="u")
-    return made and await tunnel.ensure(given, upper, lower, made, known)
+    return None if made is None else await tunnel.ensure(given, upper, lower, made, known)
 
 
 async def test_another_join_keeps_the_tunnel_unless_it_is_told_otherwise() -> None:
