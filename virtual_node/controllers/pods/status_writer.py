@@ -140,9 +140,13 @@ class StatusWriter:
         if since:
             self._lag.observe(event_loop.now() - since)
         # An API server drops fields that its version does not know, without an error.
-        dropped = pod_status.status_patch(stored, desired, uid=upper.uid) if stored is not None else None
+        dropped = (
+            pod_status.status_patch(stored.get("status") or {}, desired, uid=upper.uid) if stored else None
+        )
         sync.dropped = _digest(dropped) if dropped else 0
-        sync.compared = compared
+        # The stored pod, because the informer reports it next, and the comparison would find no difference.
+        version = stored["metadata"]["resourceVersion"] if stored else upper.resource_version
+        sync.compared = (version, *compared[1:])
         return None
 
     def _report_pull_secrets(
@@ -211,7 +215,7 @@ class StatusWriter:
         self.context.warn(upper, synthetic_status.DEADLINE_EXCEEDED, synthetic_status.DEADLINE_MESSAGE)
 
     async def _patch(self, upper: Object, patch: dict[str, Any]) -> dict[str, Any] | None:
-        """Patch the status; return the status that the upper cluster stored, or None if it stored none."""
+        """Patch the status; return the pod that the upper cluster stored, or None if it stored none."""
         try:
             changed = await self.context.upper.patch(
                 resources.PODS,
@@ -235,7 +239,7 @@ class StatusWriter:
             if rest and len(rest) < len(change):
                 return await self._patch(upper, {**patch, "status": rest})
             return None
-        return changed.get("status") or {}
+        return changed
 
 
 def _reached(upper: Object, lower: Object, spec: SpecSync) -> int | None:

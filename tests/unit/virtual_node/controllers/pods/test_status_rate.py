@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from controller_runtime import resources
 from tests.thorough import size
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, lower_pod, running
 from virtual_node.controllers.pods.record import CLUSTER_BURST, CLUSTER_QPS, POD_BURST, PodTurn, StatusRate
+from virtual_node.translate.pods import status as pod_status
 
 
 def _status_writes(scene: Scene) -> int:
@@ -124,3 +126,26 @@ def test_growth_of_a_waiting_status_is_paid():
     rate.wait(turn, size=64 << 10, now=0.0)
     other = rate.wait(PodTurn(), size=1, now=0.0)
     assert other == pytest.approx((10 + 16) / CLUSTER_QPS, rel=0.05)
+
+
+@pytest.mark.looptime
+async def test_a_written_status_is_not_compared_with_itself(monkeypatch: pytest.MonkeyPatch):
+    """The informer reports the pod that the upper cluster stored, and there is nothing left to do."""
+    compared: list[str] = []
+    compute = pod_status.upper_status
+
+    def counted(lower: Any, upper: Any, **options: Any) -> Any:
+        compared.append(str(lower["status"].get("message")))
+        return compute(lower, upper, **options)
+
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(20)
+        monkeypatch.setattr(pod_status, "upper_status", counted)
+        scene.lower.change("pods", KEY, status={"phase": "Running", "message": "new"})
+        await asyncio.sleep(20)
+        assert scene.above()["status"]["message"] == "new"
+        scene.upper.change("pods", KEY, status={"message": "overwritten"})
+        await asyncio.sleep(20)
+        assert scene.above()["status"]["message"] == "new"
+    assert compared == ["new", "new"]
