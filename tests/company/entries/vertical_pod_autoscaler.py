@@ -47,10 +47,8 @@ async def _run(place: Place) -> Observations:
         (pod,) = await place.pods("app=worker")
         statuses = pod["status"].get("containerStatuses", [{}])
         requests = statuses[0].get("resources", {}).get("requests", {})
-        return (
-            pod["spec"]["containers"][0]["resources"]["requests"] == requests
-            and requests.get("cpu") == _LEAST
-        )
+        wanted = pod["spec"]["containers"][0]["resources"]["requests"]
+        return bool(wanted == requests and requests.get("cpu") == _LEAST)
 
     await place.becomes(resized, True, "the pod has the recommended CPU")
     (after,) = await place.pods("app=worker")

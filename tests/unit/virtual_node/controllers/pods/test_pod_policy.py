@@ -327,8 +327,8 @@ async def test_terms_that_name_labels_of_a_preset_apply_in_the_upper_cluster_onl
     selector = {"matchExpressions": [{"key": key, "operator": "In", "values": ["abc"]}]}
     term = {"topologyKey": names.LABEL_HOSTNAME, "labelSelector": selector}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    for presets, carried in (([], {"abc"}), (["jobset"], set())):
-        async with running(ignore=IgnoreConfig(presets=presets)) as scene:
+    for ignore, carried in ((IgnoreConfig(), {"abc"}), (IgnoreConfig(presets=["jobset"]), set())):
+        async with running(ignore=ignore) as scene:
             body = pod("web", uid="u-1", namespace="shop", nodeName="vn", affinity=affinity)
             body["metadata"]["labels"] = {key: "abc"}
             scene.upper.put("pods", body)

@@ -157,10 +157,11 @@ def test_a_pod_is_compared_unless_an_equal_pod_needed_no_change(monkeypatch: pyt
     lower, upper = _pair()
     known = update.KnownPairs()
     assert _plan(lower, upper, known) == (update.PodChanges(), [])
-    for pair in [(one, upper) for one in _variants(lower)] + [(lower, one) for one in _variants(upper)]:
-        changed = _plan(*pair, None)
+    lowers, uppers = _variants(lower), _variants(upper)
+    for below, above in [(variant, upper) for variant in lowers] + [(lower, variant) for variant in uppers]:
+        changed = _plan(below, above, None)
         # An error is possible only for a pod without a field that API servers always send.
-        assert isinstance(changed, type) or _plan(*pair, known) == changed
+        assert isinstance(changed, type) or _plan(below, above, known) == changed
     monkeypatch.delattr(update, "lower_pod")
     assert _plan(lower, upper, known) == (update.PodChanges(), [])
     assert _plan(lower, upper, None) is NameError
