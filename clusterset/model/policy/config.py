@@ -123,7 +123,8 @@ class Rules(ConfigStruct):
     service_accounts: list[str] | None = None
     """Shell patterns of ServiceAccounts that pods keep in the lower cluster, where the account must exist in the lower
     namespace. Programs of the lower cluster, such as service meshes, then tell the pods apart, and give them what they give
-    to that account. Other pods have account ``default``. Not set: none."""
+    to that account. With ``enableServiceaccount: false``, the pods also get its tokens. Other pods have account ``default``.
+    Not set: none."""
     runtime_classes: list[str] | None = None
     """Shell patterns of RuntimeClasses that pods may use in the lower cluster, where the class must exist. Pods of other
     classes are refused. Not set: none."""

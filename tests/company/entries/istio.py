@@ -60,14 +60,17 @@ async def _run(place: Place) -> Observations:
         _pod(place, "server", _SERVER),
     )
     await place.becomes(lambda: _ready(place, "server"), "True", "the server is ready with its sidecar")
-    if place.virtual:
-        await below.apply(account)
     await place.apply(
         _pod(place, "client", _SLEEP, serviceAccountName="client"),
         _pod(place, "other", _SLEEP),
         _pod(place, "plain", _SLEEP, labels={"sidecar.istio.io/inject": "false"}),
         _pod(place, "once", _WAIT, restartPolicy="Never"),
     )
+    if place.virtual:
+        await place.becomes(
+            lambda: _is_refused(place, "client"), True, "the pod waits for the lower ServiceAccount"
+        )
+        await below.apply(account)
     await place.becomes(
         lambda: _result(place, "once"), ("Succeeded", "hello\n"), "a pod is answered, and finishes"
     )
@@ -146,6 +149,11 @@ async def _delete(place: Place) -> None:
         return [one["metadata"]["name"] for one in items if one["metadata"]["name"] == place.namespace]
 
     await place.becomes(remaining, [], "the lower namespace is removed")
+
+
+async def _is_refused(place: Place, name: str) -> bool:
+    """Report whether an event says that the lower cluster refuses a pod."""
+    return "FailedCreate" in await place.reasons("Pod", name)
 
 
 async def _is_quiet(place: Place, below: Place) -> bool:
