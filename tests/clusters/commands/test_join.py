@@ -211,7 +211,7 @@ async def _lose_the_tunnel(sandbox: Sandbox) -> None:
         return (await upper.kubectl("-n", "far", "logs", "web")).stdout
 
     await becomes(log, "begun\n", what="the log comes through the tunnel")
-    assert await _forwarded(sandbox) == "hello\n"
+    await becomes(lambda: _forwarded(sandbox), "hello\n", what="the port is forwarded through the tunnel")
     following = asyncio.create_task(upper.kubectl("-n", "far", "logs", "-f", "web", check=False, timeout=120))
     stream = asyncio.create_task(
         upper.kubectl(

@@ -123,6 +123,11 @@ class Join:
         self._tunnel = tunnel.chosen(options, known, cluster_id=self._id)
         if self._tunnel is None:
             require_reachable(options.server or self._lower.config.server, given=bool(options.server))
+        elif "tunnel" not in (self._release.chart.get("values") or {"tunnel": {}}):
+            raise ConfigError(
+                f"the chart of release {self._release.name} is of an earlier version, which runs no proxy server: upgrade "
+                "it first (docs/operate/upgrade.md)"
+            )
         secret = await find(
             self._upper, resources.SECRETS, manifests.secret_name(name), namespace=options.namespace
         )

@@ -276,6 +276,16 @@ async def test_values_are_edited_instead_of_an_upgrade(
     assert above.deleted == []
 
 
+async def test_a_tunnel_needs_a_chart_that_runs_proxy_servers():
+    """The chart of the release is used, which may be of an earlier version; helm would refuse the value only at the end."""
+    above, below = _cluster("upper"), _cluster("lower")
+    options = _joining(via="konnectivity", tunnel_address="a:1", tunnel_images="")
+    release = Release("vn", SPACE, 1, chart={"values": {"virtualNode": {}}})
+    with pytest.raises(ConfigError, match="upgrade it first"):
+        await join.Join(options, above, below, release).run()
+    assert (above.created, below.created, above.patched, below.patched) == ([], [], [], [])
+
+
 @pytest.mark.parametrize(
     ("tunnel", "flags", "entry"),
     [
