@@ -61,7 +61,7 @@ async def life(tree: Path, count: int, *, tokens: str) -> dict[str, Any]:
 
     route = web.route("*", "/{cluster}/{path:.*}", answer)
     async with (
-        served(route, tls=server_context(pair), shutdown_timeout=0.1) as port,
+        served(route, tls=server_context(pair), shutdown_timeout=0.1, handler_cancellation=True) as port,
         working(KwokNodes(servers["lower-0"]).run()),
     ):
         with tempfile.TemporaryDirectory() as folder:
