@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from hack.image import archive, build
@@ -33,7 +34,8 @@ async def write(environment: str, progress: Progress) -> tuple[str, Path]:
     """
     lock = lock_file(environment)
     files = build.ensure_base(progress=progress)
-    digest = hashlib.sha256(lock.read_bytes() + str(files).encode()).hexdigest()[:12]
+    recipe = lock.read_bytes() + str(files).encode() + Path(__file__).read_bytes()
+    digest = hashlib.sha256(recipe).hexdigest()[:12]
     path = cache_directory() / "company-images" / f"{digest}.tar"
     name = f"company.example/python:{digest}"
     if not path.exists():
@@ -42,6 +44,8 @@ async def write(environment: str, progress: Progress) -> tuple[str, Path]:
         with tempfile.TemporaryDirectory(dir=path.parent) as work:
             root = Path(work) / "root"
             await _install(lock, root)
+            modules = (files / "usr" / "lib" / PYTHON / "lib-dynload").glob("*.so")
+            await add_libraries(root, files, [*modules, *root.rglob("*.so")])
             config = archive.ImageConfig(
                 architecture=architecture(),
                 user="65532:65532",
@@ -54,6 +58,16 @@ async def write(environment: str, progress: Progress) -> tuple[str, Path]:
             )
             unfinished.rename(path)
     return name, path
+
+
+async def add_libraries(root: Path, base: Path, binaries: Sequence[Path]) -> None:
+    """Copy this machine's libraries that binaries need and the base layer lacks, such as that of C++."""
+    done = await command(["ldd", *binaries], check=False)
+    for library in {Path(word) for word in done.stdout.split() if word.startswith("/lib/")}:
+        place = library.relative_to("/")
+        if not (base / "usr" / place).exists():
+            (root / "usr" / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, root / "usr" / place)
 
 
 async def _install(lock: Path, root: Path) -> None:
