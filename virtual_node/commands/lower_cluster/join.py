@@ -249,8 +249,12 @@ class Join:
             self._upper, options, lambda values: helm_release.with_cluster(values, wanted),
             why=f"lower cluster {options.name} joined",
         )  # fmt: skip
-        say("helm", f"revision {revision} has it. Add it to virtualNode.clusters of your values file, too, after the "
-            f"clusters there: - {text}")  # fmt: skip
+        change = "Add it to" if self._entry is None else "Replace its entry in"
+        place = ", after the clusters there" if self._entry is None else ""
+        say(
+            "helm",
+            f"revision {revision} has it. {change} virtualNode.clusters of your values file, too{place}: - {text}",
+        )
 
     async def _ready(self, name: str) -> None:
         """Wait until a virtual node is Ready.
