@@ -42,7 +42,7 @@ async def _chart(place: Place) -> list[dict[str, Any]]:
             (container,) = one["spec"]["template"]["spec"]["containers"]
             container["command"] = _OPERATOR
             # The chart's user has a name in the published image, and none in this one.
-            container["env"] = [*container.get("env", []), {"name": "LOGNAME", "value": "dask"}]
+            container["env"] = [*(container.get("env") or ()), {"name": "LOGNAME", "value": "dask"}]
     return objects
 
 
