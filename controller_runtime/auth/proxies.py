@@ -72,7 +72,7 @@ def _variable(name: str, environment: Mapping[str, str]) -> str:
 
 
 def _bypasses_proxy(host: str, port: int, exceptions: str) -> bool:
-    address = _address(host)
+    address = ip_address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
     return any(
@@ -100,7 +100,7 @@ def _excepts(
     name, wanted_port = _split(entry)
     if wanted_port and wanted_port != str(port):
         return False
-    named = _address(name)
+    named = ip_address(name)
     if named is not None:
         return named == address
     if name.startswith("*."):
@@ -117,7 +117,8 @@ def _split(entry: str) -> tuple[str, str]:
     return (host, port) if colon and ":" not in host else (entry, "")
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a host is; None: it is a name."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:

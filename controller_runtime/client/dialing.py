@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import ssl
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from controller_runtime.apimachinery.readable import one_line
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from controller_runtime.auth.proxies import PORTS, SOCKS, without_password
+from controller_runtime.auth.proxies import PORTS, SOCKS, ip_address, without_password
 from controller_runtime.client import raw_http
 from controller_runtime.client.raw_http import Headers, RequestHead
 from controller_runtime.client.requests import connect_failure
@@ -63,8 +62,10 @@ async def connect(config: ConnectionConfig, *, context: ssl.SSLContext | None = 
 
 async def _tcp(host: str, port: int) -> Connection:
     loop = asyncio.get_running_loop()
+    # A single address needs no race of connections, whose tasks may leave a socket open at the end of the loop.
+    delay = None if ip_address(host) else 0.25
     connecting = loop.create_task(
-        loop.create_connection(_Silent, host, port, happy_eyeballs_delay=0.25), name=f"connect to {host}"
+        loop.create_connection(_Silent, host, port, happy_eyeballs_delay=delay), name=f"connect to {host}"
     )
     try:
         transport, _ = await asyncio.shield(connecting)
@@ -176,9 +177,8 @@ async def _ask_socks(
 
 def _address(host: str) -> bytes:
     """Return a host as an address of SOCKS5."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    address = ip_address(host)
+    if address is None:
         return b"\x03" + _sized(host.encode("idna"), "the server's name")
     return (b"\x01" if address.version == 4 else b"\x04") + address.packed
 
