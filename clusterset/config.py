@@ -15,12 +15,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from clusterset.model import operators
 from clusterset.model.autoscaling import Autoscaling, Taint
 from clusterset.model.namespace_map import NamespaceConfig
+from clusterset.model.operators import OperatorName
 from clusterset.model.overrides import Override
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.policy.config import Policy
+from clusterset.model.policy.copied_keys import KeyPatterns
 from clusterset.model.rights import PROFILE_NAMESPACE
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import ConfigStruct, convert
@@ -326,6 +329,17 @@ class Cluster(ConfigStruct):
         ]
 
 
+class IgnoreConfig(ConfigStruct):
+    """Labels and annotations of pods that stay in the upper cluster, because programs of lower clusters would act on them."""
+
+    presets: list[OperatorName] = []
+    """Programs that also run in a lower cluster: all their keys stay in the upper cluster."""
+    labels: list[str] = []
+    """Shell patterns of further label keys, such as ``example.com/*``."""
+    annotations: list[str] = []
+    """Shell patterns of further annotation keys."""
+
+
 class ClusterSet(ConfigStruct):
     """The part of the configuration that all programs use."""
 
@@ -336,12 +350,29 @@ class ClusterSet(ConfigStruct):
     )
     """Optional controllers of the virtual nodes: PVControllers, ServiceControllers. Without PVControllers, pods with
     PersistentVolumeClaims are rejected."""
+    ignore_labels: Annotated[list[str], Setting(PODS, "--ignore-labels LIST")] = msgspec.field(
+        default_factory=lambda: ["group.batch.scheduler.tencent.com"]
+    )
+    """Pod labels that are not copied to lower pods. They are kept in the annotation ``tripped-labels``. ``ignore`` has
+    presets, and annotations as well."""
+    ignore: IgnoreConfig = msgspec.field(default_factory=IgnoreConfig)
     cluster_profiles: ClusterProfiles | None = None
     clusters: list[Cluster] = []
 
     def controllers(self, cluster: Cluster) -> Sequence[str]:
         """Return the optional controllers of a lower cluster."""
         return self.enable_controllers if cluster.enable_controllers is None else cluster.enable_controllers
+
+    @property
+    def ignored_labels(self) -> KeyPatterns:
+        """Return the labels that lower pods do not get."""
+        ignore = self.ignore
+        return KeyPatterns((*self.ignore_labels, *ignore.labels, *operators.patterns(ignore.presets)))
+
+    @property
+    def ignored_annotations(self) -> KeyPatterns:
+        """Return the annotations that lower pods do not get."""
+        return KeyPatterns((*self.ignore.annotations, *operators.patterns(self.ignore.presets)))
 
 
 def profile_cluster(profiles: ClusterProfiles, name: str, path: str) -> Cluster:

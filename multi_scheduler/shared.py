@@ -49,7 +49,12 @@ class Shared:
         self._fits = FIT in settings
         fit = AgentContext(FIT, settings.get(FIT, {}), upper, {})
         self.state = ClusterState(
-            fit.read_settings(FitSettings), upper, BoundPods(bound_pods), recorder, self._find_node
+            fit.read_settings(FitSettings),
+            upper,
+            BoundPods(bound_pods),
+            recorder,
+            self._find_node,
+            config.ignored_labels,
         )
         self._upper_nodes = UpperNodes(upper, config.upper_usage) if config.upper_usage is not None else None
         self.view = View(self.state, self._upper_nodes.measured if self._upper_nodes is not None else None)

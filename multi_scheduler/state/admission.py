@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from clusterset.admission import ClusterRules, LastVerdict, Refusal
@@ -19,6 +19,7 @@ from clusterset.model import names, namespace_map
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.groups import group_of
 from clusterset.model.pod.lower_spec import preferred_node
+from clusterset.model.policy.copied_keys import KeyPatterns
 from controller_runtime.apimachinery.translation_budget import TooLargeError
 from controller_runtime.resources import LIMIT_RANGES, NAMESPACES, PRIORITY_CLASSES, RESOURCE_QUOTAS
 from multi_scheduler.state import limit_ranges, quotas
@@ -67,6 +68,8 @@ class AdmissionGate:
     """Shared by the gates of all clusters."""
     upper_namespaces: UpperNamespaces | None = None
     """Labels of the upper namespaces, for the affinity terms of lower pods."""
+    ignored_labels: KeyPatterns = field(default_factory=KeyPatterns)
+    """Labels of upper pods that lower pods do not get."""
 
     def __post_init__(self) -> None:
         # The identity of the upper cluster is no setting of this program.
@@ -74,6 +77,7 @@ class AdmissionGate:
             self.config,
             controllers=self.controllers,
             upper_namespaces=self.upper_namespaces,
+            ignored_labels=self.ignored_labels,
             last_verdict=self.last_verdict,
         )
 

@@ -12,9 +12,6 @@ import msgspec
 from msgspec import Meta
 
 from clusterset.config import PODS, ClusterSet
-from clusterset.model import operators
-from clusterset.model.operators import OperatorName
-from clusterset.model.policy.copied_keys import KeyPatterns
 from controller_runtime.apimachinery.decoding import ConfigStruct
 from controller_runtime.process.flags import address, duration
 from controller_runtime.process.settings import (
@@ -131,17 +128,6 @@ class IdentitiesConfig(ConfigStruct):
     Kubernetes 1.31 in the upper cluster. A changed value applies to new pods."""
 
 
-class IgnoreConfig(ConfigStruct):
-    """Labels and annotations of pods that stay in the upper cluster, because programs of lower clusters would act on them."""
-
-    presets: list[OperatorName] = []
-    """Programs that also run in a lower cluster: all their keys stay in the upper cluster."""
-    labels: list[str] = []
-    """Shell patterns of further label keys, such as ``example.com/*``."""
-    annotations: list[str] = []
-    """Shell patterns of further annotation keys."""
-
-
 class LeaderElectionConfig(ConfigStruct):
     """How replicas of a virtual-node process divide the work."""
 
@@ -191,12 +177,6 @@ class Config(ClusterSet):
     server advertises."""
     cluster_domain: Annotated[str, Setting(PODS, "--cluster-domain DOMAIN")] = "cluster.local"
     """DNS domain of the upper cluster. Pods of lower clusters with ``dns.servers`` search it, and names of the API server have it."""
-    ignore_labels: Annotated[list[str], Setting(PODS, "--ignore-labels LIST")] = msgspec.field(
-        default_factory=lambda: ["group.batch.scheduler.tencent.com"]
-    )
-    """Pod labels that are not copied to lower pods. They are kept in the annotation ``tripped-labels``. ``ignore`` has
-    presets, and annotations as well."""
-    ignore: IgnoreConfig = msgspec.field(default_factory=IgnoreConfig)
     pod_sync_workers: Annotated[int, Meta(gt=0), Setting(PODS, "--pod-sync-workers N")] = 50
     """Maximum number of pods of one lower cluster that are reconciled at the same time."""
     ping_interval: Annotated[Positive, Setting(PROCESS, "--ping-interval D", parse=duration)] = 10.0
@@ -229,14 +209,3 @@ class Config(ClusterSet):
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
     services: ServicesConfig = msgspec.field(default_factory=ServicesConfig)
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
-
-    @property
-    def ignored_labels(self) -> KeyPatterns:
-        """Return the labels that lower pods do not get."""
-        ignore = self.ignore
-        return KeyPatterns((*self.ignore_labels, *ignore.labels, *operators.patterns(ignore.presets)))
-
-    @property
-    def ignored_annotations(self) -> KeyPatterns:
-        """Return the annotations that lower pods do not get."""
-        return KeyPatterns((*self.ignore.annotations, *operators.patterns(self.ignore.presets)))

@@ -44,7 +44,7 @@ annotator writes, and if ClusterProfiles may have any name, because it may not p
 
 {{/* The settings of the whole set of lower clusters that are not settings of one program. */}}
 {{- define "virtual-node.sharedConfig" -}}
-{{- $config := pick (.Values.virtualNode.config | default dict) "enableControllers" }}
+{{- $config := pick (.Values.virtualNode.config | default dict) "enableControllers" "ignoreLabels" "ignore" }}
 {{- with include "virtual-node.profileConfig" . | fromYaml }}{{ $_ := set $config "clusterProfiles" . }}{{ end }}
 {{- toYaml (merge (dict "apiVersion" "virtual-node.io/v1alpha1" "kind" "ClusterSetConfiguration") $config) }}
 {{- end }}
@@ -54,7 +54,7 @@ annotator writes, and if ClusterProfiles may have any name, because it may not p
 program. */}}
 {{- define "virtual-node.configChecksum" -}}
 {{- $config := include "virtual-node.config" . | fromYaml }}
-{{- $used := pick $config "agents" "unknownNodes" "usage" "upperUsage" "enableControllers" }}
+{{- $used := pick $config "agents" "unknownNodes" "usage" "upperUsage" "enableControllers" "ignoreLabels" "ignore" }}
 {{- range slice . 2 }}{{ $_ := unset $used . }}{{ end }}
 {{- $clusters := list }}
 {{- range $config.clusters }}{{ $clusters = append $clusters (include "virtual-node.usedFields" . | fromJson) }}{{ end }}

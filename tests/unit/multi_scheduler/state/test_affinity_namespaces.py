@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from clusterset.config import Cluster
+from clusterset.config import Cluster, IgnoreConfig
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig, NamespaceMap
 from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
@@ -18,10 +18,11 @@ from controller_runtime.errors import Forbidden
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.agent import FitAgent
+from multi_scheduler.config import Config
 from multi_scheduler.state.cluster.pod_requirements import Placed
 from multi_scheduler.state.cluster_state import UpperNamespaceFeed
 from multi_scheduler.virtual_node import VirtualNode
-from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced
+from tests.unit.multi_scheduler.lower_pods import fit_agent, mark_synced, shared_of
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod
@@ -165,3 +166,16 @@ async def test_missing_right_is_logged_once_and_terms_of_other_namespaces_pass()
     _place(agent, "n-0", "up-lab", app="db", **OURS)
     assert await _nodes(agent, _pod("podAffinity", labelSelector=DB, namespaces=["shop"])) == {"n-0", "n-1"}
     assert await _nodes(agent, _pod("podAffinity", labelSelector=DB)) == {"n-0"}
+
+
+@pytest.mark.parametrize(("ignore", "carried"), [(IgnoreConfig(), 1), (IgnoreConfig(presets=["jobset"]), 0)])
+def test_terms_that_name_ignored_labels_are_left_out_as_by_the_virtual_node(
+    ignore: IgnoreConfig, carried: int
+):
+    client: Any = SimpleNamespace(cluster="test", caches=CacheBudget(0, cluster="test"))
+    config = Config(ignore=ignore, clusters=[Cluster(name="a", kubeconfig="")])
+    gate = shared_of(config, client).state.clusters["a"].gate
+    selector = {"matchLabels": {"jobset.sigs.k8s.io/job-key": "abc"}}
+    judged = gate.judge(_pod("podAffinity", labelSelector=selector), VIRTUAL)
+    terms = (judged.pod["spec"].get("affinity") or {}).get("podAffinity", {}).get(REQUIRED, [])
+    assert (judged.refusal, len(terms)) == ("", carried)

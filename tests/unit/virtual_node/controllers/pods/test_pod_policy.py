@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.config import IgnoreConfig
 from clusterset.model import names
 from clusterset.model.policy.config import AnnotationRules, ImageRules, Policy, Rules
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
@@ -18,7 +19,6 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import (
     pod,
     running,
 )
-from virtual_node.config.types import IgnoreConfig
 
 pytestmark = pytest.mark.looptime
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
