@@ -32,10 +32,17 @@ class AnnotationRules(ConfigStruct):
     allow: list[str] = msgspec.field(default_factory=lambda: ["*"])
     """Shell patterns of allowed annotation keys, such as ``prometheus.io/*``."""
     deny: list[str] = msgspec.field(
-        default_factory=lambda: ["iam.amazonaws.com/*", "k8s.v1.cni.cncf.io/*", "v1.multus-cni.io/*"]
+        default_factory=lambda: [
+            "iam.amazonaws.com/*",
+            "k8s.v1.cni.cncf.io/*",
+            "v1.multus-cni.io/*",
+            "sidecar.istio.io/userVolume*",
+            "consul.hashicorp.com/consul-sidecar-user-volume*",
+        ]
     )
     """Shell patterns of forbidden annotation keys. They win over ``allow``. A list of your own replaces the default, which
-    has annotations that grant cloud roles (kube2iam, kiam) and networks (Multus)."""
+    has annotations that grant cloud roles (kube2iam, kiam), networks (Multus), and volumes of any type by injectors of
+    sidecars (Istio, Consul)."""
     keep: list[str] = []
     """Shell patterns of keys that lower pods get, although the built-in list of annotations that stay in the upper cluster
     or ``leaveOut`` matches them."""

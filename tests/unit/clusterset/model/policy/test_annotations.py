@@ -14,9 +14,17 @@ ORDINARY = ("prometheus.io/scrape", "kubectl.kubernetes.io/restartedAt", "sideca
 
 
 @pytest.mark.parametrize(
-    "key", ["iam.amazonaws.com/role", "k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network"]
+    "key",
+    [
+        "iam.amazonaws.com/role",
+        "k8s.v1.cni.cncf.io/networks",
+        "v1.multus-cni.io/default-network",
+        "sidecar.istio.io/userVolume",
+        "sidecar.istio.io/userVolumeMount",
+        "consul.hashicorp.com/consul-sidecar-user-volume",
+    ],
 )
-def test_annotations_that_grant_identities_or_networks_are_refused_by_default(key):
+def test_annotations_that_grant_identities_networks_or_volumes_are_refused_by_default(key):
     """Also by the privileged preset, which is only about pod security."""
     body = pod(annotations=dict.fromkeys((*ORDINARY, key), "x"))
     assert broken(body, preset="privileged") == [("annotations", f"metadata.annotations[{key}]")]
