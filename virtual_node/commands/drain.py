@@ -62,8 +62,12 @@ async def _run(options: argparse.Namespace) -> int:
             requested_at=timestamps.rfc3339(datetime.now(UTC)),
         )
         annotation = {names.ANNOTATION_DRAIN: msgspec.json.encode(request).decode()}
-        for node in found:  # all of them first, so that no pod moves to another node of the drain
-            await cordon.change(client, node.name, unschedulable=True, annotations={})
+        # All of them first, so that no pod moves to another node of the drain. An earlier request, which `kubectl uncordon`
+        # leaves, must not begin moves that the new one cancels.
+        for node in found:
+            await cordon.change(
+                client, node.name, unschedulable=True, annotations={names.ANNOTATION_DRAIN: None}
+            )
             output.note(f"node/{node.name} cordoned")
         for node in found:
             await cordon.change(client, node.name, unschedulable=True, annotations=annotation)
